@@ -1,0 +1,108 @@
+import datetime
+
+from corral.inference.v1 import generation_pb2 as _generation_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Load(_message.Message):
+    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining")
+    NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CELLS_FIELD_NUMBER: _ClassVar[int]
+    NUM_USED_CELLS_FIELD_NUMBER: _ClassVar[int]
+    NUM_IDLE_CELLS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    num_slots: int
+    num_running: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueLoad]
+    num_cells: int
+    num_used_cells: int
+    num_idle_cells: int
+    num_steps: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    completion_tokens_total: int
+    step_times: _containers.RepeatedCompositeFieldContainer[StepTime]
+    num_snapshots: int
+    snapshot_bytes: int
+    draining: bool
+    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class QueueLoad(_message.Message):
+    __slots__ = ("priority", "num_requests", "num_tokens", "oldest")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    priority: _generation_pb2.Priority
+    num_requests: int
+    num_tokens: int
+    oldest: _duration_pb2.Duration
+    def __init__(self, priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., num_requests: _Optional[int] = ..., num_tokens: _Optional[int] = ..., oldest: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class StepTime(_message.Message):
+    __slots__ = ("num_rows", "duration")
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    num_rows: int
+    duration: _duration_pb2.Duration
+    def __init__(self, num_rows: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class LiveRequest(_message.Message):
+    __slots__ = ("request_id", "label", "project", "model", "priority", "choices", "age", "prompt_tokens")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[LiveRequest.State]
+        STATE_QUEUED: _ClassVar[LiveRequest.State]
+        STATE_PREFILL: _ClassVar[LiveRequest.State]
+        STATE_DECODE: _ClassVar[LiveRequest.State]
+        STATE_PAUSED: _ClassVar[LiveRequest.State]
+    STATE_UNSPECIFIED: LiveRequest.State
+    STATE_QUEUED: LiveRequest.State
+    STATE_PREFILL: LiveRequest.State
+    STATE_DECODE: LiveRequest.State
+    STATE_PAUSED: LiveRequest.State
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    label: str
+    project: str
+    model: str
+    priority: _generation_pb2.Priority
+    choices: _containers.RepeatedCompositeFieldContainer[LiveChoice]
+    age: _duration_pb2.Duration
+    prompt_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., label: _Optional[str] = ..., project: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., choices: _Optional[_Iterable[_Union[LiveChoice, _Mapping]]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class LiveChoice(_message.Message):
+    __slots__ = ("index", "state", "slot", "completion_tokens")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    state: LiveRequest.State
+    slot: int
+    completion_tokens: int
+    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LiveRequest.State, str]] = ..., slot: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,95 @@
+import datetime
+
+from corral.inference.v1 import sampling_pb2 as _sampling_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ModelClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_CLASS_UNSPECIFIED: _ClassVar[ModelClass]
+    MODEL_CLASS_DECODER: _ClassVar[ModelClass]
+    MODEL_CLASS_ENCODER: _ClassVar[ModelClass]
+    MODEL_CLASS_ENCODER_DECODER: _ClassVar[ModelClass]
+MODEL_CLASS_UNSPECIFIED: ModelClass
+MODEL_CLASS_DECODER: ModelClass
+MODEL_CLASS_ENCODER: ModelClass
+MODEL_CLASS_ENCODER_DECODER: ModelClass
+
+class Model(_message.Message):
+    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[Model.State]
+        STATE_AVAILABLE: _ClassVar[Model.State]
+        STATE_LOADING: _ClassVar[Model.State]
+        STATE_READY: _ClassVar[Model.State]
+        STATE_FAILED: _ClassVar[Model.State]
+    STATE_UNSPECIFIED: Model.State
+    STATE_AVAILABLE: Model.State
+    STATE_LOADING: Model.State
+    STATE_READY: Model.State
+    STATE_FAILED: Model.State
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    RESOLVED_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATE_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    aliases: _containers.RepeatedScalarFieldContainer[str]
+    state: Model.State
+    problem: str
+    model_class: ModelClass
+    architecture: str
+    digest: str
+    description: str
+    size_bytes: int
+    num_parameters: int
+    vocabulary_size: int
+    embedding_size: int
+    trained_context_tokens: int
+    requested_limits: ModelLimits
+    resolved_limits: ModelLimits
+    default_sampling: _sampling_pb2.SamplingParams
+    chat_template: str
+    chat_template_source: str
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    load_time: _timestamp_pb2.Timestamp
+    parent: str
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ...) -> None: ...
+
+class ModelLimits(_message.Message):
+    __slots__ = ("slots", "context_tokens", "batch_tokens", "kv_bytes", "threads")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    slots: int
+    context_tokens: int
+    batch_tokens: int
+    kv_bytes: int
+    threads: int
+    def __init__(self, slots: _Optional[int] = ..., context_tokens: _Optional[int] = ..., batch_tokens: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
