@@ -1,0 +1,1 @@
+"""Servicers and the one place where protos and the engine's types meet."""

@@ -1,0 +1,144 @@
+"""What models, loads and requests look like on the wire."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import cast
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import load_pb2 as load_pb
+from corral.inference.v1 import model_pb2 as model_pb
+from inference_svc.api.convert import from_sampling
+from inference_svc.api.streams import seconds
+from inference_svc.catalog import ServedModel
+from inference_svc.models.description import ModelClass
+from inference_svc.runtime.worker import EngineWorker, Live
+
+_CLASSES = {
+    ModelClass.DECODER: model_pb.MODEL_CLASS_DECODER,
+    ModelClass.ENCODER: model_pb.MODEL_CLASS_ENCODER,
+    ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
+}
+
+
+def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
+    """A model as callers see it; `is_up` says whether the engine answers now."""
+    file, ready = served.file, served.ready
+    loaded_at = Timestamp()
+    loaded_at.FromDatetime(served.ready_at)
+    return model_pb.Model(
+        name=served.name,
+        state=model_pb.Model.STATE_READY if is_up else model_pb.Model.STATE_LOADING,
+        model_class=_CLASSES[file.model_class],
+        architecture=file.architecture,
+        digest=served.digest,
+        description=file.title,
+        size_bytes=file.size_bytes,
+        num_parameters=file.num_parameters,
+        vocabulary_size=file.vocabulary_size,
+        embedding_size=file.embedding_size,
+        trained_context_tokens=file.trained_context_tokens,
+        requested_limits=model_pb.ModelLimits(
+            slots=served.requested.slots,
+            context_tokens=served.requested.context_tokens,
+            threads=served.requested_threads,
+        ),
+        resolved_limits=model_pb.ModelLimits(
+            slots=ready.slots,
+            context_tokens=ready.slot_tokens,
+            batch_tokens=ready.batch_tokens,
+            kv_bytes=ready.slots * ready.slot_tokens * file.kv_bytes_per_token,
+            threads=ready.warm_up.threads,
+        ),
+        default_sampling=from_sampling(served.default_sampling),
+        chat_template=served.template.source,
+        chat_template_source=served.template.origin,
+        end_token_ids=sorted(served.vocabulary.end_tokens),
+        load_time=loaded_at,
+    )
+
+
+def load(worker: EngineWorker) -> load_pb.Load:
+    """How busy the engine is, summed over its models."""
+    reports = worker.loads.values()
+    live = list(worker.live.values())
+    return load_pb.Load(
+        num_slots=sum(ready.slots for ready in worker.models.values()),
+        num_running=sum(not item.is_waiting for item in live),
+        queues=_queues(item for item in live if item.is_waiting),
+        num_cells=sum(ready.slots * ready.slot_tokens for ready in worker.models.values()),
+        num_used_cells=sum(report.num_used_cells for report in reports),
+        num_idle_cells=sum(report.num_idle_cells for report in reports),
+        num_steps=sum(report.num_steps for report in reports),
+        prompt_tokens_total=sum(report.prompt_tokens for report in reports),
+        cached_tokens_total=sum(report.cached_tokens for report in reports),
+        completion_tokens_total=sum(report.output_tokens for report in reports),
+        step_times=[
+            load_pb.StepTime(num_rows=rows, duration=seconds(time_s))
+            for ready in worker.models.values()
+            for rows, time_s in sorted(ready.warm_up.step_times.items())
+        ],
+        draining=worker.is_draining,
+    )
+
+
+def _queues(waiting: Iterable[Live]) -> list[load_pb.QueueLoad]:
+    classes: dict[int, list[Live]] = defaultdict(list)
+    for item in waiting:
+        classes[item.request.priority].append(item)
+    now = time.monotonic()
+    return [
+        load_pb.QueueLoad(
+            priority=_priority(priority),
+            num_requests=len(items),
+            num_tokens=sum(len(item.request.prompt) for item in items),
+            oldest=seconds(now - min(item.arrived_at for item in items)),
+        )
+        for priority, items in sorted(classes.items())
+    ]
+
+
+def live_requests(worker: EngineWorker, *, project: str | None) -> list[load_pb.LiveRequest]:
+    """What waits and runs, oldest first; of one project where one is given."""
+    requests: dict[str, load_pb.LiveRequest] = {}
+    now = time.monotonic()
+    for item in worker.live.values():
+        if project not in (None, item.project):
+            continue
+        request_id = item.generation.request_id
+        request = requests.get(request_id)
+        if request is None:
+            request = requests[request_id] = load_pb.LiveRequest(
+                request_id=request_id,
+                label=item.label,
+                project=item.project,
+                model=item.request.model,
+                priority=_priority(item.request.priority),
+                age=seconds(now - item.arrived_at),
+                prompt_tokens=len(item.request.prompt),
+            )
+        request.choices.append(_choice(item))
+    return list(requests.values())
+
+
+def _priority(value: int) -> generation_pb2.Priority:
+    return cast(generation_pb2.Priority, value)  # enums are plain numbers at run time
+
+
+def _choice(item: Live) -> load_pb.LiveChoice:
+    if item.is_waiting:
+        state = load_pb.LiveRequest.STATE_QUEUED
+    elif item.generation.is_paused:
+        state = load_pb.LiveRequest.STATE_PAUSED
+    elif item.num_output:
+        state = load_pb.LiveRequest.STATE_DECODE
+    else:
+        state = load_pb.LiveRequest.STATE_PREFILL
+    return load_pb.LiveChoice(
+        index=item.request.choice,
+        state=state,
+        slot=item.slot,
+        completion_tokens=item.num_output,
+    )

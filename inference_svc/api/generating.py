@@ -1,0 +1,191 @@
+"""From an RPC's request to an admitted generation: everything that may be refused is refused here.
+
+Nothing is queued before the prompt is tokenized and every field is checked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from corral.inference.v1 import chat_pb2
+from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as pb
+from inference_svc.api.convert import Prompt, Target, to_requests
+from inference_svc.api.messages import to_conversation
+from inference_svc.api.streams import Admitted, ChatTurn, TextTurn
+from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.chat.conversation import Conversation, ConversationLimits
+from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.stop import TextStream
+from inference_svc.runtime.worker import EngineWorker, Submission
+from svc_kit.auth import Principal
+from svc_kit.errors import MissingField
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, under which id, and for how many seconds at most."""
+
+    principal: Principal
+    request_id: str
+    time_remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """Bounds on what a request brings."""
+
+    prompt_bytes: int
+    conversation: ConversationLimits
+    allows_templates: bool
+
+
+class Generating:
+    """Prepares and admits generations."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        worker: EngineWorker,
+        templates: ChatTemplates,
+        limits: TextLimits,
+    ) -> None:
+        self._catalog = catalog
+        self._worker = worker
+        self._templates = templates
+        self._limits = limits
+
+    async def generate(
+        self, request: pb.GenerateRequest, caller: Caller
+    ) -> tuple[Admitted, Sequence[TextTurn]]:
+        """Admit a raw continuation. Raises the `DomainError` of the first thing that is wrong."""
+        self._worker.check_open()
+        model = self._catalog.get(request.model)
+        model.check_generates()
+        tokens = await self._prompt_tokens(request, model)
+        options = request.options
+        requests = to_requests(
+            options,
+            Prompt(tokens, "prompt"),
+            _target(model),
+            caller.principal,
+            caller.time_remaining_s,
+        )
+        admitted = self._admit(requests, options, model, caller)
+        turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
+        return admitted, turns
+
+    async def chat(
+        self, request: pb.ChatRequest, caller: Caller
+    ) -> tuple[Admitted, Sequence[ChatTurn]]:
+        """Admit the next turn of a conversation. Raises like `generate`."""
+        self._worker.check_open()
+        model = self._catalog.get(request.model)
+        model.check_generates()
+        conversation = self.conversation(request.conversation)
+        prompt, tokens = await self.render(conversation, model)
+        requests = to_requests(
+            request.options,
+            Prompt(tokens, "messages"),
+            _target(model),
+            caller.principal,
+            caller.time_remaining_s,
+        )
+        visible = model.visible_tokens(prompt.turn_format.marker_texts)
+        requests = [replace(item, visible_tokens=visible) for item in requests]
+        admitted = self._admit(requests, request.options, model, caller)
+        inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
+        turns = [
+            ChatTurn(
+                i,
+                self._parser(item, model, prompt, conversation, inline=inline),
+                token_ids=request.options.output.token_ids,
+            )
+            for i, item in enumerate(requests)
+        ]
+        return admitted, turns
+
+    def conversation(self, asked: pb.Conversation) -> Conversation:
+        """A checked conversation."""
+        conversation = to_conversation(asked, allows_templates=self._limits.allows_templates)
+        conversation.check(self._limits.conversation)
+        return conversation
+
+    async def render(
+        self, conversation: Conversation, model: ServedModel
+    ) -> tuple[RenderedPrompt, list[int]]:
+        """The prompt of a conversation, and its tokens."""
+        prompt = await self._templates.render(model.template, conversation)
+        tokens = await model.tokenizer.tokenize_prompt(
+            prompt, limit_bytes=self._limits.prompt_bytes, field="messages"
+        )
+        return prompt, tokens
+
+    async def tokenize(
+        self, text: str, model: ServedModel, *, add_special: bool, parse_special: bool, field: str
+    ) -> list[int]:
+        """A text's tokens, within the limits."""
+        return await model.tokenizer.tokenize(
+            text,
+            add_special=add_special,
+            parse_special=parse_special,
+            limit_bytes=self._limits.prompt_bytes,
+            field=field,
+        )
+
+    async def _prompt_tokens(
+        self, request: pb.GenerateRequest, model: ServedModel
+    ) -> Sequence[int]:
+        match request.WhichOneof("prompt"):
+            case "token_ids":
+                return request.token_ids.ids
+            case "text":
+                add_special = request.add_special if request.HasField("add_special") else True
+                return await self.tokenize(
+                    request.text,
+                    model,
+                    add_special=add_special,
+                    parse_special=request.parse_special,
+                    field="prompt",
+                )
+        raise MissingField(field="prompt")
+
+    def _admit(
+        self,
+        requests: Sequence[SequenceRequest],
+        options: generation.GenerationOptions,
+        model: ServedModel,
+        caller: Caller,
+    ) -> Admitted:
+        submission = Submission(caller.request_id, caller.principal.project, options.label)
+        stream, ahead = self._worker.submit(requests, submission)
+        return Admitted(requests, stream, ahead, model.name, options.output.token_ids)
+
+    def _parser(
+        self,
+        request: SequenceRequest,
+        model: ServedModel,
+        prompt: RenderedPrompt,
+        conversation: Conversation,
+        *,
+        inline: bool,
+    ) -> TurnParser:
+        """A parser that stands where the resumed tokens end."""
+        parser = TurnParser(
+            prompt.turn_format,
+            offers_tools=conversation.offers_tools,
+            opens_in_reasoning=prompt.opens_in_reasoning,
+            inline_reasoning=inline,
+        )
+        said = TextStream(request.stop, include_stop=request.include_stop)
+        for token in request.resumed:
+            special = request.special_tokens or token in request.visible_tokens
+            parser.feed(said.push(model.vocabulary.piece(token, special)).text)
+        return parser
+
+
+def _target(model: ServedModel) -> Target:
+    return Target(
+        model.name, model.vocabulary.size, model.ready.slot_tokens, model.default_sampling
+    )

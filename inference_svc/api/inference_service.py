@@ -1,0 +1,143 @@
+"""Servicer of `InferenceService`: convert, call, convert."""
+
+from collections.abc import AsyncIterator, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+import grpc
+
+from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import inference_service_pb2_grpc as rpc
+from inference_svc.api import describe
+from inference_svc.api.generating import Caller, Generating
+from inference_svc.api.paging import page
+from inference_svc.api.streams import Event, stream_events
+from inference_svc.catalog import Catalog
+from inference_svc.runtime.worker import EngineState, EngineWorker
+from svc_kit.auth import current_principal
+from svc_kit.errors import FeatureUnsupported, MissingField
+from svc_kit.interceptors import current_request_id
+
+Context = grpc.aio.ServicerContext[object, object]
+ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
+
+
+class InferenceServicer(rpc.InferenceServiceServicer):
+    """The data plane over gRPC."""
+
+    def __init__(self, catalog: Catalog, worker: EngineWorker, generating: Generating) -> None:
+        self._catalog = catalog
+        self._worker = worker
+        self._generating = generating
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Stream a raw continuation."""
+        admitted, turns = await self._generating.generate(request, _caller(context))
+        numbers = count()
+        async for event in stream_events(admitted, turns):
+            yield _response(pb.GenerateResponse, next(numbers), event)
+
+    async def Chat(
+        self, request: pb.ChatRequest, context: Context
+    ) -> AsyncIterator[pb.ChatResponse]:
+        """Stream the next turn of a conversation."""
+        admitted, turns = await self._generating.chat(request, _caller(context))
+        numbers = count()
+        async for event in stream_events(admitted, turns):
+            yield _response(pb.ChatResponse, next(numbers), event)
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        """Not in this release."""
+        raise FeatureUnsupported(feature="embeddings")
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        """Not in this release."""
+        raise FeatureUnsupported(feature="reranking")
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        """Text to token ids."""
+        model = self._catalog.get(request.model)
+        tokens = await self._generating.tokenize(
+            request.text,
+            model,
+            add_special=request.add_special,
+            parse_special=request.parse_special,
+            field="text",
+        )
+        pieces = [model.vocabulary.piece(t, True) for t in tokens] if request.pieces else []
+        return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
+
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, context: Context
+    ) -> pb.DetokenizeResponse:
+        """Token ids to text."""
+        model = self._catalog.get(request.model)
+        text = model.vocabulary.detokenize(request.token_ids, special=request.special_tokens)
+        return pb.DetokenizeResponse(text=text)
+
+    async def CountTokens(
+        self, request: pb.CountTokensRequest, context: Context
+    ) -> pb.CountTokensResponse:
+        """The length of a prompt, as Generate or Chat would take it."""
+        model = self._catalog.get(request.model)
+        match request.WhichOneof("prompt"):
+            case "conversation":
+                conversation = self._generating.conversation(request.conversation)
+                _, tokens = await self._generating.render(conversation, model)
+            case "text":
+                tokens = await self._generating.tokenize(
+                    request.text, model, add_special=True, parse_special=False, field="text"
+                )
+            case _:
+                raise MissingField(field="prompt")
+        return pb.CountTokensResponse(prompt_tokens=len(tokens))
+
+    async def RenderChat(
+        self, request: pb.RenderChatRequest, context: Context
+    ) -> pb.RenderChatResponse:
+        """The prompt that a conversation becomes."""
+        model = self._catalog.get(request.model)
+        conversation = self._generating.conversation(request.conversation)
+        prompt, tokens = await self._generating.render(conversation, model)
+        return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
+
+    async def ListModels(
+        self, request: pb.ListModelsRequest, context: Context
+    ) -> pb.ListModelsResponse:
+        """All models, by name."""
+        is_up = self._is_up
+        models = [describe.model(model, is_up=is_up) for model in self._catalog.all()]
+        shown, next_token = page(models, request.page_size, request.page_token)
+        return pb.ListModelsResponse(models=shown, next_page_token=next_token)
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
+        """One model."""
+        model = self._catalog.get(request.model)
+        return pb.GetModelResponse(model=describe.model(model, is_up=self._is_up))
+
+    @property
+    def _is_up(self) -> bool:
+        return self._worker.state in (EngineState.SERVING, EngineState.DRAINING)
+
+
+def _caller(context: Context) -> Caller:
+    return Caller(current_principal(), current_request_id(), context.time_remaining())
+
+
+# The name of each event's field in the `oneof` of both responses.
+_EVENT_FIELDS: Mapping[type, str] = {
+    generation_pb2.Accepted: "accepted",
+    generation_pb2.Started: "started",
+    pb.TextDelta: "delta",
+    pb.ChatDelta: "delta",
+    generation_pb2.ChoiceFinished: "finished",
+    generation_pb2.Done: "done",
+}
+
+
+def _response(kind: type[ResponseT], number: int, event: Event) -> ResponseT:
+    field: dict[str, Any] = {_EVENT_FIELDS[type(event)]: event}
+    return kind(sequence_number=number, **field)

@@ -1,0 +1,87 @@
+"""The models this server answers for: a record each, by name; the first where a request names
+none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from inference_svc.chat.templates import ModelTemplate
+from inference_svc.chat.tokenizing import PromptTokenizer
+from inference_svc.engine.sampling import Sampling
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.description import ModelClass, ModelFile
+from inference_svc.models.sizing import RequestedLimits
+from inference_svc.runtime.messages import ModelReady
+from svc_kit.errors import ModelCannot, ModelLoading, ModelNotFound
+
+LOADING_RETRY_S = 2.0
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """A model that is loaded in the engine and whose vocabulary is open here."""
+
+    file: ModelFile
+    vocabulary: Vocabulary
+    template: ModelTemplate
+    tokenizer: PromptTokenizer
+    requested: RequestedLimits
+    requested_threads: int | None
+    ready: ModelReady
+    ready_at: datetime
+    default_sampling: Sampling = field(default_factory=Sampling)
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        """What requests call it."""
+        return self.file.name
+
+    def check_generates(self) -> None:
+        """Raise `ModelCannot` where the model's class does not generate text."""
+        if self.file.model_class is not ModelClass.DECODER:
+            raise ModelCannot(
+                model=self.name, model_class=self.file.model_class.value, operation="generate"
+            )
+
+    def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
+        """Control tokens with one of these texts: they must be rendered for a parser to see
+        them."""
+        tokens = (
+            self.vocabulary.tokenize(text, add_special=False, parse_special=True) for text in texts
+        )
+        return frozenset(
+            found[0] for found in tokens if len(found) == 1 and not self.vocabulary.piece(found[0])
+        )
+
+
+class Catalog:
+    """All served models, in the order in which they were configured; empty until they are loaded."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, ServedModel] = {}
+
+    def fill(self, models: Sequence[ServedModel]) -> None:
+        """Open for requests."""
+        self._models = {model.name: model for model in models}
+
+    def get(self, name: str) -> ServedModel:
+        """The model of this name; the first for an empty one. Raises `ModelNotFound` or `ModelLoading`."""
+        if not self._models:
+            raise ModelLoading(model=name, retry_after=LOADING_RETRY_S)
+        if not name:
+            return next(iter(self._models.values()))
+        model = self._models.get(name)
+        if model is None:
+            raise ModelNotFound(model=name)
+        return model
+
+    def all(self) -> list[ServedModel]:
+        """Sorted by name."""
+        return sorted(self._models.values(), key=lambda model: model.name)
+
+    def close(self) -> None:
+        """Close the vocabularies."""
+        for model in self._models.values():
+            model.vocabulary.close()
+        self._models = {}

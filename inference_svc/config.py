@@ -1,0 +1,89 @@
+"""Settings of the inference service."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from svc_kit.settings import (
+    KeySettings,
+    ListenAddress,
+    ServerSettings,
+    ServiceSettings,
+    SettingsGroup,
+    TlsSettings,
+    default_data_dir,
+)
+
+
+class EngineSettings(SettingsGroup):
+    """The engine: sizes that memory pays for, and bounds on what may wait."""
+
+    slots: int | None = Field(None, ge=1, le=256)
+    """Sequences of a model that run at once. Unset: from the machine's memory."""
+    context_tokens: int | None = Field(None, ge=256)
+    """The context of one sequence, prompt and output. Unset: from memory and the model."""
+    batch_tokens: int = Field(2048, ge=32, le=65536)
+    """The most tokens of one decode call."""
+    ubatch_tokens: int = Field(512, ge=32, le=65536)
+    """The most tokens of one compute batch."""
+    prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
+    """The most prompt tokens of a step in which others generate."""
+    threads: int | None = Field(None, ge=1, le=1024)
+    """Threads that compute. Unset: measured at warm-up."""
+    gpu_layers: int = Field(-1, ge=-1)
+    """Layers kept on a GPU where llama.cpp has one; -1 for all."""
+    queued_requests: int = Field(256, ge=0)
+    """Sequences of a model that may wait for a slot."""
+    queued_tokens: int = Field(1_000_000, ge=0)
+    """Prompt tokens of a model that may wait for a slot."""
+    warm_up_s: float = Field(3.0, ge=0)
+    """The most time spent on measuring step times."""
+    unread_events: int = Field(512, ge=8)
+    """Unread events at which a stream's generation pauses."""
+    reader_patience_s: float = Field(60.0, gt=0)
+    """How long a stream may stay paused before it ends."""
+
+
+class LimitSettings(SettingsGroup):
+    """Bounds on one request."""
+
+    prompt_bytes: int = Field(8 << 20, ge=1024)
+    """The longest prompt or text to tokenize, in UTF-8."""
+    messages: int = Field(10_000, ge=1)
+    """The most messages of a conversation."""
+    caller_templates: bool = False
+    """Whether a request may bring its own chat template."""
+
+
+class InferenceSettings(ServiceSettings):
+    """Everything the inference service can be told."""
+
+    model_config = SettingsConfigDict(env_prefix="CORRAL_INFERENCE_")
+    toml_table: ClassVar[str] = "inference"
+
+    listen: ListenAddress = "127.0.0.1:50051"
+    """Where gRPC is served."""
+    management_listen: ListenAddress | None = "127.0.0.1:50061"
+    """Where /metrics, /healthz and /readyz are served. Unset: nowhere."""
+    models: list[str] = Field(["bundled"], min_length=1)
+    """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
+    data_dir: Path = Field(default_factory=default_data_dir)
+    """Where downloaded models are kept."""
+    keys: list[KeySettings] = []
+    """API keys that are accepted."""
+    service_token_file: Path | None = None
+    """The installation's own credential, which the gateway presents."""
+    allow_keyless: bool = False
+    """Serve without keys beyond the loopback interface."""
+    tls: TlsSettings | None = None
+    """Serve over TLS."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    engine: EngineSettings = EngineSettings()
+    """The engine."""
+    limits: LimitSettings = LimitSettings()
+    """Bounds on one request."""
+    server: ServerSettings = ServerSettings()
+    """The gRPC server."""

@@ -1,0 +1,88 @@
+"""What the step loop needs of a model: a decode call, samplers, slots.
+
+Invariants a backend may rely on, because the engine keeps them:
+- every batch has passed `check_native_limits`;
+- rows are in ascending slot order, and positions of a slot follow each other without a gap;
+- `trim` is never called between building a batch and its `decode`;
+- `sample` is called with rows of the last `decode` only, at most once a row.
+All methods are called from the one step thread.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from inference_svc.engine.events import ChosenLogprob
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+
+
+class DecodeError(Exception):
+    """The native decode refused or failed a batch; `code` is what it returned."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"llama_decode returned {code}")
+        self.code = code
+
+
+class Sampled(NamedTuple):
+    """A sampled token, with log probabilities where the request asked for them."""
+
+    token: int
+    logprob: ChosenLogprob | None
+
+
+class Sampler(Protocol):
+    """The sampling state of one sequence; all of it can be rebuilt from the request and the output
+    tokens."""
+
+    def accept(self, token: int) -> None:
+        """Take note of an output token (for penalties)."""
+
+    def close(self) -> None:
+        """Free native memory."""
+
+
+class SampleTask(NamedTuple):
+    """Choose a token for a sequence from one row of logits; `draw` counts its output tokens so
+    far."""
+
+    row: int
+    sampler: Sampler
+    draw: int
+
+
+class Backend(Protocol):
+    """A loaded model with its KV cache."""
+
+    @property
+    def limits(self) -> NativeLimits:
+        """What a batch may hold."""
+
+    @property
+    def can_trim(self) -> bool:
+        """Whether the end of a slot can be dropped (attention-only models)."""
+
+    def decode(self, batch: TokenBatch) -> None:
+        """Compute a batch. Raises `DecodeError`; the slots may then hold a part of it."""
+
+    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled]:
+        """Choose a token for each task, in order."""
+
+    def new_sampler(self, request: SequenceRequest) -> Sampler:
+        """The sampler of a sequence, having seen the prompt."""
+
+    def trim(self, slot: int, length: int) -> bool:
+        """Keep the first `length` tokens of a slot; False where the model cannot (the slot is then
+        unchanged)."""
+
+    def slot_length(self, slot: int) -> int:
+        """How many tokens a slot holds, as the native cache sees it."""
+
+    def reusable_from(self, slot: int) -> int:
+        """The first position still attended to (above 0 after a sliding window moved on)."""
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        """A token's bytes; a control token has none unless `special`."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the model ends its text with this token."""

@@ -1,0 +1,388 @@
+"""The step loop of one model: admit → plan → decode → sample → emit.
+
+One thread calls everything here. A sequence that fails, is cancelled or expires never touches
+another one: a decode that fails is rolled back and retried in halves until the row that cannot be
+computed stands alone.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+
+from inference_svc.engine.admission import AdmissionQueue
+from inference_svc.engine.backend import Backend, DecodeError, Sampled, SampleTask
+from inference_svc.engine.events import (
+    Cancelled,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    ModelLoad,
+    Started,
+    Timings,
+)
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.shape import StepShape
+from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
+from svc_kit.errors import DeadlineExpired, DecodeFailed
+
+log = logging.getLogger(__name__)
+
+LOAD_INTERVAL_S = 0.1
+
+
+class Engine:
+    """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
+    decoding rows."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        *,
+        shape: StepShape,
+        chunk_cap: int,
+        clock: Callable[[], float],
+    ) -> None:
+        limits = backend.limits
+        self.name = name
+        self.num_steps = 0
+        self._backend = backend
+        self._native = limits
+        self._plan_limits = PlanLimits(limits.batch_tokens, chunk_cap, limits.slot_tokens)
+        self._shape = shape
+        self._clock = clock
+        self._table = SlotTable(limits.slots)
+        self._queue = AdmissionQueue()
+        self._running: dict[int, Sequence] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._events: list[Event] = []
+        self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+        self._last_rows, self._last_step_s, self._load_sent_at = 0, 0.0, float("-inf")
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return any(not sequence.paused for sequence in self._sequences.values())
+
+    @property
+    def has_news(self) -> bool:
+        """Whether events wait to be taken (a cancel leaves one without a step)."""
+        return bool(self._events)
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def submit(self, request: SequenceRequest) -> None:
+        """Queue a sequence."""
+        sequence = Sequence(request, arrived_at=self._clock())
+        self._sequences[request.sequence_id] = sequence
+        self._queue.push(sequence)
+
+    def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
+        """End a sequence before `step` begins; `arrived_in_step` is the one that ran when the
+        cancel came in."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is None:
+            return
+        phase = sequence.phase
+        self._remove(sequence)
+        log.info(
+            "sequence %d (%s): cancel arrived in step %d, slot freed in step %d",
+            sequence_id,
+            phase,
+            arrived_in_step,
+            step,
+        )
+        self._events.append(Cancelled(sequence_id, phase, arrived_in_step, step))
+
+    def pause(self, sequence_id: int, *, paused: bool) -> None:
+        """Leave a sequence out of the plans, or take it in again."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None:
+            sequence.paused = paused
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def step(self) -> list[Event]:
+        """Make one step and return what happened, in order."""
+        self._expire()
+        self._admit()
+        active = [sequence for sequence in self._running.values() if not sequence.paused]
+        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape)
+        if plan is not None:
+            started = self._clock()
+            self.num_steps += 1
+            self._compute(plan.work, plan.rows, plan.fillers)
+            self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
+        return self._take_events()
+
+    def _expire(self) -> None:
+        now = self._clock()
+        expired = self._queue.expired(now)
+        expired += [
+            sequence
+            for sequence in self._running.values()
+            if sequence.request.deadline is not None and sequence.request.deadline <= now
+        ]
+        for sequence in expired:
+            self._fail(sequence, DeadlineExpired(phase=sequence.phase))
+
+    def _admit(self) -> None:
+        while (sequence := self._queue.next()) is not None:
+            request = sequence.request
+            found = self._table.choose(sequence.tokens, request.cache_key, reuse=request.reuse)
+            if found is None:
+                return
+            self._queue.remove(sequence)
+            self._start(sequence, *found)
+
+    def _start(self, sequence: Sequence, slot: Slot, shared: int) -> None:
+        request = sequence.request
+        shared = self._keep_prefix(slot, shared)
+        self._table.occupy(slot, request.sequence_id, request.cache_key)
+        sequence.slot = slot
+        sequence.started_at = self._clock()
+        sequence.sampler = self._backend.new_sampler(request)
+        self._running[request.sequence_id] = sequence
+        cached = min(shared, len(request.prompt))
+        self._cached_tokens += cached
+        self._events.append(Started(request.sequence_id, slot.index, cached))
+        self._replay(sequence)
+
+    def _keep_prefix(self, slot: Slot, shared: int) -> int:
+        """Make a slot hold exactly the first `shared` tokens; 0 where the model cannot drop the
+        rest."""
+        if shared < len(slot.tokens) or self._backend.reusable_from(slot.index) > 0:
+            usable = shared and self._backend.reusable_from(slot.index) == 0
+            if not (usable and self._backend.trim(slot.index, shared)):
+                shared = 0
+                self._backend.trim(slot.index, 0)
+            del slot.tokens[shared:]
+        return shared
+
+    def _replay(self, sequence: Sequence) -> None:
+        """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
+        already."""
+        for token in sequence.request.resumed:
+            if sequence.sampler is not None:
+                sequence.sampler.accept(token)
+            if self._consume(sequence, token) is not None:
+                return
+        if sequence.request.resumed and sequence.num_output >= sequence.request.max_tokens:
+            self._finish(sequence, FinishReason.LENGTH)
+
+    # --- computing --------------------------------------------------------------------------------
+
+    def _compute(
+        self, work: SequenceOf[Work], rows: SequenceOf[Row], fillers: SequenceOf[Slot]
+    ) -> None:
+        batch = TokenBatch.of(rows)
+        check_native_limits(batch, self._native)
+        try:
+            self._backend.decode(batch)
+        except DecodeError as error:
+            self._isolate(work, rows, error)
+            return
+        for slot in fillers:
+            self._backend.trim(slot.index, len(slot.tokens))
+        for sequence, row in work:
+            if sequence.slot is not None:
+                sequence.slot.tokens.extend(row.tokens)
+            if not sequence.is_decoding:
+                self._prompt_tokens += len(row.tokens)
+        self._sample(work, rows)
+
+    def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
+        """Undo a failed decode and try its halves, down to the row that fails alone."""
+        log.warning(
+            "decode of %d rows failed with code %d, retrying in halves", len(rows), error.code
+        )
+        for row in rows:
+            slot = self._table.slots[row.slot]
+            if self._backend.slot_length(slot.index) != len(slot.tokens):
+                self._roll_back(slot)
+        alive = [item for item in work if item.sequence.request.sequence_id in self._running]
+        if len(alive) <= 1:
+            for item in alive:
+                request_id = str(item.sequence.request.sequence_id)
+                self._fail(item.sequence, DecodeFailed(request_id=request_id), keep=False)
+            return
+        middle = len(alive) // 2
+        for half in (alive[:middle], alive[middle:]):
+            self._compute(half, [item.row for item in half], ())
+
+    def _roll_back(self, slot: Slot) -> None:
+        if self._backend.trim(slot.index, len(slot.tokens)):
+            return
+        self._backend.trim(slot.index, 0)
+        owner = self._sequences.get(slot.owner) if slot.owner is not None else None
+        del slot.tokens[:]
+        if owner is not None:
+            self._fail(owner, DecodeFailed(request_id=str(slot.owner)), keep=False)
+
+    def _sample(self, work: SequenceOf[Work], rows: SequenceOf[Row]) -> None:
+        output_index = {row.slot: index for index, row in enumerate(_ends(rows))}
+        chosen: list[Sequence] = []
+        tasks: list[SampleTask] = []
+        for sequence, row in work:
+            if not row.output or sequence.sampler is None:
+                continue
+            if sequence.request.max_tokens == 0:
+                sequence.first_token_at = self._clock()
+                self._finish(sequence, FinishReason.LENGTH)
+                continue
+            chosen.append(sequence)
+            tasks.append(SampleTask(output_index[row.slot], sequence.sampler, sequence.num_output))
+        if not tasks:
+            return
+        for sequence, sampled in zip(chosen, self._backend.sample(tasks), strict=True):
+            self._take(sequence, sampled)
+
+    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+        if sequence.first_token_at is None:
+            sequence.first_token_at = self._clock()
+        self._output_tokens += 1
+        sequence.tokens.append(sampled.token)
+        if sequence.sampler is not None:
+            sequence.sampler.accept(sampled.token)
+        text = self._consume(sequence, sampled.token, sampled)
+        if text is None:
+            self._end_if_full(sequence)
+
+    def _end_if_full(self, sequence: Sequence) -> None:
+        full = len(sequence.tokens) >= self._native.slot_tokens
+        if full or sequence.num_output >= sequence.request.max_tokens:
+            self._finish(sequence, FinishReason.LENGTH)
+
+    def _consume(
+        self, sequence: Sequence, token: int, sampled: Sampled | None = None
+    ) -> FinishReason | None:
+        """Turn an output token into text and stop where it says so; without `sampled` nothing is
+        emitted."""
+        request = sequence.request
+        ends = token in request.stop_tokens or (
+            not request.ignore_eos and self._backend.is_end(token)
+        )
+        piece = b"" if ends and not request.special_tokens else self._piece(request, token)
+        text, stop = sequence.text.push(piece)
+        if sampled is not None:
+            logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
+            self._events.append(Delta(request.sequence_id, text, (token,), logprobs))
+        if stop is not None:
+            self._finish(sequence, FinishReason.STOP, stop_text=stop)
+        elif ends:
+            self._finish(sequence, FinishReason.STOP, stop_token=token)
+        else:
+            return None
+        return FinishReason.STOP
+
+    def _piece(self, request: SequenceRequest, token: int) -> bytes:
+        special = request.special_tokens or token in request.visible_tokens
+        return self._backend.piece(token, special=special)
+
+    # --- endings ----------------------------------------------------------------------------------
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        stop_text: str | None = None,
+        stop_token: int | None = None,
+    ) -> None:
+        sequence_id = sequence.request.sequence_id
+        if stop_text is None:
+            text, stop_text = sequence.text.finish()
+            if text:
+                self._events.append(Delta(sequence_id, text, (), ()))
+            if stop_text is not None:
+                reason = FinishReason.STOP
+        self._remove(sequence)
+        now = self._clock()
+        first = sequence.first_token_at if sequence.first_token_at is not None else now
+        timings = Timings(
+            queue_s=sequence.started_at - sequence.arrived_at,
+            prefill_s=first - sequence.started_at,
+            decode_s=now - first,
+        )
+        self._events.append(
+            Finished(sequence_id, reason, stop_text, stop_token, sequence.num_output, timings)
+        )
+
+    def _fail(
+        self, sequence: Sequence, error: DeadlineExpired | DecodeFailed, *, keep: bool = True
+    ) -> None:
+        self._remove(sequence, keep=keep)
+        self._events.append(Failed(sequence.request.sequence_id, error))
+
+    def _remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Forget a sequence in whatever phase; its slot is free for the next step."""
+        sequence_id = sequence.request.sequence_id
+        del self._sequences[sequence_id]
+        if sequence.sampler is not None:
+            sequence.sampler.close()
+        if sequence.slot is None:
+            self._queue.remove(sequence)
+            return
+        del self._running[sequence_id]
+        slot = sequence.slot
+        self._table.release(slot, keep=keep and sequence.request.reuse)
+        if not slot.key:
+            self._backend.trim(slot.index, 0)
+            del slot.tokens[:]
+
+    def _take_events(self) -> list[Event]:
+        now = self._clock()
+        if now - self._load_sent_at >= LOAD_INTERVAL_S or (self._events and not self._running):
+            self._load_sent_at = now
+            self._events.append(self._load())
+        events, self._events = self._events, []
+        return events
+
+    def _load(self) -> ModelLoad:
+        return ModelLoad(
+            model=self.name,
+            num_running=len(self._running),
+            num_waiting=len(self._queue),
+            num_used_cells=self._table.num_used_cells,
+            num_idle_cells=self._table.num_idle_cells,
+            num_steps=self.num_steps,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            output_tokens=self._output_tokens,
+            last_step_rows=self._last_rows,
+            last_step_s=self._last_step_s,
+        )
+
+    def check_integrity(self) -> None:
+        """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
+        call it every step."""
+        owners = [slot.owner for slot in self._table.slots if slot.owner is not None]
+        if sorted(owners) != sorted(self._running):
+            raise IntegrityError(f"slots are owned by {owners}, running are {list(self._running)}")
+        for slot in self._table.slots:
+            native = self._backend.slot_length(slot.index)
+            if native != len(slot.tokens):
+                raise IntegrityError(
+                    f"slot {slot.index} holds {native} cells for {len(slot.tokens)} tokens"
+                )
+        for sequence in self._running.values():
+            computed = sequence.num_computed
+            if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
+                raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
+        waiting = {sequence.request.sequence_id for sequence in self._queue}
+        if waiting | set(self._running) != set(self._sequences) or waiting & set(self._running):
+            raise IntegrityError("a sequence is lost, or both waits and runs")
+
+
+class IntegrityError(Exception):
+    """The engine's books and the native cache disagree."""
+
+
+def _ends(rows: Iterable[Row]) -> Iterable[Row]:
+    """The rows that produce logits, in the order in which llama.cpp numbers them."""
+    return (row for row in rows if row.output)

@@ -1,0 +1,101 @@
+"""What the engine says: one list of events a step, in order, crossing the pipe to the frontend."""
+
+import enum
+from typing import NamedTuple
+
+from svc_kit.errors import DomainError
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence ended well."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class Logprob(NamedTuple):
+    """A token with its natural log probability before any filter."""
+
+    token: int
+    piece: bytes
+    logprob: float
+
+
+class ChosenLogprob(NamedTuple):
+    """The sampled token and the most probable ones, best first."""
+
+    chosen: Logprob
+    top: tuple[Logprob, ...]
+
+
+class Started(NamedTuple):
+    """A slot was found; `cached_tokens` prompt tokens need not be computed."""
+
+    sequence_id: int
+    slot: int
+    cached_tokens: int
+
+
+class Delta(NamedTuple):
+    """Tokens sampled since the last delta, and the text that became certain by them."""
+
+    sequence_id: int
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[ChosenLogprob, ...]
+
+
+class Timings(NamedTuple):
+    """Seconds: waiting for a slot, computing the prompt, and from the first output token to the
+    last."""
+
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+
+
+class Finished(NamedTuple):
+    """A sequence ended well; `stop_text` or `stop_token` says what matched."""
+
+    sequence_id: int
+    reason: FinishReason
+    stop_text: str | None
+    stop_token: int | None
+    num_output_tokens: int
+    timings: Timings
+
+
+class Failed(NamedTuple):
+    """A sequence ended with an error; the others go on."""
+
+    sequence_id: int
+    error: DomainError
+
+
+class Cancelled(NamedTuple):
+    """A cancelled sequence is gone: its step numbers when the cancel arrived and when the slot was
+    free again."""
+
+    sequence_id: int
+    phase: str
+    cancel_step: int
+    freed_step: int
+
+
+class ModelLoad(NamedTuple):
+    """How busy one model's slots are."""
+
+    model: str
+    num_running: int
+    num_waiting: int
+    num_used_cells: int
+    num_idle_cells: int
+    num_steps: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    last_step_rows: int
+    last_step_s: float
+
+
+Event = Started | Delta | Finished | Failed | Cancelled | ModelLoad

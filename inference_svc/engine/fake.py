@@ -1,0 +1,135 @@
+"""A deterministic backend without a model, for unit and property tests of the engine.
+
+A "text" is bytes: token ids 0 to 255 are bytes, 256 ends it. The next token is a hash of the
+sequence's tokens, so every mistake in slots, positions or order changes the output. Draws use the
+seed and the draw count as the real samplers do.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inference_svc.engine.backend import DecodeError, Sampled, SampleTask
+from inference_svc.engine.events import ChosenLogprob, Logprob
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+
+END_TOKEN = 256
+VOCABULARY_SIZE = 257
+
+
+def next_token(tokens: Sequence[int], seed: int, choice: int, draw: int, *, end_after: int) -> int:
+    """What the fake model says after `tokens`; it ends where a hash says so, about once in
+    `end_after` tokens."""
+    text = f"{list(tokens)}|{seed}|{choice}|{draw}"
+    digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
+    if int.from_bytes(digest[:2], "little") % end_after == 0:
+        return END_TOKEN
+    return 97 + digest[2] % 26
+
+
+@dataclass(slots=True)
+class FakeSampler:
+    """Remembers what it was told, so that tests can compare it with the output."""
+
+    request: SequenceRequest
+    seen: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    def accept(self, token: int) -> None:
+        """Take note of an output token."""
+        self.seen.append(token)
+
+    def close(self) -> None:
+        """Mark as freed."""
+        self.closed = True
+
+
+class FakeBackend:
+    """Slots as lists of tokens. `fails` may refuse batches: it gets the batch and returns a code, 0
+    for success."""
+
+    def __init__(
+        self,
+        limits: NativeLimits | None = None,
+        *,
+        end_after: int = 1000,
+        can_trim: bool = True,
+        fails: Callable[[TokenBatch], int] = lambda _: 0,
+    ) -> None:
+        self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
+        self.can_trim = can_trim
+        self.cells: list[array[int]] = [array("i") for _ in range(self.limits.slots)]
+        self.batches: list[TokenBatch] = []
+        self._fails = fails
+        self._end_after = end_after
+        self._rows: list[array[int]] = []
+
+    def decode(self, batch: TokenBatch) -> None:
+        """Append tokens to their slots and remember the history behind each output row."""
+        code = self._fails(batch)
+        if code < -1:
+            self._apply(batch, len(batch.tokens) // 2)
+        if code:
+            raise DecodeError(code)
+        self.batches.append(batch)
+        self._rows = self._apply(batch, len(batch.tokens))
+
+    def _apply(self, batch: TokenBatch, count: int) -> "list[array[int]]":
+        rows = []
+        for i in range(count):
+            cells = self.cells[batch.slots[i]]
+            if batch.positions[i] != len(cells):
+                raise AssertionError(
+                    f"position {batch.positions[i]} in a slot of {len(cells)} cells"
+                )
+            cells.append(int(batch.tokens[i]))
+            if batch.outputs[i]:
+                rows.append(array("i", cells))
+        return rows
+
+    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled]:
+        """The hash of each row's history."""
+        return [self._choose(task) for task in tasks]
+
+    def _choose(self, task: SampleTask) -> Sampled:
+        if not isinstance(task.sampler, FakeSampler):
+            raise TypeError("a sampler of another backend")
+        request = task.sampler.request
+        token = next_token(
+            self._rows[task.row], request.seed, request.choice, task.draw, end_after=self._end_after
+        )
+        if request.top_logprobs is None:
+            return Sampled(token, None)
+        logprob = Logprob(token, self.piece(token, special=False), -1.0)
+        return Sampled(token, ChosenLogprob(logprob, (logprob,) * request.top_logprobs))
+
+    def new_sampler(self, request: SequenceRequest) -> FakeSampler:
+        """A sampler that only remembers."""
+        return FakeSampler(request)
+
+    def trim(self, slot: int, length: int) -> bool:
+        """Drop the end of a slot."""
+        if length and length < len(self.cells[slot]) and not self.can_trim:
+            return False
+        del self.cells[slot][length:]
+        return True
+
+    def slot_length(self, slot: int) -> int:
+        """Cells in a slot."""
+        return len(self.cells[slot])
+
+    def reusable_from(self, slot: int) -> int:
+        """No sliding window here."""
+        return 0
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        """The byte itself."""
+        if token == END_TOKEN:
+            return b"<end>" if special else b""
+        return bytes([token])
+
+    def is_end(self, token: int) -> bool:
+        """Whether this is the end token."""
+        return token == END_TOKEN

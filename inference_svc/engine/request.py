@@ -1,0 +1,68 @@
+"""What the engine is asked: commands from the frontend, crossing the pipe."""
+
+from array import array
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from inference_svc.engine.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """One choice of one generation: everything the engine needs to know of it.
+
+    `prompt` and `resumed` are token ids (`array("i")`, to travel compactly). `resumed` are output
+    tokens that were produced before: they count as output, samplers are replayed over them and
+    nothing of them is emitted again. `deadline` is on the machine's monotonic clock, and so is
+    `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of different owners
+    apart.
+    """
+
+    sequence_id: int
+    model: str
+    prompt: "array[int]"
+    sampling: Sampling
+    seed: int
+    choice: int
+    max_tokens: int
+    cache_key: bytes
+    resumed: "array[int]"
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    include_stop: bool = False
+    top_logprobs: int | None = None
+    special_tokens: bool = False
+    visible_tokens: frozenset[int] = frozenset()
+    priority: int = 2
+    deadline: float | None = None
+    queue_deadline: float | None = None
+    reuse: bool = True
+
+
+class Submit(NamedTuple):
+    """Queue a sequence."""
+
+    request: SequenceRequest
+
+
+class Cancel(NamedTuple):
+    """End a sequence, in whatever phase; unknown ids are no error."""
+
+    sequence_id: int
+
+
+class Pause(NamedTuple):
+    """Plan nothing for a sequence until `Unpause`: its reader is behind."""
+
+    sequence_id: int
+
+
+class Unpause(NamedTuple):
+    """Plan a paused sequence again."""
+
+    sequence_id: int
+
+
+Command = Submit | Cancel | Pause | Unpause

@@ -1,0 +1,195 @@
+"""How one sequence chooses its tokens: the validated form of `sampling.proto`.
+
+Names, ranges and defaults are llama.cpp's (`common_params_sampling`). Whoever builds a `Sampling`
+from outside calls `validate`, so that nothing impossible (NaN and infinities included) reaches a
+native sampler.
+"""
+
+import enum
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from svc_kit.errors import InvalidField, OutOfRange, TokenOutOfVocabulary, TooLong
+
+MAX_LOGIT_BIAS = 1024
+MAX_SEQUENCE_BREAKERS = 64
+MAX_SEQUENCE_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
+
+
+class Stage(enum.Enum):
+    """One filter of the chain."""
+
+    PENALTIES = "penalties"
+    DRY = "dry"
+    TOP_N_SIGMA = "top_n_sigma"
+    TOP_K = "top_k"
+    TYPICAL_P = "typical_p"
+    TOP_P = "top_p"
+    MIN_P = "min_p"
+    XTC = "xtc"
+    TEMPERATURE = "temperature"
+
+
+LLAMA_CPP_ORDER = tuple(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Dry:
+    """DRY: an exponential penalty on continuing a repetition."""
+
+    multiplier: float = 0.0
+    base: float = 1.75
+    allowed_length: int = 2
+    penalty_last_n: int = -1
+    sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+
+
+@dataclass(frozen=True, slots=True)
+class Mirostat:
+    """Mirostat 1 or 2: it replaces every filter but the temperature."""
+
+    version: int
+    tau: float = 5.0
+    eta: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """Adaptive-p: it replaces the final draw."""
+
+    target: float
+    decay: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The sampling settings of one sequence."""
+
+    temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    min_keep: int = 0
+    penalty_last_n: int = 64
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry: Dry | None = None
+    mirostat: Mirostat | None = None
+    adaptive: Adaptive | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    stages: tuple[Stage, ...] = LLAMA_CPP_ORDER
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens seen before change the logits."""
+        return self.penalty_last_n != 0 and (
+            self.repetition_penalty != 1.0
+            or self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+        )
+
+    @property
+    def has_hidden_state(self) -> bool:
+        """Whether earlier probabilities steer the next draw, which output tokens alone cannot
+        rebuild."""
+        return self.mirostat is not None or self.adaptive is not None
+
+    def validate(self, *, vocabulary_size: int, context_tokens: int) -> None:
+        """Refuse what no sampler can do.
+
+        Raises `OutOfRange`, `TooLong`, `InvalidField` or `TokenOutOfVocabulary`, naming the field.
+        """
+        for field, value, minimum, maximum in self._ranges(vocabulary_size, context_tokens):
+            if not math.isfinite(value) or value < minimum or value > maximum:
+                raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
+        if self.repetition_penalty <= 0:
+            raise OutOfRange(
+                field="repetition_penalty", value=self.repetition_penalty, minimum=0.01
+            )
+        if self.dynatemp_exponent <= 0:
+            raise OutOfRange(field="dynatemp_exponent", value=self.dynatemp_exponent, minimum=0.01)
+        if len(set(self.stages)) != len(self.stages):
+            raise InvalidField(field="samplers", problem="a sampler is named twice")
+        if self.mirostat is not None and self.adaptive is not None:
+            raise InvalidField(field="adaptive", problem="cannot be combined with mirostat")
+        self._validate_tokens(vocabulary_size)
+        self._validate_breakers()
+
+    def _ranges(self, vocabulary: int, context: int) -> Iterator[tuple[str, float, float, float]]:
+        yield "temperature", self.temperature, 0, 100
+        yield "dynatemp_range", self.dynatemp_range, 0, 100
+        yield "dynatemp_exponent", self.dynatemp_exponent, 0, 10
+        yield "top_k", self.top_k, 0, 2**31 - 1
+        yield "top_p", self.top_p, 0, 1
+        yield "min_p", self.min_p, 0, 1
+        yield "typical_p", self.typical_p, 0, 1
+        yield "top_n_sigma", self.top_n_sigma, -1e6, 1e6
+        yield "xtc_probability", self.xtc_probability, 0, 1
+        yield "xtc_threshold", self.xtc_threshold, 0, 1
+        yield "min_keep", self.min_keep, 0, vocabulary
+        yield "penalty_last_n", self.penalty_last_n, -1, context
+        yield "repetition_penalty", self.repetition_penalty, 0, 10
+        yield "frequency_penalty", self.frequency_penalty, -2, 2
+        yield "presence_penalty", self.presence_penalty, -2, 2
+        if self.dry is not None:
+            yield "dry.multiplier", self.dry.multiplier, 0, 100
+            yield "dry.base", self.dry.base, 1, 10
+            yield "dry.allowed_length", self.dry.allowed_length, 0, context
+            yield "dry.penalty_last_n", self.dry.penalty_last_n, -1, context
+        if self.mirostat is not None:
+            yield "mirostat.version", self.mirostat.version, 1, 2
+            yield "mirostat.tau", self.mirostat.tau, 0, 100
+            yield "mirostat.eta", self.mirostat.eta, 0, 1
+        if self.adaptive is not None:
+            yield "adaptive.target", self.adaptive.target, 0, 1
+            yield "adaptive.decay", self.adaptive.decay, 0, 0.99
+
+    def _validate_tokens(self, vocabulary_size: int) -> None:
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise TooLong(field="logit_bias", length=len(self.logit_bias), limit=MAX_LOGIT_BIAS)
+        for token, bias in self.logit_bias:
+            _check_token("logit_bias", token, vocabulary_size)
+            if not math.isfinite(bias) or not -100 <= bias <= 100:
+                raise OutOfRange(field="logit_bias", value=bias, minimum=-100, maximum=100)
+        if len(self.allowed_token_ids) > vocabulary_size:
+            raise TooLong(
+                field="allowed_token_ids",
+                length=len(self.allowed_token_ids),
+                limit=vocabulary_size,
+            )
+        for token in self.allowed_token_ids:
+            _check_token("allowed_token_ids", token, vocabulary_size)
+
+    def _validate_breakers(self) -> None:
+        breakers = self.dry.sequence_breakers if self.dry is not None else ()
+        if len(breakers) > MAX_SEQUENCE_BREAKERS:
+            raise TooLong(
+                field="dry.sequence_breakers", length=len(breakers), limit=MAX_SEQUENCE_BREAKERS
+            )
+        for text in breakers:
+            size = len(text.encode("utf-8", "surrogatepass"))
+            if size > MAX_SEQUENCE_BREAKER_BYTES:
+                raise TooLong(
+                    field="dry.sequence_breakers",
+                    length=size,
+                    limit=MAX_SEQUENCE_BREAKER_BYTES,
+                    unit="bytes",
+                )
+            if not text or "\0" in text:
+                raise InvalidField(
+                    field="dry.sequence_breakers", problem="empty, or holds a NUL character"
+                )
+
+
+def _check_token(field: str, token: int, vocabulary_size: int) -> None:
+    if not 0 <= token < vocabulary_size:
+        raise TokenOutOfVocabulary(field=field, token=token, vocabulary_size=vocabulary_size)

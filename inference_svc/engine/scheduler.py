@@ -1,0 +1,96 @@
+"""What the next step computes: a pure function from the running sequences to rows.
+
+All decoding sequences get a row each; prompts share the rest of the budget; then idle slots are
+filled where that makes the step cheaper.
+"""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from inference_svc.engine.budget import fair_chunks, prefill_budget
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.shape import StepShape
+from inference_svc.engine.slots import Slot
+from inference_svc.engine.token_batch import Row
+
+
+class Work(NamedTuple):
+    """The part of a plan that belongs to one sequence."""
+
+    sequence: Sequence
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One decode call: `rows` in slot order, the `work` they do, and the slots that only fill
+    holes."""
+
+    rows: tuple[Row, ...]
+    work: tuple[Work, ...]
+    fillers: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """Bounds of a plan, in tokens."""
+
+    batch_tokens: int
+    chunk_cap: int
+    slot_tokens: int
+
+
+def plan_step(
+    running: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: StepShape
+) -> Plan | None:
+    """The next step for `running` sequences (each with a slot, none paused); None when there is
+    nothing to do."""
+    if not running:
+        return None
+    decoding = [sequence for sequence in running if sequence.is_decoding]
+    prefilling = [sequence for sequence in running if not sequence.is_decoding]
+    budget = prefill_budget(
+        batch_tokens=limits.batch_tokens, num_decoding=len(decoding), chunk_cap=limits.chunk_cap
+    )
+    chunks = fair_chunks([sequence.num_remaining for sequence in prefilling], budget)
+    work = [Work(sequence, _row(sequence, 1)) for sequence in decoding]
+    work += [
+        Work(sequence, _row(sequence, chunk))
+        for sequence, chunk in zip(prefilling, chunks, strict=True)
+        if chunk
+    ]
+    if not work:
+        return None
+    work.sort(key=lambda item: item.row.slot)
+    fillers = _fillers(work, slots, limits, shape)
+    if not fillers:
+        return Plan(tuple(item.row for item in work), tuple(work), ())
+    rows = [item.row for item in work]
+    rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
+    rows.sort(key=lambda row: row.slot)
+    return Plan(tuple(rows), tuple(work), fillers)
+
+
+def _row(sequence: Sequence, count: int) -> Row:
+    start, slot = sequence.num_computed, sequence.slot
+    if slot is None:
+        raise ValueError(f"sequence {sequence.request.sequence_id} runs without a slot")
+    tokens = sequence.tokens[start : start + count]
+    return Row(slot.index, start, tokens, output=start + count == len(sequence.tokens))
+
+
+def _fillers(
+    work: SequenceOf[Work], slots: SequenceOf[Slot], limits: PlanLimits, shape: StepShape
+) -> tuple[Slot, ...]:
+    used = [item.row.slot for item in work]
+    if len(used) == len(slots):
+        return ()
+    busy = frozenset(used)
+    fillable = [
+        slot.index
+        for slot in slots
+        if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
+    ]
+    room = limits.batch_tokens - sum(len(item.row.tokens) for item in work)
+    return tuple(slots[index] for index in shape.fillers(used, fillable)[: max(room, 0)])

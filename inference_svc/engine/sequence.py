@@ -1,0 +1,55 @@
+"""One token stream through its life: queued, prefilling, decoding.
+
+Few facts are stored, the rest is derived. `tokens` is the prompt followed by the output; the last
+token of a decoding sequence has been sampled but not computed yet.
+"""
+
+from array import array
+
+from inference_svc.engine.backend import Sampler
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.slots import Slot
+from inference_svc.engine.stop import TextStream
+
+
+class Sequence:
+    """The engine's side of one `SequenceRequest`. Times are the engine's clock, in seconds."""
+
+    def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
+        self.request = request
+        self.tokens: array[int] = request.prompt + request.resumed
+        self.text = TextStream(request.stop, include_stop=request.include_stop)
+        self.slot: Slot | None = None
+        self.sampler: Sampler | None = None
+        self.paused = False
+        self.cancel_step: int | None = None
+        self.arrived_at = arrived_at
+        self.started_at = arrived_at
+        self.first_token_at: float | None = None
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens so far, resumed ones included."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens whose cells are in the slot."""
+        return len(self.slot.tokens) if self.slot is not None else 0
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens still to compute before the next one can be sampled; 1 while decoding."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the prompt is done: only the last token, sampled here, is still to compute."""
+        return self.first_token_at is not None
+
+    @property
+    def phase(self) -> str:
+        """Where it is: "queued", "prefill" or "decode"."""
+        if self.slot is None:
+            return "queued"
+        return "decode" if self.is_decoding else "prefill"

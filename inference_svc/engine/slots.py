@@ -1,0 +1,95 @@
+"""Which sequence holds which slot of the KV cache, and what idle slots still remember.
+
+A slot's `tokens` are exactly those whose cells the native cache holds. An idle slot keeps them for
+the next request with the same beginning under the same key; the key names whose they are, so that
+nobody else can tell what was sent.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# A shorter common beginning is not worth leaving the lowest free slot for.
+MIN_REUSED_TOKENS = 16
+
+
+@dataclass(slots=True)
+class Slot:
+    """One KV stream."""
+
+    index: int
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    key: bytes = b""
+    owner: int | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sequence runs here."""
+        return self.owner is None
+
+
+class SlotTable:
+    """All slots of one model."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = [Slot(index) for index in range(count)]
+
+    def choose(self, prompt: Sequence[int], key: bytes, *, reuse: bool) -> tuple[Slot, int] | None:
+        """An idle slot, and how many tokens of `prompt` it already holds; None when all are taken.
+
+        The last prompt token is never counted: its logits must be computed. Without a useful prefix
+        the lowest slot is taken, which keeps running slots together.
+        """
+        idle = [slot for slot in self.slots if slot.is_idle]
+        if not idle:
+            return None
+        if reuse and len(prompt) > MIN_REUSED_TOKENS:
+            best = max(idle, key=lambda slot: self._shared(slot, prompt, key))
+            shared = self._shared(best, prompt, key)
+            if shared >= MIN_REUSED_TOKENS:
+                return best, shared
+        return idle[0], 0
+
+    def _shared(self, slot: Slot, prompt: Sequence[int], key: bytes) -> int:
+        if slot.key != key:
+            return 0
+        return common_prefix(slot.tokens, prompt, limit=len(prompt) - 1)
+
+    def occupy(self, slot: Slot, sequence_id: int, key: bytes) -> None:
+        """Give a slot to a sequence."""
+        slot.owner = sequence_id
+        slot.key = key
+
+    def release(self, slot: Slot, *, keep: bool) -> None:
+        """The sequence is gone; what was computed stays for reuse where `keep`."""
+        slot.owner = None
+        if not keep:
+            slot.key = b""
+
+    @property
+    def num_used_cells(self) -> int:
+        """Tokens held in all slots."""
+        return sum(len(slot.tokens) for slot in self.slots)
+
+    @property
+    def num_idle_cells(self) -> int:
+        """Tokens held in idle slots."""
+        return sum(len(slot.tokens) for slot in self.slots if slot.is_idle)
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int], *, limit: int) -> int:
+    """The length of the common beginning, at most `limit`. Compares halves, so long prefixes cost
+    few steps."""
+    high = min(len(left), len(right), limit)
+    if high <= 0 or left[0] != right[0]:
+        return 0
+    if left[:high] == right[:high]:
+        return high
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,99 @@
+"""One decode call's tokens as arrays, and the one function that checks them against every native
+limit.
+
+Each excess is an abort inside llama.cpp, so nothing reaches it unchecked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Row(NamedTuple):
+    """Consecutive tokens of one slot, the first at position `start`; logits for the last one where
+    `output`."""
+
+    slot: int
+    start: int
+    tokens: Sequence[int]
+    output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLimits:
+    """What one decode call of a model may hold; all counts, `slot_tokens` for each slot."""
+
+    batch_tokens: int
+    output_rows: int
+    slots: int
+    slot_tokens: int
+    vocabulary_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Parallel arrays of shape (tokens,): ids, positions, slots, and whether logits are wanted."""
+
+    tokens: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    slots: npt.NDArray[np.int32]
+    outputs: npt.NDArray[np.int8]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "TokenBatch":
+        """Lay rows out one after the other, in the given order."""
+        if all(len(row.tokens) == 1 for row in rows):
+            return cls._of_single_tokens(rows)
+        counts = [len(row.tokens) for row in rows]
+        total = sum(counts)
+        tokens = np.empty(total, np.int32)
+        positions = np.empty(total, np.int32)
+        outputs = np.zeros(total, np.int8)
+        at = 0
+        for row, count in zip(rows, counts, strict=True):
+            tokens[at : at + count] = row.tokens
+            positions[at : at + count] = np.arange(row.start, row.start + count)
+            outputs[at + count - 1] = row.output
+            at += count
+        slots = np.repeat(np.fromiter((row.slot for row in rows), np.int32, len(rows)), counts)
+        return cls(tokens, positions, slots, outputs)
+
+    @classmethod
+    def _of_single_tokens(cls, rows: Sequence[Row]) -> "TokenBatch":
+        return cls(
+            np.array([row.tokens[0] for row in rows], np.int32),
+            np.array([row.start for row in rows], np.int32),
+            np.array([row.slot for row in rows], np.int32),
+            np.array([row.output for row in rows], np.int8),
+        )
+
+
+class BatchLimitExceeded(Exception):
+    """A batch breaks a native limit: a defect of the planner, caught before it becomes an abort."""
+
+
+def check_native_limits(batch: TokenBatch, limits: NativeLimits) -> None:
+    """Refuse a batch that llama.cpp would abort on. Raises `BatchLimitExceeded`."""
+    count = len(batch.tokens)
+    if not 0 < count <= limits.batch_tokens:
+        raise BatchLimitExceeded(f"{count} tokens, limit {limits.batch_tokens}")
+    if int(batch.outputs.sum()) > limits.output_rows:
+        raise BatchLimitExceeded(f"{int(batch.outputs.sum())} outputs, limit {limits.output_rows}")
+    _check_range("token", batch.tokens, limits.vocabulary_size)
+    _check_range("slot", batch.slots, limits.slots)
+    _check_range("position", batch.positions, limits.slot_tokens)
+    steps = np.diff(batch.slots)
+    if (steps < 0).any():
+        raise BatchLimitExceeded("slots are not in ascending order")
+    if (np.diff(batch.positions)[steps == 0] != 1).any():
+        raise BatchLimitExceeded("positions of a slot do not follow each other")
+
+
+def _check_range(what: str, values: npt.NDArray[np.int32], limit: int) -> None:
+    if int(values.min()) < 0 or int(values.max()) >= limit:
+        raise BatchLimitExceeded(
+            f"{what} {int(values.min())} to {int(values.max())}, limit {limit}"
+        )

@@ -1,0 +1,33 @@
+"""llama.cpp as a library: started once a process, its log lines sent to ours."""
+
+import ctypes
+import logging
+from typing import Any
+
+import llama_cpp
+
+log = logging.getLogger("llama.cpp")
+
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before.
+_LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # a ctypes function type
+def _log_line(level: int, text: bytes, _: ctypes.c_void_p) -> None:
+    line = text.decode("utf-8", "replace").strip()
+    if line and log.isEnabledFor(_LEVELS.get(level, logging.DEBUG)):
+        log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+def start() -> None:
+    """Start the library and take over its log. May be called again."""
+    # The module keeps the callback alive: llama.cpp holds a bare pointer to it for as long as it
+    # lives.
+    llama_cpp.llama_log_set(_log_line, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+
+
+def system_info() -> str:
+    """llama.cpp's line on the processor's features."""
+    text: Any = llama_cpp.llama_print_system_info()
+    return text.decode() if text else ""

@@ -1,0 +1,40 @@
+"""Tokenizes long texts in a limited child process.
+
+llama.cpp splits text with regular expressions that recurse: a long enough text of the wrong shape
+ends the process. In a child that costs one request.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.gguf import ModelFileInvalid
+from inference_svc.sandbox.jobs import JobRefused
+from svc_kit.errors import DomainError
+
+_VOCABULARIES_KEPT = 4
+
+
+def tokenize(payload: dict[str, Any]) -> list[list[int]]:
+    """Tokenize texts with the vocabulary of a model file.
+
+    `payload` has "model" (an absolute path) and "texts": [text, add_special, parse_special] each.
+    The result has the tokens of each text.
+
+    Raises:
+        JobRefused: the vocabulary cannot be loaded, or a text is not valid Unicode.
+    """
+    try:
+        vocabulary = _vocabulary(payload["model"])
+        return [
+            vocabulary.tokenize(text, add_special=add_special, parse_special=parse_special)
+            for text, add_special, parse_special in payload["texts"]
+        ]
+    except (ModelFileInvalid, DomainError) as problem:
+        raise JobRefused(str(problem)) from None
+
+
+@lru_cache(maxsize=_VOCABULARIES_KEPT)
+def _vocabulary(path: str) -> Vocabulary:
+    return Vocabulary.load(Path(path))

@@ -1,0 +1,275 @@
+"""Tokens and their texts, through llama.cpp's own tokenizer.
+
+Every guard here exists because llama.cpp answers a wrong argument by ending the process: invalid
+UTF-8 makes `llama_tokenize` throw through its C interface, and a token id outside the vocabulary is
+read without a check. So text is encoded strictly and ids are compared with the size first.
+
+A `Vocabulary` is safe to use from several threads: llama.cpp only reads, and `close` waits for
+calls that are under way.
+"""
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from llama_cpp import llama_cpp as native
+
+from inference_svc.llama import library
+from inference_svc.models.gguf import ModelFileInvalid
+from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
+
+# llama.cpp takes the length of a text as a 32-bit number.
+_MAX_TEXT_BYTES = 2**31 - 1
+_PIECE_BYTES = 64
+_METADATA_BYTES = 256
+
+
+class Vocabulary:
+    """The vocabulary of one model.
+
+    Invariant: between construction and `close` the native model stays loaded; a borrowed model
+    (`from_model`) must outlive this object.
+    """
+
+    def __init__(self, model: native.llama_model_p, *, owns_model: bool) -> None:
+        self._model = model
+        self._owns_model = owns_model
+        self._vocab = native.llama_model_get_vocab(model)
+        self._idle = threading.Condition()
+        self._calls = 0
+        self._closed = False
+        self.size: int = native.llama_vocab_n_tokens(self._vocab)
+        self._pieces: list[bytes | None] = [None] * self.size
+        self._special_pieces: list[bytes | None] = [None] * self.size
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Load the vocabulary of a model file, without its weights.
+
+        Raises:
+            ModelFileInvalid: llama.cpp cannot read it.
+        """
+        library.start()
+        params = native.llama_model_default_params()
+        params.vocab_only = True
+        model = native.llama_model_load_from_file(str(path).encode(), params)
+        if not model:
+            raise ModelFileInvalid(path, "llama.cpp cannot load its vocabulary")
+        return cls(model, owns_model=True)
+
+    @classmethod
+    def from_model(cls, model: native.llama_model_p) -> Self:
+        """Use the vocabulary of a loaded model, which the caller keeps and frees."""
+        return cls(model, owns_model=False)
+
+    def close(self) -> None:
+        """Free the model if it is ours, once no call is under way. May be called twice."""
+        with self._idle:
+            if self._closed:
+                return
+            self._closed = True
+            self._idle.wait_for(lambda: self._calls == 0)
+        if self._owns_model:
+            native.llama_model_free(self._model)
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, if there is one."""
+        return self._token_or_none(self._bos)
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text, if there is one."""
+        return self._token_or_none(self._eos)
+
+    @cached_property
+    def adds_bos(self) -> bool:
+        """Whether the model wants `bos` before every prompt."""
+        with self._in_use():
+            return bool(native.llama_vocab_get_add_bos(self._vocab))
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Every token that ends a generation; a model may have several."""
+        with self._in_use():
+            is_end = native.llama_vocab_is_eog
+            return frozenset(t for t in range(self.size) if is_end(self._vocab, t))
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        """The texts that `parse_special` reads as control tokens, e.g. "<|im_end|>"."""
+        wanted = native.LLAMA_TOKEN_ATTR_CONTROL | native.LLAMA_TOKEN_ATTR_UNKNOWN
+        with self._in_use():
+            texts = (
+                native.llama_vocab_get_text(self._vocab, token)
+                for token in range(self.size)
+                if native.llama_vocab_get_attr(self._vocab, token) & wanted
+            )
+            return tuple(sorted({text.decode("utf-8", "replace") for text in texts if text}))
+
+    def token_text(self, token: int | None) -> str:
+        """Return the raw text of a token for a chat template. None: an empty text."""
+        if token is None:
+            return ""
+        self._check_token(token, "token")
+        with self._in_use():
+            text: bytes = native.llama_vocab_get_text(self._vocab, token)
+        return text.decode("utf-8", "replace")
+
+    def metadata(self, key: str) -> str | None:
+        """Return a value of the model file as text, e.g. of "general.name"."""
+        name = key.encode()
+        length = _METADATA_BYTES
+        with self._in_use():
+            while True:
+                buffer = ctypes.create_string_buffer(length + 1)
+                written = native.llama_model_meta_val_str(
+                    self._model,
+                    name,
+                    buffer,
+                    len(buffer),
+                )
+                if written < 0:
+                    return None
+                if written <= length:
+                    return buffer.value.decode("utf-8", "replace")
+                length = written
+
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special: bool,
+        parse_special: bool,
+        field: str = "prompt",
+        limit_bytes: int = _MAX_TEXT_BYTES,
+    ) -> list[int]:
+        """Turn a text into token ids.
+
+        Args:
+            add_special: add the begin and end tokens that the model asks for.
+            parse_special: read control tokens written in the text as such.
+            field: what errors call the text.
+            limit_bytes: the longest text in UTF-8.
+
+        Raises:
+            InvalidField: the text is not valid Unicode (a lone surrogate).
+            TooLong: it is over the limit.
+        """
+        data = encode_strictly(text, field)
+        if len(data) > min(limit_bytes, _MAX_TEXT_BYTES):
+            raise TooLong(field=field, length=len(data), limit=limit_bytes, unit="bytes")
+        capacity = len(data) + 8
+        with self._in_use():
+            while True:
+                tokens = (native.llama_token * capacity)()
+                count: int = native.llama_tokenize(
+                    self._vocab, data, len(data), tokens, capacity, add_special, parse_special
+                )
+                if count >= 0:
+                    return tokens[:count]
+                capacity = -count
+
+    def detokenize(
+        self, tokens: Sequence[int], *, special: bool = False, field: str = "token_ids"
+    ) -> str:
+        """Turn token ids into text; bytes that are not UTF-8 become U+FFFD.
+
+        Args:
+            special: write control tokens as their texts instead of leaving them out.
+
+        Raises:
+            TokenOutOfVocabulary: an id that the model does not have.
+        """
+        for token in tokens:
+            self._check_token(token, field)
+        given = (native.llama_token * len(tokens))(*tokens)
+        capacity = 8 * len(tokens) + 16
+        with self._in_use():
+            while True:
+                buffer = ctypes.create_string_buffer(capacity)
+                written: int = native.llama_detokenize(
+                    self._vocab, given, len(tokens), buffer, capacity, False, special
+                )
+                if written >= 0:
+                    return buffer.raw[:written].decode("utf-8", "replace")
+                capacity = -written
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """Return the bytes that a token adds to the output; often part of a character only.
+
+        Args:
+            special: give control tokens their text; without it they are empty.
+
+        Raises:
+            TokenOutOfVocabulary: an id that the model does not have.
+        """
+        self._check_token(token, "token")
+        table = self._special_pieces if special else self._pieces
+        known = table[token]
+        if known is None:
+            known = table[token] = self._read_piece(token, special)
+        return known
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        with self._in_use():
+            if native.llama_vocab_get_attr(self._vocab, token) & native.LLAMA_TOKEN_ATTR_UNUSED:
+                return b""  # padding of the table, whose text would look like an ordinary word
+            length = _PIECE_BYTES
+            while True:
+                buffer = ctypes.create_string_buffer(length)
+                written: int = native.llama_token_to_piece(
+                    self._vocab, token, buffer, length, 0, special
+                )
+                if written >= 0:
+                    return buffer.raw[:written]
+                length = -written
+
+    def _check_token(self, token: int, field: str) -> None:
+        if not 0 <= token < self.size:
+            raise TokenOutOfVocabulary(field=field, token=token, vocabulary_size=self.size)
+
+    def _token_or_none(self, token: int) -> int | None:
+        return token if 0 <= token < self.size else None
+
+    @cached_property
+    def _bos(self) -> int:
+        with self._in_use():
+            return int(native.llama_vocab_bos(self._vocab))
+
+    @cached_property
+    def _eos(self) -> int:
+        with self._in_use():
+            return int(native.llama_vocab_eos(self._vocab))
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise ValueError("the vocabulary is closed")
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
+
+
+def encode_strictly(text: str, field: str) -> bytes:
+    """Encode as UTF-8, refusing what UTF-8 cannot hold.
+
+    Raises:
+        InvalidField: the text has a lone surrogate.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as problem:
+        raise InvalidField(
+            field=field,
+            problem=f"not valid Unicode: a lone surrogate at character {problem.start}",
+        ) from None

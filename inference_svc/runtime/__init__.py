@@ -1,0 +1,1 @@
+"""Where the engine process is started, watched, fed and listened to."""

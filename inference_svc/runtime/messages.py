@@ -1,0 +1,56 @@
+"""What crosses the pipe beside commands and events: how the engine process begins."""
+
+from dataclasses import dataclass
+
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.warmup import WarmUp
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBoot:
+    """A model to load. `warm_up` holds what an earlier process measured, so that a restart need not
+    measure again."""
+
+    name: str
+    backend: BackendSettings
+    chunk_cap: int
+    threads: int | None
+    warm_up: WarmUp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """The first message to an engine process."""
+
+    models: tuple[ModelBoot, ...]
+    cores: int
+    log_level: str
+    log_json: bool | None
+    warm_up_budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReady:
+    """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up."""
+
+    name: str
+    slots: int
+    slot_tokens: int
+    batch_tokens: int
+    warm_up: WarmUp
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All models are loaded and warm."""
+
+    models: tuple[ModelReady, ...]
+    system_info: str
+
+
+@dataclass(frozen=True, slots=True)
+class BootFailed:
+    """The process cannot serve; it exits after this."""
+
+    problem: str

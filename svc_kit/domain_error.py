@@ -1,0 +1,154 @@
+"""The root of every error: how a class with a docstring and annotations becomes an exception.
+
+Fifty classes with a constructor each would be fifty times the same lines. Here the annotations of a
+class are the keyword arguments of its constructor and the metadata on the wire, and its docstring
+is its message. `svc_kit.errors` holds the classes; import DomainError from there.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Self, dataclass_transform
+
+# A status travels in HTTP/2 trailers. Peers refuse more than 8 KiB of them; the message is sent
+# twice, once percent-encoded (3 bytes for 1), the metadata once in base64. These limits keep the
+# sum below that.
+MAX_MESSAGE_BYTES: Final = 800
+MAX_VALUE_BYTES: Final = 400
+
+_REQUIRED: Final = object()
+
+
+@dataclass_transform(kw_only_default=True)
+class DomainError(Exception):
+    """A failure with a reason that programs can act on, and a message for people.
+
+    Two errors are equal when class, reason, metadata and retry_after are. Errors pickle: they cross
+    the pipe to the engine process. Texts longer than `MAX_VALUE_BYTES` are cut, lone surrogates
+    become `?`.
+    """
+
+    reason: ClassVar[str] = "UNSPECIFIED"
+    """A value of `ErrorReason` without its prefix."""
+    retry_after: float | None
+    """Seconds to wait before a retry can help. None: no advice."""
+    message: str
+    metadata: dict[str, str]
+
+    _keys: ClassVar[Mapping[str, Any]] = {}
+    """Every constructor argument with its type."""
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {
+            key: annotation
+            for key, annotation in inspect.get_annotations(cls).items()
+            if not str(annotation).startswith("typing.ClassVar")
+        }
+        cls._keys = {**cls._keys, **own}
+        cls._defaults = {**cls._defaults, **{k: vars(cls).get(k, _REQUIRED) for k in own}}
+
+    def __init__(self, **values: Any) -> None:
+        unknown = values.keys() - self._keys.keys()
+        given = {**self._defaults, **values}
+        absent = [key for key, value in given.items() if value is _REQUIRED]
+        if unknown or absent:
+            problem = f"unknown {sorted(unknown)}, missing {absent}"
+            raise TypeError(f"{type(self).__name__}(): {problem}")
+        retry_after = given.pop("retry_after", None)
+        attributes = {k: _cut(v) if isinstance(v, str) else v for k, v in given.items()}
+        self.__dict__.update(attributes)
+        self.retry_after = _whole_milliseconds(retry_after)
+        self.metadata = {k: _text(v) for k, v in attributes.items() if v is not None}
+        self.message = _cut(self._describe(), MAX_MESSAGE_BYTES)
+
+    @classmethod
+    def foreign(
+        cls,
+        *,
+        reason: str,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+    ) -> Self:
+        """Make an error of this kind whose reason has no class here: a newer or another server sent
+        it."""
+        error = cls.__new__(cls)
+        error.__dict__.update(
+            reason=reason,
+            message=_cut(message, MAX_MESSAGE_BYTES),
+            metadata={key: _cut(value) for key, value in (metadata or {}).items()},
+            retry_after=_whole_milliseconds(retry_after),
+        )
+        return error
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], retry_after: float | None) -> Self:
+        """Build a concrete error from what came over the wire.
+
+        Raises TypeError or ValueError when the metadata are not those of this class.
+        """
+        values: dict[str, Any] = {
+            key: int(value) if cls._keys.get(key) is int else value
+            for key, value in metadata.items()
+        }
+        if "retry_after" in cls._keys:
+            values["retry_after"] = retry_after
+        return cls(**values)
+
+    @classmethod
+    def metadata_keys(cls) -> tuple[str, ...]:
+        """The metadata keys an error of this class can carry."""
+        return tuple(key for key in cls._keys if key != "retry_after")
+
+    @property
+    def field(self) -> str | None:
+        """The request field that is at fault, as a path like `messages[0].content`."""
+        return self.metadata.get("field")
+
+    def _describe(self) -> str:
+        return " ".join((self.__doc__ or self.reason).split()).format_map(self.metadata)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reason}, {self.message!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DomainError) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        metadata = frozenset(self.metadata.items())
+        return (type(self), self.reason, metadata, self.retry_after)
+
+    def __reduce__(self) -> tuple[Callable[..., "DomainError"], tuple[Any, ...]]:
+        return (_restore, (type(self), self.__dict__.copy()))
+
+
+def _restore(cls: type[DomainError], state: dict[str, Any]) -> DomainError:
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    return error
+
+
+def _cut(text: str, limit: int = MAX_VALUE_BYTES) -> str:
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= limit:
+        return raw.decode()
+    return raw[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+def _text(value: object) -> str:
+    # A protobuf `float` of 0.1 reads 0.10000000149011612 in Python; seven digits are all it has.
+    return _cut(str(float(f"{value:.7g}")) if isinstance(value, float) else str(value))
+
+
+def _whole_milliseconds(seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    return round(max(seconds, 0.0), 3) if math.isfinite(seconds) else None

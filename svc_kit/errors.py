@@ -1,0 +1,536 @@
+"""Every way a request can fail, as one tree of exceptions.
+
+The standard library is all these classes need, so that the engine and the domain may raise them
+without knowing of gRPC or HTTP; `svc_kit.error_table` maps them to both.
+
+    DomainError
+    ├── InvalidArgument      the request is wrong, whatever the state of the server
+    ├── FailedPrecondition   the request is right, the state of the server is not
+    ├── Unauthenticated      who calls is not known
+    ├── PermissionDenied     who calls is known and may not
+    ├── NotFound             the named thing does not exist
+    ├── AlreadyExists        the name is taken
+    ├── Aborted              a conflict with something concurrent; try again
+    ├── ResourceExhausted    a bound is reached; try again later
+    ├── Cancelled            the caller or an operator ended it
+    ├── DeadlineExceeded     the time is over
+    ├── Unavailable          not now; try again later
+    ├── Unimplemented        not in this release
+    └── Internal             a defect of ours
+
+Below each kind stand the concrete classes, one for each value of `corral.error.v1.ErrorReason`. The
+docstring of a concrete class is its message, with the metadata as placeholders; its annotations are
+the metadata keys.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from svc_kit.domain_error import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+from svc_kit.domain_error import MAX_VALUE_BYTES as MAX_VALUE_BYTES
+from svc_kit.domain_error import DomainError as DomainError
+
+# ---- INVALID_ARGUMENT
+
+
+class InvalidArgument(DomainError):
+    """The request is wrong, whatever the state of the server."""
+
+
+class InvalidField(InvalidArgument):
+    """Invalid '{field}': {problem}"""
+
+    reason = "INVALID_FIELD"
+    field: str
+    problem: str
+
+
+class MissingField(InvalidArgument):
+    """Missing required parameter: '{field}'."""
+
+    reason = "MISSING_FIELD"
+    field: str
+
+
+class OutOfRange(InvalidArgument):
+    """Invalid '{field}': {value} is outside its limits."""
+
+    reason = "OUT_OF_RANGE"
+    field: str
+    value: float | str
+    minimum: float | str | None = None
+    maximum: float | str | None = None
+
+    def _describe(self) -> str:
+        limits = [
+            f"at {word} {self.metadata[key]}"
+            for key, word in (("minimum", "least"), ("maximum", "most"))
+            if key in self.metadata
+        ]
+        wanted = " and ".join(limits) or "a finite number"
+        return f"Invalid '{self.field}': {self.metadata['value']} must be {wanted}."
+
+
+class TooLong(InvalidArgument):
+    """Invalid '{field}': {length} {unit} are too many, the limit is {limit}."""
+
+    reason = "TOO_LONG"
+    field: str
+    length: int
+    limit: int
+    unit: str = "items"
+    """What is counted: "items", "characters", "bytes" or "tokens"."""
+
+
+class UnknownField(InvalidArgument):
+    """Unknown parameter: '{field}'."""
+
+    reason = "UNKNOWN_FIELD"
+    field: str
+
+
+class InvalidType(InvalidArgument):
+    """Invalid type for '{field}': expected {expected}."""
+
+    reason = "INVALID_TYPE"
+    field: str
+    expected: str
+
+
+class InvalidJson(InvalidArgument):
+    """The JSON of '{field}' cannot be parsed: {problem}"""
+
+    reason = "INVALID_JSON"
+    field: str | None = None
+    """None: the body as a whole."""
+    problem: str
+
+    def _describe(self) -> str:
+        if self.field is not None:
+            return super()._describe()
+        return f"We could not parse the JSON body of your request. ({self.problem})"
+
+
+class ContextLengthExceeded(InvalidArgument):
+    """This model's maximum context length is {context_tokens} tokens. However, your messages
+    resulted in
+    {prompt_tokens} tokens. Please reduce the length of the messages."""
+
+    reason = "CONTEXT_LENGTH_EXCEEDED"
+    field: str
+    prompt_tokens: int
+    context_tokens: int
+
+
+class TokenOutOfVocabulary(InvalidArgument):
+    """Invalid '{field}': the model has no token {token}, its vocabulary has {vocabulary_size}."""
+
+    reason = "TOKEN_OUT_OF_VOCABULARY"
+    field: str
+    token: int
+    vocabulary_size: int
+
+
+class TemplateFailed(InvalidArgument):
+    """The model's chat template cannot render these messages: {problem}"""
+
+    reason = "TEMPLATE_FAILED"
+    problem: str
+
+
+class GrammarInvalid(InvalidArgument):
+    """The grammar in '{field}' cannot be used: {problem}"""
+
+    reason = "GRAMMAR_INVALID"
+    field: str
+    problem: str
+
+
+class SchemaInvalid(InvalidArgument):
+    """The JSON Schema in '{field}' cannot be used, at {pointer}: {problem}"""
+
+    reason = "SCHEMA_INVALID"
+    field: str
+    pointer: str
+    """A JSON Pointer (RFC 6901) into the schema."""
+    problem: str
+
+
+class RequestTooLarge(InvalidArgument):
+    """The request has {size} bytes, the limit is {limit}."""
+
+    reason = "REQUEST_TOO_LARGE"
+    size: int
+    limit: int
+
+
+class UnsupportedMediaType(InvalidArgument):
+    """The content type '{media_type}' is not supported; send application/json."""
+
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+    media_type: str
+
+
+class UnsupportedValue(InvalidArgument):
+    """Unsupported value: '{field}' does not support '{value}' on this server."""
+
+    reason = "UNSUPPORTED_VALUE"
+    field: str
+    value: str
+
+
+class UnsupportedField(InvalidArgument):
+    """Unsupported parameter: '{field}' is not supported by this server."""
+
+    reason = "UNSUPPORTED_FIELD"
+    field: str
+
+
+class MethodNotAllowed(InvalidArgument):
+    """Invalid method for URL ({method} {path})"""
+
+    reason = "METHOD_NOT_ALLOWED"
+    method: str
+    path: str
+
+
+# ---- FAILED_PRECONDITION
+
+
+class FailedPrecondition(DomainError):
+    """The request is right, the state of the server is not."""
+
+
+class ModelCannot(FailedPrecondition):
+    """The model '{model}' is of class {model_class} and cannot do this: {operation}."""
+
+    reason = "MODEL_CANNOT"
+    model: str
+    model_class: str
+    operation: str
+
+
+class AdapterBaseMismatch(FailedPrecondition):
+    """The adapter '{adapter}' was made for another model: {problem}"""
+
+    reason = "ADAPTER_BASE_MISMATCH"
+    adapter: str
+    problem: str
+
+
+class SnapshotIncompatible(FailedPrecondition):
+    """The snapshot '{snapshot}' cannot be restored here: {problem}"""
+
+    reason = "SNAPSHOT_INCOMPATIBLE"
+    snapshot: str
+    problem: str
+
+
+class SnapshotCorrupt(FailedPrecondition):
+    """The snapshot '{snapshot}' is damaged: its digest does not match."""
+
+    reason = "SNAPSHOT_CORRUPT"
+    snapshot: str
+
+
+class ModelTooLarge(FailedPrecondition):
+    """The model '{model}' needs {needed_bytes} bytes of memory, {available_bytes} are available."""
+
+    reason = "MODEL_TOO_LARGE"
+    model: str
+    needed_bytes: int
+    available_bytes: int
+
+
+class ModelInUse(FailedPrecondition):
+    """'{name}' has running requests."""
+
+    reason = "MODEL_IN_USE"
+    name: str
+
+
+# ---- UNAUTHENTICATED
+
+
+class Unauthenticated(DomainError):
+    """Who calls is not known."""
+
+
+class ApiKeyMissing(Unauthenticated):
+    """You didn't provide an API key. Send it in the Authorization header: "Bearer YOUR_KEY"."""
+
+    reason = "API_KEY_MISSING"
+
+
+class ApiKeyInvalid(Unauthenticated):
+    """Incorrect API key provided."""
+
+    reason = "API_KEY_INVALID"
+
+
+class ApiKeyExpired(Unauthenticated):
+    """The API key has expired."""
+
+    reason = "API_KEY_EXPIRED"
+
+
+# ---- PERMISSION_DENIED
+
+
+class PermissionDenied(DomainError):
+    """Who calls is known and may not."""
+
+
+class ScopeMissing(PermissionDenied):
+    """The API key lacks the scope '{scope}', which {method} needs."""
+
+    reason = "SCOPE_MISSING"
+    scope: str
+    method: str
+
+
+class HostNotAllowed(PermissionDenied):
+    """The Host '{host}' is not served here. Allow it in the settings (allowed_hosts)."""
+
+    reason = "HOST_NOT_ALLOWED"
+    host: str
+
+
+class OriginNotAllowed(PermissionDenied):
+    """Requests from the site '{origin}' are not allowed. Allow it in the settings
+    (allowed_origins)."""
+
+    reason = "ORIGIN_NOT_ALLOWED"
+    origin: str
+
+
+# ---- NOT_FOUND
+
+
+class NotFound(DomainError):
+    """The named thing does not exist."""
+
+
+class ModelNotFound(NotFound):
+    """The model '{model}' does not exist or you do not have access to it."""
+
+    reason = "MODEL_NOT_FOUND"
+    model: str
+
+
+class AdapterNotFound(NotFound):
+    """The adapter '{adapter}' does not exist."""
+
+    reason = "ADAPTER_NOT_FOUND"
+    adapter: str
+
+
+class SnapshotNotFound(NotFound):
+    """The snapshot '{snapshot}' does not exist."""
+
+    reason = "SNAPSHOT_NOT_FOUND"
+    snapshot: str
+
+
+class RouteNotFound(NotFound):
+    """Invalid URL ({method} {path})"""
+
+    reason = "ROUTE_NOT_FOUND"
+    method: str
+    path: str
+
+
+# ---- ALREADY_EXISTS
+
+
+class AlreadyExists(DomainError):
+    """The name is taken."""
+
+
+class ModelExists(AlreadyExists):
+    """The name '{model}' is taken by another model."""
+
+    reason = "MODEL_EXISTS"
+    model: str
+
+
+class AdapterExists(AlreadyExists):
+    """The name '{adapter}' is taken by another adapter."""
+
+    reason = "ADAPTER_EXISTS"
+    adapter: str
+
+
+# ---- ABORTED
+
+
+class Aborted(DomainError):
+    """A conflict with something concurrent; try again."""
+
+
+class SlowReader(Aborted):
+    """The stream was left unread for {limit_s} s with {unread_events} events waiting."""
+
+    reason = "SLOW_READER"
+    unread_events: int
+    limit_s: float | str
+
+
+class StaleGeneration(Aborted):
+    """'{resource}' changed meanwhile; read it again."""
+
+    reason = "STALE_GENERATION"
+    resource: str
+
+
+# ---- RESOURCE_EXHAUSTED
+
+
+class ResourceExhausted(DomainError):
+    """A bound is reached; try again later."""
+
+    retry_after: float | None = 1.0
+
+
+class QueueFull(ResourceExhausted):
+    """The server is busy: its queue holds {depth} of at most {limit} {bound}. Try again later."""
+
+    reason = "QUEUE_FULL"
+    bound: str
+    """What is counted: "requests" or "tokens"."""
+    depth: int
+    limit: int
+
+
+class RateLimited(ResourceExhausted):
+    """Rate limit reached: {limit}. Try again later."""
+
+    reason = "RATE_LIMITED"
+    limit: str
+    """The limit in words, such as "60 requests a minute"."""
+
+
+# ---- CANCELLED
+
+
+class Cancelled(DomainError):
+    """The caller or an operator ended it."""
+
+
+class CallerCancelled(Cancelled):
+    """The caller cancelled the request or went away."""
+
+    reason = "CALLER_CANCELLED"
+
+
+class AbortedByOperator(Cancelled):
+    """An operator aborted the request."""
+
+    reason = "ABORTED_BY_OPERATOR"
+
+
+# ---- DEADLINE_EXCEEDED
+
+
+class DeadlineExceeded(DomainError):
+    """The time is over."""
+
+
+class DeadlineExpired(DeadlineExceeded):
+    """The request's deadline passed (phase: {phase})."""
+
+    reason = "DEADLINE_EXPIRED"
+    phase: str
+    """What the request was in: "queued", "prefill", "decode" or "call"."""
+
+
+# ---- UNAVAILABLE
+
+
+class Unavailable(DomainError):
+    """Not now; try again later."""
+
+    retry_after: float | None = 1.0
+
+
+class Draining(Unavailable):
+    """The server is shutting down and takes no new requests."""
+
+    reason = "DRAINING"
+
+
+class ModelLoading(Unavailable):
+    """The model '{model}' is still loading."""
+
+    reason = "MODEL_LOADING"
+    model: str
+
+
+class EngineRestarting(Unavailable):
+    """The inference engine stopped and is being restarted."""
+
+    reason = "ENGINE_RESTARTING"
+
+
+class UpstreamUnavailable(Unavailable):
+    """The service '{service}' cannot be reached."""
+
+    reason = "UPSTREAM_UNAVAILABLE"
+    service: str
+
+
+# ---- UNIMPLEMENTED
+
+
+class Unimplemented(DomainError):
+    """Not in this release."""
+
+
+class FeatureUnsupported(Unimplemented):
+    """This release does not support: {feature}."""
+
+    reason = "FEATURE_UNSUPPORTED"
+    feature: str
+
+
+# ---- INTERNAL
+
+
+class Internal(DomainError):
+    """A defect of ours."""
+
+
+class InternalError(Internal):
+    """The server had an error while processing your request. Its log has the cause under request id
+    {request_id}."""
+
+    reason = "INTERNAL"
+    request_id: str
+
+
+class DecodeFailed(Internal):
+    """The model could not compute this request. The server's log has the cause under request id
+    {request_id}."""
+
+    reason = "DECODE_FAILED"
+    request_id: str
+
+
+def _concrete(cls: type[DomainError]) -> Iterator[type[DomainError]]:
+    for child in cls.__subclasses__():
+        if "reason" in vars(child):
+            yield child
+        yield from _concrete(child)
+
+
+KINDS: Final[tuple[type[DomainError], ...]] = tuple(DomainError.__subclasses__())
+"""The thirteen kinds, in the order of the tree."""
+
+ERROR_CLASSES: Final[tuple[type[DomainError], ...]] = tuple(_concrete(DomainError))
+"""Every concrete class: one for each value of `ErrorReason`."""
+
+
+def kind_of(error: DomainError | type[DomainError]) -> type[DomainError]:
+    """The kind an error belongs to: the class directly below DomainError."""
+    cls = error if isinstance(error, type) else type(error)
+    return cls.__mro__[cls.__mro__.index(DomainError) - 1]

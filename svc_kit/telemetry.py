@@ -1,0 +1,236 @@
+"""What operators see: log lines on stderr and, by name, every metric.
+
+A line carries the request it belongs to through context variables, so that no call passes a logger
+or an id along. Prompts, outputs and credentials are never logged.
+"""
+
+import contextvars
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
+    "request_id", default=""
+)
+"""The id of the running request; empty outside one."""
+project_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("project", default="")
+"""The project the running request belongs to; empty outside one."""
+
+
+def current_request_id() -> str:
+    """The id of the running request; empty outside one."""
+    return request_id_var.get()
+
+
+# ---- logs
+
+
+def configure_logging(
+    service: str, *, level: str = "info", json: bool | None = None, stream: TextIO | None = None
+) -> None:
+    """Send every log line of this process to a stream, stderr unless given.
+
+    `json` None: text on a terminal, JSON elsewhere. Fields given as `extra={"fields": {...}}`
+    become keys of the line. Replaces the handlers of an earlier call. Raises ValueError for an
+    unknown level.
+    """
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    as_json = not target.isatty() if json is None else json
+    handler.setFormatter(JsonFormatter(service) if as_json else TextFormatter(service))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+def _context() -> dict[str, str]:
+    values = {"request_id": request_id_var.get(), "project": project_var.get()}
+    return {key: value for key, value in values.items() if value}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, service, logger, message, the request's context, the call's own fields."""
+        line: dict[str, Any] = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_context(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for a person at a terminal."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time of day, service, level, message, then key=value."""
+        pairs = {**_context(), **getattr(record, "fields", {})}
+        tail = "".join(f" {key}={value}" for key, value in pairs.items())
+        clock = _time(record).astimezone().strftime("%H:%M:%S")
+        # A message of several lines, or one that smuggles some in, stays one entry.
+        message = record.getMessage().replace("\n", "\n    ")
+        line = f"{clock} {self._service} {record.levelname.lower()}: {message}{tail}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, tz=UTC)
+
+
+# ---- metrics
+
+RPC_BUCKETS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300),
+)
+TTFT_BUCKETS: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60),
+)
+TOKEN_BUCKETS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5),
+)
+QUEUE_BUCKETS: Final = (*(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600),)
+
+
+class ProcessMetrics:
+    """What every service exports: who it is and since when."""
+
+    def __init__(self, registry: CollectorRegistry, *, service: str, version: str) -> None:
+        self.start_time = Gauge(
+            "corral_start_time_seconds",
+            "When the process started, in seconds since 1970; now minus this is the uptime.",
+            registry=registry,
+        )
+        self.start_time.set_to_current_time()
+        info = Gauge("corral_build_info", "Always 1.", ["service", "version"], registry=registry)
+        info.labels(service, version).set(1)
+
+
+class RpcMetrics:
+    """Calls that a gRPC server answered."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.duration = Histogram(
+            "corral_rpc_server_duration_seconds",
+            "Time from a call's arrival to its end, by method and status code.",
+            ["method", "code"],
+            buckets=RPC_BUCKETS,
+            registry=registry,
+        )
+        self.calls = Counter(
+            "corral_rpc_server_calls",
+            "Calls that ended, by method, status code and error reason (empty when OK).",
+            ["method", "code", "reason"],
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "corral_rpc_server_in_flight", "Calls running now.", ["method"], registry=registry
+        )
+
+
+class HttpMetrics:
+    """Requests that an HTTP server answered."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.duration = Histogram(
+            "corral_http_server_duration_seconds",
+            "Time from a request's arrival to the end of its answer, by route and status.",
+            ["method", "route", "status"],
+            buckets=RPC_BUCKETS,
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "corral_http_server_in_flight", "Requests running now.", registry=registry
+        )
+
+
+class EngineMetrics:
+    """What the engine does; every metric has the label `model`."""
+
+    def __init__(self, registry: CollectorRegistry, *, vllm_names: bool = False) -> None:
+        """`vllm_names` exports three gauges a second time, as vLLM calls them, for routers."""
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"corral_{name}", text, ["model", *labels], registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(
+                f"corral_{name}_seconds", text, ["model"], buckets=buckets, registry=registry
+            )
+
+        def gauge(name: str, text: str, alias: str) -> tuple[Gauge, ...]:
+            names = [f"corral_{name}", *([f"vllm:{alias}"] if vllm_names else [])]
+            labels = {"corral": ["model"], "vllm:": ["model_name"]}
+            return tuple(
+                Gauge(
+                    n,
+                    text,
+                    labels["vllm:" if n.startswith("vllm:") else "corral"],
+                    registry=registry,
+                )
+                for n in names
+            )
+
+        self._waiting = gauge(
+            "num_requests_waiting", "Sequences in the admission queue.", "num_requests_waiting"
+        )
+        self._running = gauge("num_requests_running", "Sequences in slots.", "num_requests_running")
+        self._kv_cache_usage = gauge(
+            "kv_cache_usage", "Part of the KV cache in use, 0 to 1.", "kv_cache_usage_perc"
+        )
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests.")
+        self.cached_tokens = counter("cached_tokens", "Prompt tokens taken from the KV cache.")
+        self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
+        self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")
+        self.aborted = counter(
+            "requests_aborted",
+            "Requests that ended early, by phase and cause.",
+            "phase",
+            "cause",
+        )
+        self.queue_time = histogram("queue", "Time in the admission queue.", QUEUE_BUCKETS)
+        self.time_to_first_token = histogram(
+            "time_to_first_token", "Time from arrival to the first token.", TTFT_BUCKETS
+        )
+        self.inter_token_time = histogram(
+            "inter_token", "Time between two tokens of a sequence.", TOKEN_BUCKETS
+        )
+        self.step_time = histogram("engine_step", "Time of one engine step.", TOKEN_BUCKETS)
+        self.engine_restarts = Counter(
+            "corral_engine_restarts", "Engine processes started after one died.", registry=registry
+        )
+
+    def set_load(
+        self, model: str, *, num_waiting: int, num_running: int, kv_cache_usage: float
+    ) -> None:
+        """Publish a model's load; `kv_cache_usage` is 0 to 1."""
+        for gauges, value in (
+            (self._waiting, num_waiting),
+            (self._running, num_running),
+            (self._kv_cache_usage, kv_cache_usage),
+        ):
+            for gauge in gauges:
+                gauge.labels(model).set(value)

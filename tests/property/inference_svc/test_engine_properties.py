@@ -1,0 +1,152 @@
+"""The engine under random arrivals, cancels, pauses and failing decodes."""
+
+from array import array
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.engine.budget import fair_chunks
+from inference_svc.engine.fake import END_TOKEN, VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.shape import StepShape
+from inference_svc.engine.stop import TextStream
+from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from tests.support.sequences import Bench, a_request
+
+_arrivals = st.fixed_dictionaries(
+    {
+        "prompt": st.lists(st.integers(97, 99), min_size=1, max_size=50),
+        "max_tokens": st.integers(0, 12),
+        "priority": st.integers(1, 3),
+        "key": st.sampled_from([b"a", b"b"]),
+        "at": st.integers(0, 20),
+        "cancel_after": st.one_of(st.none(), st.integers(0, 15)),
+        "pause_after": st.one_of(st.none(), st.integers(0, 5)),
+        "resume": st.integers(0, 3),
+    }
+)
+
+
+def _expected(prompt: list[int], count: int, end_after: int) -> list[int]:
+    tokens = list(prompt)
+    for draw in range(count):
+        tokens.append(next_token(tokens, 1, 0, draw, end_after=end_after))
+        if tokens[-1] == END_TOKEN:
+            break
+    return tokens[len(prompt) :]
+
+
+def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
+    prompt = plan["prompt"]
+    resumed = _expected(prompt, min(plan["resume"], plan["max_tokens"]), 20)
+    bench.submit(
+        a_request(
+            i,
+            prompt=prompt,
+            max_tokens=plan["max_tokens"],
+            priority=plan["priority"],
+            cache_key=plan["key"],
+            resumed=array("i", resumed),
+        )
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    plans=st.lists(_arrivals, min_size=1, max_size=10),
+    failing=st.sets(st.integers(0, 60), max_size=6),
+    code=st.sampled_from([1, -1, -2]),
+    can_trim=st.booleans(),
+    filling=st.booleans(),
+)
+def test_nobody_is_lost_mixed_up_or_disturbed(
+    plans: list[dict[str, Any]], failing: set[int], code: int, can_trim: bool, filling: bool
+) -> None:
+    """Every sequence ends once, and one that was not cancelled says exactly what it says alone."""
+    calls = iter(range(10**6))
+
+    def fails(batch: TokenBatch) -> int:
+        # Only joint batches fail, so that retrying in halves must succeed.
+        return code if next(calls) in failing and len(set(batch.slots.tolist())) > 1 else 0
+
+    limits = NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE)
+    backend = FakeBackend(
+        limits, end_after=20, can_trim=can_trim, fails=fails if can_trim else lambda _: 0
+    )
+    times = {1: 10.0, 2: 10.5, 3: 11.0} if filling and can_trim else {}
+    bench = Bench(backend, step_times=times, chunk_cap=8)
+    for step in range(400):
+        for i, plan in enumerate(plans):
+            if plan["at"] == step:
+                _submit(bench, i, plan)
+            if plan["cancel_after"] is not None and plan["at"] + plan["cancel_after"] == step:
+                bench.engine.cancel(i, arrived_in_step=step, step=step)
+            if plan["pause_after"] is not None:
+                since = step - plan["at"] - plan["pause_after"]
+                bench.engine.pause(i, paused=0 <= since < 4)
+        bench.step()
+        if step > 25 and not bench.engine.has_work:
+            break
+
+    assert not bench.engine.has_work
+    assert bench.failures() == {}
+    for i, plan in enumerate(plans):
+        resumed = _expected(plan["prompt"], min(plan["resume"], plan["max_tokens"]), 20)
+        whole = _expected(plan["prompt"], plan["max_tokens"], 20)
+        said = resumed + bench.tokens(i)
+        if plan["cancel_after"] is None:
+            assert said == whole
+            bench.finished(i)
+        else:
+            assert said == whole[: len(said)]
+
+
+@given(st.lists(st.integers(0, 5000), max_size=20), st.integers(0, 2048))
+def test_chunks_never_exceed_the_budget_nor_waste_it(remaining: list[int], budget: int) -> None:
+    """All of the budget is used where there is work for it, and nobody gets more than is left."""
+    chunks = fair_chunks(remaining, budget)
+
+    assert sum(chunks) == min(budget, sum(remaining))
+    assert all(0 <= chunk <= left for chunk, left in zip(chunks, remaining, strict=True))
+
+
+@given(
+    st.text(alphabet="ab\u00e9\U0001f600", max_size=60),
+    st.lists(st.text(alphabet="ab\u00e9", min_size=1, max_size=5), max_size=3),
+    st.lists(st.integers(1, 7), max_size=80),
+)
+def test_text_does_not_depend_on_how_it_was_cut(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    """Any split of the bytes gives the same text and the same stop."""
+    data = text.encode()
+    whole = TextStream(stops)
+    bytewise = [whole.push(data[i : i + 1]) for i in range(len(data))]
+    reference = _until_stop([*bytewise, whole.finish()])
+
+    stream, pieces, at = TextStream(stops), [], 0
+    for cut in [*cuts, len(data)]:
+        pieces.append(stream.push(data[at : at + cut]))
+        at += cut
+    assert _until_stop([*pieces, stream.finish()]) == reference
+
+
+def _until_stop(pieces: list[Any]) -> tuple[str, str | None]:
+    text = ""
+    for piece in pieces:
+        text += piece.text
+        if piece.stop is not None:
+            return text, piece.stop
+    return text, None
+
+
+@given(
+    st.dictionaries(st.integers(1, 8), st.floats(1, 100), max_size=8),
+    st.sets(st.integers(0, 7), max_size=8),
+)
+def test_fillers_are_idle_slots(times: dict[int, float], used: set[int]) -> None:
+    """A filler never takes a slot that has a row, nor one that cannot take it."""
+    idle = [slot for slot in range(8) if slot not in used]
+    fillers = StepShape(times, 8).fillers(sorted(used), idle[::2])
+
+    assert set(fillers) <= set(idle[::2])

@@ -1,0 +1,79 @@
+"""Hostile model files: whatever the bytes, a clear refusal and little memory."""
+
+import os
+import tempfile
+import tracemalloc
+from functools import cache
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.models.description import describe_model
+from inference_svc.models.gguf import ModelFileInvalid
+from inference_svc.models.references import BUNDLED_PATH
+
+HEADER_BYTES = 96 * 1024
+MEMORY_BOUND_BYTES = 8 << 20
+
+flips = st.lists(
+    st.tuples(st.integers(0, 60_000) | st.integers(0, 2_000), st.integers(0, 255)), max_size=12
+)
+cuts = st.none() | st.integers(0, HEADER_BYTES) | st.integers(0, BUNDLED_PATH.stat().st_size)
+
+
+@cache
+def demo_header() -> bytes:
+    with BUNDLED_PATH.open("rb") as file:
+        return file.read(HEADER_BYTES)
+
+
+def describe(header: bytes, file_bytes: int) -> None:
+    """Describe a file that starts with `header`; it is sparse, so that this costs no writing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        path.write_bytes(header)
+        os.truncate(path, file_bytes)
+        try:
+            describe_model(path, "model")
+        except ModelFileInvalid:
+            return
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips, cuts)
+def test_damaged_headers_are_refused_or_read_and_nothing_else(
+    changes: list[tuple[int, int]], cut: int | None
+) -> None:
+    """Byte flips and truncations of a real header never raise anything but ModelFileInvalid."""
+    header = bytearray(demo_header())
+    for place, byte in changes:
+        header[place] = byte
+
+    describe(bytes(header), BUNDLED_PATH.stat().st_size if cut is None else cut)
+
+
+@settings(max_examples=40, deadline=None)
+@given(flips.filter(bool), st.integers(BUNDLED_PATH.stat().st_size, 1 << 40))
+def test_memory_stays_bounded_however_large_the_file_claims_to_be(
+    changes: list[tuple[int, int]], file_bytes: int
+) -> None:
+    """A terabyte of holes behind a damaged header does not make the reader allocate."""
+    header = bytearray(demo_header())
+    for place, byte in changes:
+        header[place] = byte
+    tracemalloc.start()
+    try:
+        describe(bytes(header), file_bytes)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < MEMORY_BOUND_BYTES
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=2000))
+def test_random_bytes_after_the_magic_are_refused(data: bytes) -> None:
+    """Nothing that only begins like GGUF gets through."""
+    describe(b"GGUF\x03\x00\x00\x00" + data, 8 + len(data))

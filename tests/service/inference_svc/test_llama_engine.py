@@ -1,0 +1,340 @@
+"""The engine on llama.cpp and the demo model: what no fake can show."""
+
+import ctypes
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.events import Delta, Event, Finished, Started
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
+from inference_svc.engine.shape import StepShape
+from inference_svc.engine.token_batch import Row, TokenBatch
+from inference_svc.llama import library
+from inference_svc.llama.backend import BackendSettings, LlamaBackend, ModelLoadError
+from inference_svc.llama.samplers import Candidates, SamplerChain
+from inference_svc.llama.warmup import warm_up
+from inference_svc.models.references import BUNDLED_PATH
+from tests.support.sequences import a_request
+
+QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+ANSWER = "The capital of France is Paris."
+STORY = "<|im_start|>user\nTell me a story about Mira.<|im_end|>\n<|im_start|>assistant\n"
+SLOTS = 4
+
+
+def _settings(path: Path = BUNDLED_PATH) -> BackendSettings:
+    return BackendSettings(
+        path,
+        slots=SLOTS,
+        context_tokens=512,
+        batch_tokens=512,
+        ubatch_tokens=256,
+        threads=1,
+        sampling_threads=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[LlamaBackend]:
+    """The demo model with four slots."""
+    library.start()
+    backend = LlamaBackend(_settings())
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty_slots(backend: LlamaBackend) -> None:
+    for slot in range(SLOTS):
+        backend.trim(slot, 0)
+
+
+def _engine(backend: LlamaBackend, *, step_times: dict[int, float] | None = None) -> Engine:
+    return Engine(
+        "demo",
+        backend,
+        shape=StepShape(step_times or {}, SLOTS),
+        chunk_cap=64,
+        clock=time.monotonic,
+    )
+
+
+def _request(backend: LlamaBackend, sequence_id: int, text: str, **changes: Any) -> SequenceRequest:
+    tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
+    changes = {"max_tokens": 40, **changes}
+    return a_request(sequence_id, tokens, **changes)
+
+
+def _run(engine: Engine, *requests: SequenceRequest) -> list[Event]:
+    for request in requests:
+        engine.submit(request)
+    events: list[Event] = []
+    while engine.has_work:
+        events += engine.step()
+        engine.check_integrity()
+    return events
+
+
+def _text(events: list[Event], sequence_id: int = 0) -> str:
+    deltas = [event for event in events if isinstance(event, Delta)]
+    return "".join(delta.text for delta in deltas if delta.sequence_id == sequence_id)
+
+
+def _tokens(events: list[Event], sequence_id: int = 0) -> list[int]:
+    deltas = [event for event in events if isinstance(event, Delta)]
+    return [t for delta in deltas if delta.sequence_id == sequence_id for t in delta.tokens]
+
+
+def test_the_demo_model_answers(backend: LlamaBackend) -> None:
+    """Prompt in, sensible text out, ended by the model's own token."""
+    events = _run(_engine(backend), _request(backend, 0, QUESTION))
+
+    assert _text(events) == ANSWER
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+    assert finished.stop_token in backend.vocabulary.end_tokens
+
+
+def test_company_and_fillers_do_not_change_a_greedy_answer(backend: LlamaBackend) -> None:
+    """Four sequences of different lengths, with holes filled: each says what it says alone."""
+    requests = [
+        _request(backend, 0, QUESTION),
+        _request(backend, 1, STORY, max_tokens=60),
+        _request(backend, 2, QUESTION, max_tokens=3),
+        _request(backend, 3, STORY, max_tokens=50),
+    ]
+    together = _run(_engine(backend, step_times={1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}), *requests)
+
+    for request in requests:
+        for slot in range(SLOTS):
+            backend.trim(slot, 0)
+        alone = _run(_engine(backend), request)
+        assert _text(together, request.sequence_id) == _text(alone, request.sequence_id)
+
+
+def test_a_follow_up_reuses_the_slot_and_answers_the_same(backend: LlamaBackend) -> None:
+    """Cached tokens change the time, not the answer."""
+    engine = _engine(backend)
+    _run(engine, _request(backend, 0, QUESTION))
+    events = _run(engine, _request(backend, 1, QUESTION))
+
+    (started,) = [event for event in events if isinstance(event, Started)]
+    assert started.cached_tokens > 10
+    assert _text(events, 1) == ANSWER
+
+
+def test_a_seed_repeats_and_another_seed_differs(backend: LlamaBackend) -> None:
+    """Draws depend on seed, choice and draw count alone."""
+    sampling = Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
+
+    def say(seed: int, choice: int) -> list[int]:
+        request = _request(backend, 0, STORY, sampling=sampling, seed=seed, choice=choice)
+        return _tokens(_run(_engine(backend), replace(request, reuse=False)))
+
+    assert say(7, 0) == say(7, 0)
+    assert len({tuple(say(7, 0)), tuple(say(8, 0)), tuple(say(7, 1))}) == 3
+
+
+RESUMABLE = {
+    "plain": Sampling(temperature=1.2, min_p=0.0),
+    "penalties": Sampling(temperature=1.2, repetition_penalty=1.5, presence_penalty=0.5),
+    "dry": Sampling(temperature=1.2, dry=Dry(multiplier=2.0, allowed_length=1)),
+    "xtc": Sampling(temperature=1.2, xtc_probability=0.5, xtc_threshold=0.02),
+    "dynatemp": Sampling(temperature=1.2, dynatemp_range=0.5, dynatemp_exponent=1.5),
+}
+
+
+@pytest.mark.parametrize("name", RESUMABLE)
+@pytest.mark.parametrize("cut", [1, 9])
+def test_resume_continues_token_for_token(backend: LlamaBackend, name: str, cut: int) -> None:
+    """Samplers are rebuilt by replaying: the rest equals the uninterrupted run."""
+    request = _request(
+        backend, 0, QUESTION, sampling=RESUMABLE[name], max_tokens=14, ignore_eos=True, reuse=False
+    )
+    whole = _tokens(_run(_engine(backend), request))
+    resumed = replace(request, resumed=array("i", whole[:cut]))
+
+    assert _tokens(_run(_engine(backend), resumed)) == whole[cut:]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(mirostat=Mirostat(1)),
+        Sampling(mirostat=Mirostat(2, tau=3.0)),
+        Sampling(adaptive=Adaptive(0.4)),
+        Sampling(typical_p=0.7, top_n_sigma=1.0),
+        Sampling(top_k=1),
+        Sampling(stages=(Stage.MIN_P, Stage.TEMPERATURE)),
+    ],
+    ids=["mirostat1", "mirostat2", "adaptive", "typical", "top_k", "order"],
+)
+def test_every_sampler_runs_and_repeats(backend: LlamaBackend, sampling: Sampling) -> None:
+    """The same seed gives the same tokens, whatever the filters keep to themselves."""
+    request = _request(backend, 0, STORY, sampling=sampling, reuse=False, ignore_eos=True)
+
+    first = _tokens(_run(_engine(backend), request))
+
+    assert len(first) == 40
+    assert _tokens(_run(_engine(backend), request)) == first
+
+
+def _chain(backend: LlamaBackend, request: SequenceRequest) -> SamplerChain:
+    return backend.new_sampler(request)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "natives"),
+    [
+        (
+            Sampling(temperature=0.7, top_k=12, top_p=0.8, min_p=0.1),
+            lambda: [
+                llama_cpp.llama_sampler_init_top_k(12),
+                llama_cpp.llama_sampler_init_top_p(0.8, 0),
+                llama_cpp.llama_sampler_init_min_p(0.1, 0),
+                llama_cpp.llama_sampler_init_temp_ext(0.7, 0.0, 1.0),
+            ],
+        ),
+        (
+            Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=0.6),
+            lambda: [llama_cpp.llama_sampler_init_typical(0.6, 0)],
+        ),
+    ],
+    ids=["usual", "typical"],
+)
+def test_filters_keep_what_llama_cpp_keeps(
+    backend: LlamaBackend, sampling: Sampling, natives: Any
+) -> None:
+    """Over many draws from one row, exactly the tokens llama.cpp's own chain leaves are chosen."""
+    rng = np.random.default_rng(3)
+    row = rng.normal(0, 3, backend.limits.vocabulary_size).astype(np.float32)
+    scratch = Candidates(len(row))
+    scratch.fill(row, None)
+    for native in natives():
+        llama_cpp.llama_sampler_apply(native, scratch.reference)
+        llama_cpp.llama_sampler_free(native)
+    kept = {int(i) for i in scratch.view()["id"]}
+    chain = _chain(backend, a_request(sampling=sampling))
+    chosen = {chain.choose(row, draw, Candidates(len(row))) for draw in range(400)}
+    chain.close()
+
+    assert chosen <= kept
+    assert len(chosen) > len(kept) / 4
+
+
+def test_draws_follow_the_probabilities(backend: LlamaBackend) -> None:
+    """Two tokens at 3:1 come out at 3:1 over 4,000 derived seeds (4 sigma)."""
+    row = np.full(backend.limits.vocabulary_size, -np.inf, np.float32)
+    row[[5, 9]] = np.log([0.75, 0.25])
+    sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    chain = _chain(backend, a_request(sampling=sampling))
+    scratch = Candidates(len(row))
+    share = sum(chain.choose(row, draw, scratch) == 5 for draw in range(4000)) / 4000
+    chain.close()
+
+    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 4000) ** 0.5
+
+
+def test_bias_bans_limits_and_minimum_change_the_choice(backend: LlamaBackend) -> None:
+    """Logit bias, allowed tokens, ignored and early ends each do what they say on one row."""
+    row = np.zeros(backend.limits.vocabulary_size, np.float32)
+    end = min(backend.vocabulary.end_tokens)
+    row[[end, 5, 9]] = [9.0, 8.0, 7.0]
+    scratch = Candidates(len(row))
+
+    def choose(draw: int = 0, **changes: Any) -> int:
+        chain = _chain(backend, a_request(**changes))
+        token = chain.choose(row, draw, scratch)
+        chain.close()
+        return token
+
+    greedy = Sampling(temperature=0.0)
+    assert choose() == end
+    assert choose(ignore_eos=True) == 5
+    assert choose(min_tokens=1) == 5
+    assert choose(min_tokens=1, draw=1) == end
+    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((5, -100.0),))) == 9
+    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((9, 5.0),))) == 9
+    assert choose(ignore_eos=True, sampling=replace(greedy, allowed_token_ids=(9, 11))) == 9
+
+
+def test_logprobs_are_those_of_the_model(backend: LlamaBackend) -> None:
+    """Before any filter, best first, and summing to one over the vocabulary."""
+    row = np.random.default_rng(1).normal(0, 2, backend.limits.vocabulary_size).astype(np.float32)
+    chain = _chain(backend, a_request(top_logprobs=5))
+    best = int(row.argmax())
+    logprob = chain.logprobs(row, best)
+    chain.close()
+
+    assert logprob is not None
+    assert [entry.token for entry in logprob.top] == np.argsort(-row)[:5].tolist()
+    expected = row[best] - np.log(np.exp(row.astype(np.float64)).sum())
+    assert logprob.chosen.logprob == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_parallel_sampling_equals_serial_sampling(
+    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows handed to threads are not swapped between sequences."""
+    requests = [
+        _request(
+            backend,
+            i,
+            STORY,
+            seed=i,
+            sampling=Sampling(temperature=1.3),
+            max_tokens=30,
+            reuse=False,
+        )
+        for i in range(SLOTS)
+    ]
+    serial = _run(_engine(backend), *requests)
+    monkeypatch.setattr("inference_svc.llama.backend._PARALLEL_LOGITS", 0)
+    parallel = _run(_engine(backend), *requests)
+
+    for i in range(SLOTS):
+        assert _tokens(parallel, i) == _tokens(serial, i)
+
+
+def test_a_batch_fills_the_native_arrays(backend: LlamaBackend) -> None:
+    """Two slots computed in one call hold the tokens given to each."""
+    backend.decode(
+        TokenBatch.of([Row(0, 0, (1, 2, 3), output=False), Row(2, 0, (4, 5), output=True)])
+    )
+
+    assert [backend.slot_length(slot) for slot in range(SLOTS)] == [3, 0, 2, 0]
+    assert backend.trim(0, 1)
+    assert backend.slot_length(0) == 1
+
+
+def test_warm_up_measures_and_leaves_slots_empty(backend: LlamaBackend) -> None:
+    """The table covers one row and all rows; the operator's thread count stands."""
+    measured = warm_up(backend, cores=2, threads=1, budget_s=2.0)
+
+    assert measured.threads == 1
+    assert {1, SLOTS} <= measured.step_times.keys()
+    assert all(seconds > 0 for seconds in measured.step_times.values())
+    assert [backend.slot_length(slot) for slot in range(SLOTS)] == [0] * SLOTS
+
+
+def test_a_broken_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    """Not a crash, not a null pointer."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(200))
+
+    with pytest.raises(ModelLoadError, match=r"broken\.gguf"):
+        LlamaBackend(_settings(broken))
+
+
+def test_the_native_batch_type_matches() -> None:
+    """Token ids are 32-bit and candidates 12 bytes, as the array views assume."""
+    assert ctypes.sizeof(llama_cpp.llama_token) == 4
+    assert ctypes.sizeof(llama_cpp.llama_token_data) == 12

@@ -1,0 +1,310 @@
+"""The engine process and its supervision, with real processes and the demo model."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference_svc.engine.events import Cancelled, Delta, Event, Started
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.runtime.generation import Generation, ReaderLimits
+from inference_svc.runtime.messages import Boot, ModelBoot
+from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits, Submission
+from svc_kit.errors import (
+    AbortedByOperator,
+    Draining,
+    EngineRestarting,
+    QueueFull,
+    SlowReader,
+)
+from svc_kit.startup import StartupError
+from tests.support.sequences import a_request
+
+QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2) -> Boot:
+    """The demo model with few slots and next to no warm-up."""
+    backend = BackendSettings(
+        path,
+        slots=slots,
+        context_tokens=512,
+        batch_tokens=256,
+        ubatch_tokens=128,
+        threads=1,
+        sampling_threads=1,
+    )
+    model = ModelBoot("demo", backend, chunk_cap=64, threads=1)
+    return Boot((model,), cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
+
+
+@asynccontextmanager
+async def a_worker(
+    boot: Boot | None = None,
+    *,
+    queue: QueueLimits | None = None,
+    reader: ReaderLimits | None = None,
+) -> AsyncIterator[tuple[EngineWorker, list[Event], asyncio.Queue[EngineState]]]:
+    """A started worker, every event it heard, and its state changes."""
+    events: list[Event] = []
+    states: asyncio.Queue[EngineState] = asyncio.Queue()
+    worker = EngineWorker(
+        boot or a_boot(),
+        queue or QueueLimits(4, 10_000),
+        reader or ReaderLimits(1000, 60.0),
+        on_event=events.append,
+        on_state=states.put_nowait,
+    )
+    await worker.start()
+    try:
+        yield worker, events, states
+    finally:
+        await worker.close()
+
+
+def _prompt() -> "array[int]":
+    vocabulary = Vocabulary.load(BUNDLED_PATH)
+    tokens = vocabulary.tokenize(QUESTION, add_special=False, parse_special=True)
+    vocabulary.close()
+    return array("i", tokens)
+
+
+PROMPT = _prompt()
+
+
+def _ask(
+    worker: EngineWorker, request: SequenceRequest | None = None, name: str = "r"
+) -> Generation:
+    asked = request or a_request(0, PROMPT, model="demo", max_tokens=30)
+    return worker.submit([replace(asked, model="demo")], Submission(name, "default", ""))[0]
+
+
+def _endless() -> SequenceRequest:
+    return a_request(0, PROMPT, max_tokens=400, ignore_eos=True)
+
+
+async def _text(generation: Generation) -> str:
+    return "".join(
+        [
+            event.text
+            async for batch in generation.batches()
+            for _, event in batch
+            if isinstance(event, Delta)
+        ]
+    )
+
+
+async def _first_delta(generation: Generation) -> None:
+    async for batch in generation.batches():
+        if any(isinstance(event, Delta) for _, event in batch):
+            return
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state != "Z"
+
+
+async def test_a_stream_comes_out_of_the_engine_process() -> None:
+    """Submit, read, done; the process ends with the worker."""
+    async with a_worker() as (worker, _, _):
+        pid = worker.pid
+
+        assert await _text(_ask(worker)) == "The capital of France is Paris."
+        assert worker.live == {}
+    assert not _is_alive(pid)
+
+
+async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
+    """UNAVAILABLE with advice when to retry; the next request is served as soon as it has loaded."""
+    async with a_worker() as (worker, _, states):
+        stream = _ask(worker, _endless())
+        await _first_delta(stream)
+        load_s, old = worker.load_s, worker.pid
+        os.kill(old, signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(EngineRestarting) as failure:
+            await _text(stream)
+        with pytest.raises(EngineRestarting):
+            _ask(worker)
+        for awaited in (EngineState.RESTARTING, EngineState.SERVING):
+            while await states.get() is not awaited:
+                pass
+        answer = await _text(_ask(worker))
+        took = time.monotonic() - killed
+
+        assert failure.value.retry_after is not None
+        assert answer == "The capital of France is Paris."
+        assert (worker.restarts, worker.pid == old) == (1, False)
+        assert took < 60 + load_s
+
+
+async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:
+    """SIGKILL of the frontend leaves no engine behind."""
+    script = tmp_path / "frontend.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import asyncio
+            from tests.service.inference_svc.test_worker import a_worker
+
+            async def main():
+                async with a_worker() as (worker, _, _):
+                    print(worker.pid, flush=True)
+                    await asyncio.Event().wait()
+
+            asyncio.run(main())
+            """
+        )
+    )
+    frontend = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    assert frontend.stdout is not None
+    pid = int(await asyncio.to_thread(frontend.stdout.readline))
+    watch = os.pidfd_open(pid)
+    frontend.kill()
+    frontend.wait()
+    frontend.stdout.close()
+
+    gone = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().add_reader(watch, lambda: gone.done() or gone.set_result(None))
+    await asyncio.wait_for(gone, 5)
+    asyncio.get_running_loop().remove_reader(watch)
+    os.close(watch)
+
+
+async def test_a_reader_that_goes_away_frees_the_slot_at_the_next_step() -> None:
+    """The engine reports the step of the cancel and the step that freed the slot."""
+    async with a_worker() as (worker, events, _):
+        stream = _ask(worker, _endless())
+        await _first_delta(stream)
+        stream.close()
+        await worker.wait_idle()
+
+        (cancelled,) = [event for event in events if isinstance(event, Cancelled)]
+        assert cancelled.phase == "decode"
+        assert cancelled.freed_step - cancelled.cancel_step <= 1
+
+
+async def test_two_streams_share_steps() -> None:
+    """Each runs beside the other: their tokens alternate."""
+    async with a_worker() as (worker, events, _):
+        await asyncio.gather(_text(_ask(worker, _endless())), _text(_ask(worker, _endless())))
+
+        order = [event.sequence_id for event in events if isinstance(event, Delta)]
+        switches = sum(a != b for a, b in zip(order, order[1:], strict=False))
+        assert switches > 300
+
+
+async def test_the_queue_is_bounded_in_requests() -> None:
+    """What would wait too long is refused with the depth, the limit and when to retry."""
+    async with a_worker(queue=QueueLimits(1, 10_000)) as (worker, _, _):
+        streams = [_ask(worker, _endless()) for _ in range(3)]
+        with pytest.raises(QueueFull) as failure:
+            _ask(worker)
+
+        assert failure.value.metadata == {"bound": "requests", "depth": "2", "limit": "1"}
+        assert failure.value.retry_after is not None
+        for stream in streams:
+            stream.close()
+
+
+async def test_the_queue_is_bounded_in_tokens() -> None:
+    """Long prompts fill it sooner."""
+    async with a_worker(queue=QueueLimits(100, len(PROMPT) + 3)) as (worker, events, _):
+        running = [_ask(worker, _endless()) for _ in range(2)]
+        for stream in running:
+            await _first_delta(stream)
+        running.append(_ask(worker))
+        with pytest.raises(QueueFull) as failure:
+            _ask(worker)
+
+        assert failure.value.metadata["bound"] == "tokens"
+        assert sum(isinstance(event, Started) for event in events) == 2
+        for stream in running:
+            stream.close()
+
+
+async def test_a_reader_that_stops_is_paused_and_then_dropped() -> None:
+    """Memory stays bounded, nobody else slows down, and the stream ends with SLOW_READER."""
+    async with a_worker(reader=ReaderLimits(20, 0.5)) as (worker, events, _):
+        slow = _ask(worker, _endless(), "slow")
+        quick = await _text(_ask(worker, name="quick"))
+        await worker.wait_idle()
+
+        assert quick == "The capital of France is Paris."
+        produced = [e for e in events if isinstance(e, Delta) and e.sequence_id == 0]
+        assert 20 <= len(produced) < 100
+        with pytest.raises(SlowReader):
+            await _text(slow)
+
+
+async def test_a_paused_stream_goes_on_when_its_reader_does() -> None:
+    """Nothing is lost by the pause."""
+    request = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
+    async with a_worker(reader=ReaderLimits(10, 60.0)) as (worker, _, _):
+        stream = _ask(worker, request)
+        while not stream.is_paused:
+            await asyncio.sleep(0)
+        paused = await _text(stream)
+        steady = await _text(_ask(worker, request))
+
+        assert paused == steady
+
+
+async def test_abort_ends_a_request_of_its_project_only() -> None:
+    """Idempotent; another project's ids look unknown."""
+    async with a_worker() as (worker, _, _):
+        stream = _ask(worker, _endless(), "mine")
+        await _first_delta(stream)
+
+        assert not worker.abort("mine", project="other")
+        assert worker.abort("mine", project="default")
+        with pytest.raises(AbortedByOperator):
+            await _text(stream)
+        await worker.wait_idle()
+        assert not worker.abort("mine", project=None)
+
+
+async def test_draining_refuses_new_work_and_finishes_the_old() -> None:
+    """Until undrained."""
+    async with a_worker() as (worker, _, _):
+        stream = _ask(worker)
+        worker.drain()
+        with pytest.raises(Draining):
+            _ask(worker)
+        assert await _text(stream) == "The capital of France is Paris."
+        await worker.wait_idle()
+        worker.undrain()
+
+        assert await _text(_ask(worker)) == "The capital of France is Paris."
+
+
+async def test_a_broken_model_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    """No restart loop over a file that cannot be loaded."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+
+    with pytest.raises(StartupError, match=r"broken\.gguf"):
+        async with a_worker(a_boot(broken)):
+            pass

@@ -1,0 +1,1 @@
+"""Builders and processes that tests share."""

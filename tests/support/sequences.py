@@ -1,0 +1,116 @@
+"""Builders for the engine's tests."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.events import Delta, Event, Failed, Finished
+from inference_svc.engine.fake import FakeBackend
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling import Sampling
+from inference_svc.engine.shape import StepShape
+
+
+def a_request(
+    sequence_id: int = 0, prompt: Sequence[int] = (65, 66, 67), **changes: Any
+) -> SequenceRequest:
+    """A small greedy request; `changes` are fields of `SequenceRequest`."""
+    request = SequenceRequest(
+        sequence_id=sequence_id,
+        model="m",
+        prompt=array("i", prompt),
+        sampling=Sampling(temperature=0.0),
+        seed=1,
+        choice=0,
+        max_tokens=8,
+        cache_key=b"project",
+        resumed=array("i"),
+    )
+    return replace(request, **changes)
+
+
+class ManualClock:
+    """A clock that stands still until told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+class Bench:
+    """An engine on the fake backend, checked after every step, with its events collected."""
+
+    def __init__(
+        self,
+        backend: FakeBackend | None = None,
+        *,
+        step_times: dict[int, float] | None = None,
+        chunk_cap: int = 16,
+    ) -> None:
+        self.clock = ManualClock()
+        self.backend = backend or FakeBackend()
+        self.engine = Engine(
+            "m",
+            self.backend,
+            shape=StepShape(step_times or {}, self.backend.limits.slots),
+            chunk_cap=chunk_cap,
+            clock=self.clock,
+        )
+        self.events: list[Event] = []
+        self._steps = count(1)
+
+    def submit(self, *requests: SequenceRequest) -> None:
+        """Queue requests."""
+        for request in requests:
+            self.engine.submit(request)
+
+    def step(self) -> list[Event]:
+        """One step, checked."""
+        next(self._steps)
+        events = self.engine.step()
+        self.engine.check_integrity()
+        self.events += events
+        return events
+
+    def run(self, limit: int = 1000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(limit):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError(f"not done after {limit} steps")
+
+    def text(self, sequence_id: int) -> str:
+        """All text of a sequence."""
+        return "".join(delta.text for delta in self.deltas(sequence_id))
+
+    def tokens(self, sequence_id: int) -> list[int]:
+        """All tokens of a sequence that were emitted."""
+        return [token for delta in self.deltas(sequence_id) for token in delta.tokens]
+
+    def deltas(self, sequence_id: int) -> list[Delta]:
+        """All deltas of a sequence."""
+        return [
+            event
+            for event in self.events
+            if isinstance(event, Delta) and event.sequence_id == sequence_id
+        ]
+
+    def finished(self, sequence_id: int) -> Finished:
+        """How a sequence ended."""
+        (event,) = [
+            event
+            for event in self.events
+            if isinstance(event, Finished) and event.sequence_id == sequence_id
+        ]
+        return event
+
+    def failures(self) -> dict[int, Failed]:
+        """The sequences that failed."""
+        return {event.sequence_id: event for event in self.events if isinstance(event, Failed)}

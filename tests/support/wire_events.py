@@ -1,0 +1,82 @@
+"""Builders of stream events, as an inference service would send them."""
+
+from collections.abc import Sequence
+
+from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
+
+from openai_wire.envelope import Envelope
+
+ChatEvent = inference_service_pb2.ChatResponse
+TextEvent = inference_service_pb2.GenerateResponse
+
+
+def an_envelope(answer_id: str = "chatcmpl-1") -> Envelope:
+    """The identity of an answer."""
+    return Envelope(id=answer_id, created=1700000000, model="asked", system_fingerprint="fp")
+
+
+def accepted(model: str = "m") -> generation_pb2.Accepted:
+    """The event that a request holds a place."""
+    return generation_pb2.Accepted(request_id="r", prompt_tokens=3, model=model)
+
+
+def chat_accepted(model: str = "m") -> ChatEvent:
+    """The first event of a chat."""
+    return ChatEvent(accepted=accepted(model))
+
+
+def text_accepted(model: str = "m") -> TextEvent:
+    """The first event of a generation."""
+    return TextEvent(accepted=accepted(model))
+
+
+def chat_delta(
+    content: str = "",
+    *,
+    index: int = 0,
+    reasoning: str = "",
+    calls: Sequence[chat_pb2.ToolCallDelta] = (),
+    logprobs: Sequence[generation_pb2.ChosenLogprob] = (),
+) -> ChatEvent:
+    """A new piece of a turn."""
+    return ChatEvent(
+        delta=inference_service_pb2.ChatDelta(
+            index=index, content=content, reasoning=reasoning, tool_calls=calls, logprobs=logprobs
+        )
+    )
+
+
+def text_delta(
+    text: str = "",
+    *,
+    index: int = 0,
+    logprobs: Sequence[generation_pb2.ChosenLogprob] = (),
+) -> TextEvent:
+    """A new piece of a text."""
+    return TextEvent(
+        delta=inference_service_pb2.TextDelta(index=index, text=text, logprobs=logprobs)
+    )
+
+
+def finished(
+    index: int = 0,
+    reason: generation_pb2.FinishReason = generation_pb2.FINISH_REASON_STOP,
+) -> generation_pb2.ChoiceFinished:
+    """The end of one choice."""
+    return generation_pb2.ChoiceFinished(index=index, reason=reason)
+
+
+def done(prompt: int = 3, completion: int = 2, **counts: int) -> generation_pb2.Done:
+    """The last event."""
+    usage = generation_pb2.Usage(prompt_tokens=prompt, completion_tokens=completion, **counts)
+    return generation_pb2.Done(usage=usage)
+
+
+def a_token(
+    token: bytes, logprob: float = -0.5, top: Sequence[tuple[bytes, float]] = ()
+) -> generation_pb2.ChosenLogprob:
+    """A token with its log probability and the alternatives to it."""
+    return generation_pb2.ChosenLogprob(
+        chosen=generation_pb2.TokenLogprob(token=token, logprob=logprob),
+        top=[generation_pb2.TokenLogprob(token=name, logprob=value) for name, value in top],
+    )

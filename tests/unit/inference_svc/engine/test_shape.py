@@ -1,0 +1,43 @@
+"""Which idle slots get a filler row."""
+
+from inference_svc.engine.shape import StepShape
+
+
+def test_nothing_is_filled_without_measurements() -> None:
+    """An unmeasured model runs as it is."""
+    assert StepShape({}, 8).fillers([0, 2], [1, 3]) == ()
+
+
+def test_a_hole_is_filled_where_one_batch_is_cheaper_than_two() -> None:
+    """Rows cost little more together: slot 1 joins 0 and 2."""
+    shape = StepShape({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}, 4)
+
+    assert shape.fillers([0, 2], [1, 3]) == (1,)
+
+
+def test_a_hole_stays_where_filling_costs_more() -> None:
+    """With cost proportional to rows, fillers never pay."""
+    shape = StepShape({1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}, 4)
+
+    assert shape.fillers([0, 2], [1, 3]) == ()
+
+
+def test_rows_are_padded_to_a_cheaper_count() -> None:
+    """Seven rows that cost more than eight get an eighth."""
+    shape = StepShape({6: 90.0, 7: 106.0, 8: 69.0}, 8)
+
+    assert shape.fillers([0, 1, 2, 3, 4, 5, 6], [7]) == (7,)
+
+
+def test_a_slot_that_cannot_take_a_filler_keeps_the_hole() -> None:
+    """A full idle slot has no room for a row."""
+    shape = StepShape({1: 10.0, 2: 11.0, 3: 12.0}, 3)
+
+    assert shape.fillers([0, 2], []) == ()
+
+
+def test_rows_beyond_the_measured_ones_are_extrapolated() -> None:
+    """A table up to 2 rows still decides for 4 slots."""
+    shape = StepShape({1: 10.0, 2: 10.0}, 4)
+
+    assert shape.fillers([0, 3], [1, 2]) == ()
