@@ -33,7 +33,6 @@ class WarmUp(NamedTuple):
 def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s: float) -> WarmUp:
     """Decode dummy tokens; slots are empty afterwards. `threads` (the operator's choice) is not
     questioned."""
-    deadline = time.monotonic() + budget_s
     rows = backend.limits.slots
     _step(backend, rows)
     if threads is None:
@@ -41,6 +40,7 @@ def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s:
     else:
         reason = "as configured"
     backend.set_threads(threads)
+    deadline = time.monotonic() + budget_s
     times: dict[int, float] = {}
     for count in _row_counts(rows):
         times[count] = median(_step(backend, count) for _ in range(_REPETITIONS))

@@ -1,0 +1,276 @@
+"""The composition of the inference service: settings in, a running server out."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
+from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
+from inference_svc.api.engine_service import EngineServicer, ServerFacts
+from inference_svc.api.generating import Generating, TextLimits
+from inference_svc.api.inference_service import InferenceServicer
+from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.chat.conversation import ConversationLimits
+from inference_svc.chat.templates import ChatTemplates, ModelTemplate
+from inference_svc.chat.tokenizing import PromptTokenizer
+from inference_svc.config import InferenceSettings
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.metrics import EngineObserver
+from inference_svc.models.description import ModelClass, ModelFile
+from inference_svc.models.huggingface import HuggingFaceDownloads
+from inference_svc.models.memory import available_memory_bytes
+from inference_svc.models.references import resolve_models
+from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, plan_limits
+from inference_svc.runtime.generation import ReaderLimits
+from inference_svc.runtime.messages import Boot, ModelBoot
+from inference_svc.runtime.pipe import available_cores
+from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
+from inference_svc.sandbox.pool import SandboxPool
+from svc_kit.auth import build_authenticator
+from svc_kit.errors import ModelTooLarge
+from svc_kit.management import ManagementServer
+from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.signals import stop_on_signals
+from svc_kit.startup import StartupError
+from svc_kit.telemetry import EngineMetrics, ProcessMetrics
+
+log = logging.getLogger(__name__)
+
+_DIGEST_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The running service."""
+
+    server: RpcServer
+    worker: EngineWorker
+    catalog: Catalog
+    management: ManagementServer | None
+
+
+@asynccontextmanager
+async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
+    """Open everything in order and close it in reverse. Raises `StartupError`.
+
+    The port answers NOT_SERVING before the models are loaded: a port that is taken must not cost
+    the time of loading, and probes must see a server that is coming up.
+    """
+    files = await asyncio.to_thread(
+        resolve_models, settings.models, HuggingFaceDownloads(settings.data_dir / "models")
+    )
+    limits = _plan(files, settings)
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, service="inference", version=version("corral"))
+    observer = EngineObserver(EngineMetrics(registry, vllm_names=settings.server.vllm_metric_names))
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(SandboxPool())
+        catalog = Catalog()
+        stack.callback(catalog.close)
+        server: RpcServer | None = None
+
+        def on_state(state: EngineState) -> None:
+            observer.on_state(state)
+            if server is not None:
+                server.set_serving(state is EngineState.SERVING)
+
+        worker = EngineWorker(
+            _boot(files, limits, settings),
+            QueueLimits(settings.engine.queued_requests, settings.engine.queued_tokens),
+            ReaderLimits(settings.engine.unread_events, settings.engine.reader_patience_s),
+            on_state=on_state,
+            on_event=observer.on_event,
+        )
+        observer.bind(worker)
+        server = _server(settings, registry, catalog, worker, ChatTemplates(pool))
+        await server.start()
+        stack.push_async_callback(server.drain, 0)
+        management = await _management(settings, registry, server)
+        if management is not None:
+            stack.push_async_callback(management.close)
+        stack.push_async_callback(worker.close)
+        await worker.start()
+        served = [await _served(file, worker, pool, settings) for file in files]
+        catalog.fill(served)
+        server.set_serving(True)
+        digests = asyncio.create_task(_compute_digests(served))
+        stack.callback(digests.cancel)
+        _announce(served, limits)
+        yield Inference(server, worker, catalog, management)
+
+
+async def serve(settings: InferenceSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises `StartupError`."""
+    stopping = stop_on_signals()
+    async with build(settings) as inference:
+        await stopping.wait()
+        log.info("draining")
+        inference.worker.drain()
+        grace_s = settings.server.drain_grace_s
+        try:
+            async with asyncio.timeout(grace_s):
+                await inference.worker.wait_idle()
+        except TimeoutError:
+            log.warning("some requests did not end within %g s", grace_s)
+        await inference.server.drain(1.0)
+
+
+def _plan(files: Sequence[ModelFile], settings: InferenceSettings) -> list[ResolvedLimits]:
+    for file in files:
+        if file.model_class is not ModelClass.DECODER:
+            raise StartupError(
+                f"model {file.path}: it is an {file.model_class.value.replace('_', '-')} model; "
+                "this release serves models that generate text"
+            )
+    try:
+        return plan_limits(files, available_memory_bytes(), _requested(settings))
+    except ModelTooLarge as error:
+        raise StartupError(f"{error.message} Ask for fewer slots or a shorter context") from error
+
+
+def _requested(settings: InferenceSettings) -> RequestedLimits:
+    return RequestedLimits(settings.engine.slots, settings.engine.context_tokens)
+
+
+def _boot(
+    files: Sequence[ModelFile], limits: Sequence[ResolvedLimits], settings: InferenceSettings
+) -> Boot:
+    engine, cores = settings.engine, available_cores()
+    models = [
+        ModelBoot(
+            file.name,
+            BackendSettings(
+                file.path,
+                slots=sizes.slots,
+                context_tokens=sizes.context_tokens,
+                batch_tokens=engine.batch_tokens,
+                ubatch_tokens=min(engine.ubatch_tokens, engine.batch_tokens),
+                threads=engine.threads or cores,
+                sampling_threads=min(engine.threads or cores, 8),
+                gpu_layers=engine.gpu_layers,
+            ),
+            chunk_cap=engine.prefill_chunk_tokens,
+            threads=engine.threads,
+        )
+        for file, sizes in zip(files, limits, strict=True)
+    ]
+    return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s)
+
+
+def _server(
+    settings: InferenceSettings,
+    registry: CollectorRegistry,
+    catalog: Catalog,
+    worker: EngineWorker,
+    templates: ChatTemplates,
+) -> RpcServer:
+    limits = settings.limits
+    conversation = ConversationLimits(limits.messages, limits.prompt_bytes)
+    generating = Generating(
+        catalog,
+        worker,
+        templates,
+        TextLimits(limits.prompt_bytes, conversation, limits.caller_templates),
+    )
+    facts = ServerFacts(
+        engine_pb.RequestLimits(
+            queued_requests=settings.engine.queued_requests,
+            queued_tokens=settings.engine.queued_tokens,
+            message_bytes=settings.server.max_message_bytes,
+            prompt_bytes=limits.prompt_bytes,
+        ),
+        started_at=time.monotonic(),
+    )
+    return RpcServer(
+        [
+            Service(
+                inference_rpc.add_InferenceServiceServicer_to_server,
+                InferenceServicer(catalog, worker, generating),
+                "corral.inference.v1.InferenceService",
+            ),
+            Service(
+                engine_rpc.add_EngineServiceServicer_to_server,
+                EngineServicer(worker, facts),
+                "corral.inference.v1.EngineService",
+            ),
+        ],
+        listen=settings.listen,
+        authenticator=build_authenticator(
+            listen=settings.listen,
+            keys=settings.keys,
+            allow_keyless=settings.allow_keyless,
+            service_token_file=settings.service_token_file,
+        ),
+        registry=registry,
+        settings=settings.server,
+        tls=settings.tls,
+    )
+
+
+async def _management(
+    settings: InferenceSettings, registry: CollectorRegistry, server: RpcServer
+) -> ManagementServer | None:
+    if settings.management_listen is None:
+        return None
+    management = ManagementServer(
+        listen=settings.management_listen, registry=registry, is_ready=lambda: server.is_serving
+    )
+    await management.start()
+    return management
+
+
+async def _served(
+    file: ModelFile, worker: EngineWorker, pool: SandboxPool, settings: InferenceSettings
+) -> ServedModel:
+    vocabulary = await asyncio.to_thread(Vocabulary.load, file.path)
+    return ServedModel(
+        file=file,
+        vocabulary=vocabulary,
+        template=ModelTemplate.of_model(file.chat_template, vocabulary),
+        tokenizer=PromptTokenizer(vocabulary, pool, file.path),
+        requested=_requested(settings),
+        requested_threads=settings.engine.threads,
+        ready=worker.models[file.name],
+        ready_at=datetime.now(UTC),
+    )
+
+
+async def _compute_digests(models: Sequence[ServedModel]) -> None:
+    """Fill in the digests; reading large files must not delay serving."""
+    for model in models:
+        model.digest = await asyncio.to_thread(_digest, model.file.paths)
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(_DIGEST_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _announce(models: Sequence[ServedModel], limits: Sequence[ResolvedLimits]) -> None:
+    for model, sizes in zip(models, limits, strict=True):
+        warm_up = model.ready.warm_up
+        log.info("model %s: %s", model.name, sizes.reason)
+        log.info(
+            "model %s: ready in %.1f s, %d slots of %d tokens, %d compute thread(s): %s",
+            model.name,
+            model.ready.load_s,
+            model.ready.slots,
+            model.ready.slot_tokens,
+            warm_up.threads,
+            warm_up.reason,
+        )

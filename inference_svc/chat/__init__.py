@@ -1,0 +1,1 @@
+"""Chat: conversations, templates, and what comes back."""

@@ -1,0 +1,100 @@
+"""Finds out what a chat template understands, by rendering probes and looking for their words.
+
+Templates differ in what they accept and fail silently: some drop system messages or tools, some
+want a tool call's arguments as an object and others as text. Nothing in the file says so; trying is
+the only way. Runs in the child process, once a template.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_CALL_ID = "a1b2c3d4e"  # nine letters and digits: Mistral's templates refuse all else
+
+
+class Capabilities(NamedTuple):
+    """What a template understands."""
+
+    system_role: bool
+    typed_content: bool  # content must be a list of parts
+    tools: bool
+    tool_calls: bool
+    text_arguments: bool  # a call's arguments may be given as JSON text
+    tool_results: bool
+
+
+def find_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
+    """Try a template out.
+
+    Args:
+        attempt: renders with the given variables; an empty text where the template raises.
+    """
+    user: dict[str, Any] = {"role": "user", "content": "probeuser"}
+    typed = "probeuser" not in _try(attempt, [user]) and "probeuser" in _try(
+        attempt, [{"role": "user", "content": [{"type": "text", "text": "probeuser"}]}]
+    )
+    if typed:
+        user = {"role": "user", "content": [{"type": "text", "text": "probeuser"}]}
+    as_text = _try_call(attempt, user, '{"probearg": "probevalue"}')
+    as_object = _try_call(attempt, user, {"probearg": "probevalue"})
+    text_arguments = '"probearg": "probevalue"' in as_text
+    return Capabilities(
+        system_role="probesystem" in _try(attempt, [_system(typed), user]),
+        typed_content=typed,
+        tools="probetool" in _try(attempt, [user], [_TOOL]),
+        tool_calls=text_arguments or _shows_object(as_object),
+        text_arguments=text_arguments,
+        tool_results="proberesult" in as_text or "proberesult" in as_object,
+    )
+
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probetool",
+        "description": "probedescription",
+        "parameters": {"type": "object", "properties": {"probearg": {"type": "string"}}},
+    },
+}
+
+
+def _system(typed: bool) -> dict[str, Any]:
+    text = "probesystem"
+    return {"role": "system", "content": [{"type": "text", "text": text}] if typed else text}
+
+
+def _try(
+    attempt: Callable[[dict[str, Any]], str],
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+) -> str:
+    return attempt(
+        {
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": False,
+            "bos_token": "",
+            "eos_token": "",
+        }
+    )
+
+
+def _try_call(
+    attempt: Callable[[dict[str, Any]], str], user: dict[str, Any], arguments: Any
+) -> str:
+    function = {"name": "probetool", "arguments": arguments}
+    call = {"id": _CALL_ID, "type": "function", "function": function}
+    result = {
+        "role": "tool",
+        "tool_call_id": _CALL_ID,
+        "name": "probetool",
+        "content": "proberesult",
+    }
+    assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return _try(attempt, [user, assistant, result], [_TOOL]) or _try(
+        attempt, [user, assistant], [_TOOL]
+    )
+
+
+def _shows_object(text: str) -> bool:
+    """Whether the arguments are there as such, not as Python writes a dict."""
+    return "probevalue" in text and "{'probearg'" not in text

@@ -1,0 +1,323 @@
+"""A conversation as the data plane sees it: `chat.proto` without protobuf, checked before any work.
+
+`check` refuses what no template can render and what OpenAI's API refuses too, so that agents see
+the errors they already handle. Field names in errors are the ones OpenAI's clients know
+("messages[0].content").
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from inference_svc.chat.strict_json import json_object
+from svc_kit.errors import (
+    DomainError,
+    InvalidField,
+    MissingField,
+    RequestTooLarge,
+    TooLong,
+    UnsupportedField,
+)
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_TOOLS = 128
+# A template gets these from us; a caller who set them could forge turns.
+RESERVED_VARIABLES = frozenset(
+    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents"}
+)
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class ToolMode(StrEnum):
+    """Whether tools are called."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Plain text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalPart:
+    """An assistant's refusal; templates see it as text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """A picture ("image") or a sound ("audio")."""
+
+    kind: str
+    media_type: str
+    data: bytes
+
+
+Part = TextPart | RefusalPart | MediaPart
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an earlier assistant turn made; `arguments_json` as the model wrote it."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A function the model may call. An empty `parameters_json` means no arguments."""
+
+    name: str
+    description: str = ""
+    parameters_json: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools are called, and which. `allowed_names` empty: all."""
+
+    mode: ToolMode = ToolMode.AUTO
+    allowed_names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. `parts` is empty only where an assistant turn has nothing but calls or reasoning;
+    an empty text is one empty part.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text of all parts, joined by line breaks as llama-server joins them."""
+        return "\n".join(part.text for part in self.parts if not isinstance(part, MediaPart))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """What a template is given beside the messages. None: the template's, or our, own rule."""
+
+    kwargs_json: str = ""
+    enable_thinking: bool | None = None
+    continue_final_message: bool | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationLimits:
+    """What one conversation may hold."""
+
+    max_messages: int = 10_000
+    max_text_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Everything a prompt is rendered from."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    options: TemplateOptions = TemplateOptions()
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model may call tools in this turn."""
+        return bool(self.tools) and self.tool_choice.mode is not ToolMode.NONE
+
+    @property
+    def continues_final_message(self) -> bool:
+        """Whether the last turn, an assistant's, is gone on with instead of opening a new one."""
+        ends_with_assistant = bool(self.messages) and self.messages[-1].role is Role.ASSISTANT
+        wanted = self.options.continue_final_message
+        return ends_with_assistant if wanted is None else wanted
+
+    def check(self, limits: ConversationLimits) -> None:
+        """Refuse what cannot be rendered.
+
+        Raises:
+            InvalidArgument kinds: naming the field, e.g. "messages[0].content".
+        """
+        if not self.messages:
+            raise MissingField(field="messages")
+        if len(self.messages) > limits.max_messages:
+            raise TooLong(field="messages", length=len(self.messages), limit=limits.max_messages)
+        size = 0
+        for field, text in self._texts():
+            try:
+                size += len(text.encode())
+            except UnicodeEncodeError:
+                raise InvalidField(
+                    field=field, problem="not valid Unicode: it has a lone surrogate"
+                ) from None
+            if size > limits.max_text_bytes:
+                raise RequestTooLarge(size=size, limit=limits.max_text_bytes)
+        for index, message in enumerate(self.messages):
+            _check_message(message, f"messages[{index}]")
+        _check_tool_turns(self.messages)
+        _check_tools(self.tools)
+        _check_tool_choice(self.tool_choice, self.tools)
+        self._check_options()
+
+    def template_variables(self) -> dict[str, Any]:
+        """Return the further variables of the template.
+
+        Raises:
+            InvalidJson, InvalidType, InvalidField: the options' JSON cannot be used.
+        """
+        field = "chat_template_kwargs"
+        options = self.options
+        variables = json_object(options.kwargs_json, field) if options.kwargs_json else {}
+        for name in variables:
+            if name in RESERVED_VARIABLES:
+                raise InvalidField(field=f"{field}.{name}", problem="it cannot be set by a request")
+        if options.enable_thinking is not None:
+            given = variables.setdefault("enable_thinking", options.enable_thinking)
+            if given is not options.enable_thinking:
+                raise InvalidField(
+                    field=f"{field}.enable_thinking", problem="it contradicts enable_thinking"
+                )
+        return variables
+
+    def _check_options(self) -> None:
+        self.template_variables()
+        if self.continues_final_message and self.messages[-1].role is not Role.ASSISTANT:
+            raise InvalidField(
+                field="continue_final_message", problem="the last message is not an assistant's"
+            )
+        if self.continues_final_message and self.messages[-1].tool_calls:
+            raise InvalidField(
+                field="continue_final_message", problem="the last message has tool calls"
+            )
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        for index, message in enumerate(self.messages):
+            yield from _message_texts(message, f"messages[{index}]")
+        for index, tool in enumerate(self.tools):
+            yield f"tools[{index}].function.name", tool.name
+            yield f"tools[{index}].function.description", tool.description
+            yield f"tools[{index}].function.parameters", tool.parameters_json
+        yield "chat_template_kwargs", self.options.kwargs_json
+        yield "chat_template", self.options.template or ""
+
+
+def _message_texts(message: Message, field: str) -> Iterator[tuple[str, str]]:
+    for part in message.parts:
+        if not isinstance(part, MediaPart):
+            yield f"{field}.content", part.text
+    yield f"{field}.reasoning_content", message.reasoning
+    yield f"{field}.name", message.name
+    yield f"{field}.tool_call_id", message.tool_call_id
+    for index, call in enumerate(message.tool_calls):
+        yield f"{field}.tool_calls[{index}].id", call.id
+        yield f"{field}.tool_calls[{index}].function.name", call.name
+        yield f"{field}.tool_calls[{index}].function.arguments", call.arguments_json
+
+
+def _check_message(message: Message, field: str) -> None:
+    for index, part in enumerate(message.parts):
+        if isinstance(part, MediaPart):
+            raise UnsupportedField(field=f"{field}.content[{index}].{part.kind}")
+        if isinstance(part, RefusalPart) and message.role is not Role.ASSISTANT:
+            raise InvalidField(
+                field=f"{field}.content[{index}].refusal", problem="only an assistant refuses"
+            )
+    is_assistant = message.role is Role.ASSISTANT
+    if not message.parts and not (is_assistant and (message.tool_calls or message.reasoning)):
+        raise MissingField(field=f"{field}.content")
+    if message.tool_calls and not is_assistant:
+        raise InvalidField(field=f"{field}.tool_calls", problem="only an assistant calls tools")
+    if message.role is Role.TOOL and not message.tool_call_id:
+        raise MissingField(field=f"{field}.tool_call_id")
+    for index, call in enumerate(message.tool_calls):
+        if not call.id:
+            raise MissingField(field=f"{field}.tool_calls[{index}].id")
+        if not call.name:
+            raise MissingField(field=f"{field}.tool_calls[{index}].function.name")
+
+
+def _check_tool_turns(messages: tuple[Message, ...]) -> None:
+    """Refuse calls without results and results without calls, in OpenAI's words."""
+    open_ids: list[str] = []
+    answerable: frozenset[str] = frozenset()
+    for index, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            if message.tool_call_id not in answerable:
+                raise _orphan_result(index)
+            if message.tool_call_id in open_ids:
+                open_ids.remove(message.tool_call_id)
+            continue
+        if open_ids:
+            break
+        open_ids = [call.id for call in message.tool_calls]
+        answerable = frozenset(open_ids)
+    if open_ids:
+        raise InvalidField(
+            field="messages",
+            problem="An assistant message with 'tool_calls' must be followed by tool messages "
+            "responding to each 'tool_call_id'. The following tool_call_ids did not have response "
+            f"messages: {', '.join(open_ids)}",
+        )
+
+
+def _orphan_result(index: int) -> DomainError:
+    return InvalidField(
+        field=f"messages[{index}].role",
+        problem="messages with role 'tool' must be a response to a preceding message with "
+        "'tool_calls'.",
+    )
+
+
+def _check_tools(tools: tuple[ToolSpec, ...]) -> None:
+    if len(tools) > _MAX_TOOLS:
+        raise TooLong(field="tools", length=len(tools), limit=_MAX_TOOLS)
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        field = f"tools[{index}].function"
+        if not tool.name:
+            raise MissingField(field=f"{field}.name")
+        if not _TOOL_NAME.fullmatch(tool.name):
+            raise InvalidField(
+                field=f"{field}.name", problem="1 to 64 letters, digits, '_' or '-' are allowed"
+            )
+        if tool.name in seen:
+            raise InvalidField(field=f"{field}.name", problem="another tool has this name")
+        seen.add(tool.name)
+        if tool.parameters_json:
+            json_object(tool.parameters_json, f"{field}.parameters")
+
+
+def _check_tool_choice(choice: ToolChoice, tools: tuple[ToolSpec, ...]) -> None:
+    names = {tool.name for tool in tools}
+    if choice.mode is ToolMode.REQUIRED and not names:
+        raise InvalidField(field="tool_choice", problem="it is only allowed when tools are given")
+    for name in choice.allowed_names:
+        if name not in names:
+            raise InvalidField(field="tool_choice", problem=f"no tool is called {name!r}")

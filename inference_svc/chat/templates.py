@@ -1,0 +1,256 @@
+"""From a conversation to a prompt, by the model's own chat template.
+
+The template runs in a limited child process. What the caller wrote is guarded against being read as
+control tokens (see `control_text`), so a prompt may consist of several spans.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Protocol
+
+from inference_svc.chat.control_text import ControlTexts, Placeholders, PromptSpan
+from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
+from inference_svc.chat.fallback import (
+    FALLBACK_FORMAT,
+    FALLBACK_STOP_TEXTS,
+    FALLBACK_TEMPLATE,
+)
+from inference_svc.chat.parsers.turn import TurnFormat, choose_format
+from inference_svc.chat.strict_json import json_object, json_or_none
+from inference_svc.sandbox.jobs import RENDER_TEMPLATE, FailureKind, Job, JobFailed
+from svc_kit.errors import TemplateFailed, TooLong
+
+MAX_TEMPLATE_CHARACTERS = 256 * 1024
+
+
+class TemplateVocabulary(Protocol):
+    """What a template needs to know of a vocabulary."""
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text."""
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text."""
+
+    @property
+    def control_texts(self) -> tuple[str, ...]:
+        """The texts that are read as control tokens."""
+
+    def token_text(self, token: int | None) -> str:
+        """Return a token's raw text."""
+
+
+class JobRunner(Protocol):
+    """Runs jobs in limited child processes: `SandboxPool`, or a stand-in."""
+
+    async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
+        """Run one job and return its result, or raise JobFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTemplate:
+    """A chat template with what it needs of its model.
+
+    `origin` is "gguf", "file" or "fallback", as in `Model.chat_template_source`.
+    """
+
+    source: str
+    origin: str
+    bos_text: str
+    eos_text: str
+    control_texts: ControlTexts
+
+    @classmethod
+    def of_model(cls, template: str | None, vocabulary: TemplateVocabulary) -> "ModelTemplate":
+        """Return a model's template, or the fallback where it brings none."""
+        return cls(
+            source=template or FALLBACK_TEMPLATE,
+            origin="gguf" if template else "fallback",
+            bos_text=vocabulary.token_text(vocabulary.bos),
+            eos_text=vocabulary.token_text(vocabulary.eos),
+            control_texts=ControlTexts(vocabulary.control_texts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A prompt, and how the answer to it is to be read.
+
+    `opens_in_reasoning`: the prompt ends inside the model's thinking. `stop_texts` end the turn
+    beside the model's own end tokens.
+    """
+
+    spans: tuple[PromptSpan, ...]
+    opens_in_reasoning: bool
+    turn_format: TurnFormat
+    stop_texts: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The prompt as one text."""
+        return "".join(span.text for span in self.spans)
+
+
+class ChatTemplates:
+    """Renders conversations. `now` is the clock that templates may show."""
+
+    def __init__(self, jobs: JobRunner, now: Callable[[], datetime] = datetime.now) -> None:
+        self._jobs = jobs
+        self._now = now
+
+    async def render(self, template: ModelTemplate, conversation: Conversation) -> RenderedPrompt:
+        """Render a conversation that has passed `Conversation.check`.
+
+        Raises:
+            TemplateFailed: the template cannot be used, refused these messages, or overran a limit.
+            TooLong: the template is too long.
+            QueueFull: too many templates wait to be rendered.
+        """
+        source = conversation.options.template or template.source
+        if len(source) > MAX_TEMPLATE_CHARACTERS:
+            raise TooLong(
+                field="chat_template",
+                length=len(source),
+                limit=MAX_TEMPLATE_CHARACTERS,
+                unit="characters",
+            )
+        asked, placeholders = _protect(_asked(conversation, source), template.control_texts)
+        cut = Placeholders([""]) if conversation.continues_final_message else None
+        if cut:
+            asked["messages"][-1]["content"] += cut.write(0)
+        variables = {
+            **asked,
+            "add_generation_prompt": cut is None,
+            "bos_token": template.bos_text,
+            "eos_token": template.eos_text,
+        }
+        result = await self._run(source, variables)
+        text = _cut_after(result["text"], cut.write(0)) if cut else result["text"]
+        turn_format = _format_of(source, understands_tools=result["tools"])
+        return RenderedPrompt(
+            spans=placeholders.split(text) if placeholders else (PromptSpan(text, trusted=True),),
+            opens_in_reasoning=_opens_in_reasoning(text, turn_format, conversation),
+            turn_format=turn_format,
+            stop_texts=FALLBACK_STOP_TEXTS if source == FALLBACK_TEMPLATE else (),
+        )
+
+    async def _run(self, source: str, variables: dict[str, Any]) -> dict[str, Any]:
+        payload = {"template": source, "now": self._now().isoformat(), "variables": variables}
+        try:
+            result: dict[str, Any] = await self._jobs.run(
+                RENDER_TEMPLATE, payload, key=sha256(source.encode()).hexdigest()
+            )
+        except JobFailed as failed:
+            raise TemplateFailed(problem=_problem(failed)) from None
+        return result
+
+
+def _problem(failed: JobFailed) -> str:
+    if failed.kind is FailureKind.REFUSED:
+        return failed.problem
+    return f"rendering was ended: {failed.problem}"
+
+
+def _protect(
+    asked: dict[str, Any], control_texts: ControlTexts
+) -> tuple[dict[str, Any], Placeholders | None]:
+    if not control_texts.occur_in(asked):
+        return asked, None
+    protected: dict[str, Any]
+    protected, placeholders = control_texts.protect(asked)
+    return protected, placeholders
+
+
+def _asked(conversation: Conversation, source: str) -> dict[str, Any]:
+    """Everything in the template's variables that came with the request."""
+    names = {call.id: call.name for message in conversation.messages for call in message.tool_calls}
+    knows_developer = "'developer'" in source or '"developer"' in source
+    allowed = conversation.tool_choice.allowed_names
+    tools = [
+        _tool_variable(tool)
+        for tool in conversation.tools
+        if conversation.offers_tools and (not allowed or tool.name in allowed)
+    ]
+    return {
+        **conversation.template_variables(),
+        "messages": [
+            _message_variable(message, names, knows_developer) for message in conversation.messages
+        ],
+        "tools": tools or None,
+    }
+
+
+def _message_variable(
+    message: Message, names: dict[str, str], knows_developer: bool
+) -> dict[str, Any]:
+    role = message.role
+    if role is Role.DEVELOPER and not knows_developer:
+        role = Role.SYSTEM
+    variable: dict[str, Any] = {"role": role.value, "content": message.text}
+    if message.reasoning:
+        variable["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        variable["tool_calls"] = [_call_variable(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        variable["tool_call_id"] = message.tool_call_id
+    if name := message.name or names.get(message.tool_call_id, ""):
+        variable["name"] = name
+    return variable
+
+
+def _call_variable(call: ToolCall) -> dict[str, Any]:
+    text = call.arguments_json or "{}"
+    value = json_or_none(text)
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {
+            "name": call.name,
+            "arguments": {"text": text, "value": value if isinstance(value, dict) else None},
+        },
+    }
+
+
+def _tool_variable(tool: ToolSpec) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    function["parameters"] = (
+        json_object(tool.parameters_json, "tools")
+        if tool.parameters_json
+        else {"type": "object", "properties": {}}
+    )
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _cut_after(text: str, mark: str) -> str:
+    before, found, _ = text.rpartition(mark)
+    if not found:
+        raise TemplateFailed(problem="it leaves out the last assistant message's text")
+    return before
+
+
+def _format_of(source: str, *, understands_tools: bool) -> TurnFormat:
+    if source == FALLBACK_TEMPLATE:
+        return FALLBACK_FORMAT
+    turn_format = choose_format(source)
+    if understands_tools:
+        return turn_format
+    # The tools were described in the fallback's notation, so calls come in it.
+    return turn_format._replace(tool_calls=FALLBACK_FORMAT.tool_calls)
+
+
+def _opens_in_reasoning(text: str, turn_format: TurnFormat, conversation: Conversation) -> bool:
+    if turn_format.reasoning is None:
+        return False
+    begin, end = turn_format.reasoning
+    if conversation.continues_final_message:
+        last = conversation.messages[-1].text
+        return last.rfind(begin) > last.rfind(end)
+    return text.rstrip().endswith(begin)

@@ -1,0 +1,87 @@
+"""The engine's events as Prometheus metrics."""
+
+import time
+from collections.abc import Mapping
+
+from inference_svc.engine.events import (
+    Cancelled,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    ModelLoad,
+    Started,
+)
+from inference_svc.runtime.worker import EngineState, EngineWorker, Live
+from svc_kit.telemetry import EngineMetrics
+
+
+class EngineObserver:
+    """Hears every event before it is delivered; bind it to the worker it listens to."""
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+        self._live: Mapping[int, Live] = {}
+        self._worker: EngineWorker | None = None
+        self._last_token_at: dict[int, float] = {}
+
+    def bind(self, worker: EngineWorker) -> None:
+        """Learn whose events these are."""
+        self._worker = worker
+        self._live = worker.live
+
+    def on_state(self, state: EngineState) -> None:
+        """Count restarts; streams of a dead engine send nothing more."""
+        if state is EngineState.RESTARTING:
+            self._metrics.engine_restarts.inc()
+            self._last_token_at.clear()
+
+    def on_event(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, ModelLoad):
+            self._on_load(event)
+            return
+        live = self._live.get(event.sequence_id)
+        if live is None:
+            return
+        model = live.request.model
+        match event:
+            case Delta():
+                self._on_delta(event, live)
+            case Started():
+                self._metrics.prompt_tokens.labels(model).inc(len(live.request.prompt))
+                self._metrics.cached_tokens.labels(model).inc(event.cached_tokens)
+            case Finished():
+                self._metrics.queue_time.labels(model).observe(event.timings.queue_s)
+                self._metrics.finished.labels(model, event.reason.value).inc()
+                self._last_token_at.pop(event.sequence_id, None)
+            case Failed():
+                self._metrics.aborted.labels(model, "engine", event.error.reason).inc()
+                self._last_token_at.pop(event.sequence_id, None)
+            case Cancelled():
+                self._metrics.aborted.labels(model, event.phase, "cancelled").inc()
+                self._last_token_at.pop(event.sequence_id, None)
+
+    def _on_delta(self, event: Delta, live: Live) -> None:
+        if not event.tokens:
+            return
+        model, now = live.request.model, time.monotonic()
+        self._metrics.completion_tokens.labels(model).inc(len(event.tokens))
+        last = self._last_token_at.get(event.sequence_id)
+        if last is None:
+            self._metrics.time_to_first_token.labels(model).observe(now - live.arrived_at)
+        else:
+            self._metrics.inter_token_time.labels(model).observe(now - last)
+        self._last_token_at[event.sequence_id] = now
+
+    def _on_load(self, load: ModelLoad) -> None:
+        ready = self._worker.models.get(load.model) if self._worker is not None else None
+        cells = ready.slots * ready.slot_tokens if ready is not None else 0
+        self._metrics.set_load(
+            load.model,
+            num_waiting=load.num_waiting,
+            num_running=load.num_running,
+            kv_cache_usage=load.num_used_cells / cells if cells else 0.0,
+        )
+        if load.last_step_s:
+            self._metrics.step_time.labels(load.model).observe(load.last_step_s)

@@ -1,0 +1,210 @@
+"""Says what a model file is, from its header alone: class, sizes, context, template.
+
+Everything that must be known before a load is decided here: what the model can do, how much memory
+a token of context takes, and whether the file is a model at all (LoRA adapters and image
+projectors are GGUF files too).
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from inference_svc.models.gguf import GgufHeader, ModelFileInvalid, read_header
+
+_F16_BYTES = 2
+_MAX_LAYERS = 4096
+_MAX_SPLIT_FILES = 999
+_SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+_ENCODERS = frozenset(
+    {
+        "bert",
+        "modern-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "neo-bert",
+        "eurobert",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "gemma-embedding",
+        "llama-embed",
+        "t5encoder",
+    }
+)
+_ENCODER_DECODERS = frozenset({"t5"})
+_NOT_LANGUAGE_MODELS = {
+    "clip": "an image or audio projector (mmproj), not a language model",
+    "wavtokenizer-dec": "a vocoder, not a language model",
+}
+
+
+class ModelClass(StrEnum):
+    """What a model can do."""
+
+    DECODER = "decoder"
+    ENCODER = "encoder"
+    ENCODER_DECODER = "encoder_decoder"
+
+
+class FileRole(StrEnum):
+    """What a GGUF file is for."""
+
+    MODEL = "model"
+    ADAPTER = "adapter"
+    PROJECTOR = "projector"
+    LATER_PART = "later part of a split model"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model that can be loaded. Sizes are bytes and tokens.
+
+    `paths` are all files of a split model, `path` the first. `kv_bytes_per_token` is what one token
+    of context takes in the KV cache at 16 bits, an upper bound for sliding-window layers.
+    """
+
+    name: str
+    path: Path
+    paths: tuple[Path, ...]
+    architecture: str
+    model_class: ModelClass
+    size_bytes: int
+    num_parameters: int
+    vocabulary_size: int
+    embedding_size: int
+    trained_context_tokens: int
+    num_layers: int
+    kv_bytes_per_token: int
+    chat_template: str | None
+    title: str
+
+
+def describe_model(path: Path, name: str) -> ModelFile:
+    """Describe the model whose (first) file is `path`.
+
+    Raises:
+        ModelFileInvalid: the file is damaged, a part is missing, or it is no language model.
+    """
+    first = read_header(path)
+    headers = [first, *(read_header(part) for part in split_paths(path)[1:])]
+    _check_split(headers)
+    architecture = _architecture(first)
+    num_layers = _required(first, f"{architecture}.block_count")
+    if num_layers > _MAX_LAYERS:
+        raise ModelFileInvalid(path, f"it claims {num_layers} layers; at most {_MAX_LAYERS}")
+    return ModelFile(
+        name=name,
+        path=path,
+        paths=tuple(header.path for header in headers),
+        architecture=architecture,
+        model_class=_model_class(first, architecture),
+        size_bytes=sum(header.file_bytes for header in headers),
+        num_parameters=sum(header.num_parameters for header in headers),
+        vocabulary_size=_vocabulary_size(first, architecture),
+        embedding_size=_required(first, f"{architecture}.embedding_length"),
+        trained_context_tokens=_required(first, f"{architecture}.context_length"),
+        num_layers=num_layers,
+        kv_bytes_per_token=_kv_bytes_per_token(first, architecture, num_layers),
+        chat_template=first.text("tokenizer.chat_template") or None,
+        title=first.text("general.name") or "",
+    )
+
+
+def file_role(path: Path) -> FileRole:
+    """Say what a GGUF file is for, so that a folder's models can be told from the rest.
+
+    Raises:
+        ModelFileInvalid: the file is damaged.
+    """
+    header = read_header(path)
+    if header.text("general.type") == "adapter":
+        return FileRole.ADAPTER
+    if header.text("general.architecture") in _NOT_LANGUAGE_MODELS:
+        return FileRole.PROJECTOR
+    named = _SPLIT_NAME.fullmatch(path.name)
+    return FileRole.LATER_PART if named and int(named["number"]) > 1 else FileRole.MODEL
+
+
+def split_paths(path: Path) -> tuple[Path, ...]:
+    """Return all files of a split model ("x-00001-of-00003.gguf"), else the path alone.
+
+    Raises:
+        ModelFileInvalid: `path` is not the first part, or the name is impossible.
+    """
+    named = _SPLIT_NAME.fullmatch(path.name)
+    if named is None:
+        return (path,)
+    count = int(named["count"])
+    if not 0 < count <= _MAX_SPLIT_FILES:
+        raise ModelFileInvalid(path, f"its name claims {count} parts")
+    if int(named["number"]) != 1:
+        first = f"{named['stem']}-00001-of-{named['count']}.gguf"
+        raise ModelFileInvalid(path, f"a later part of a split model; name the first, {first}")
+    return tuple(
+        path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf")
+        for number in range(1, count + 1)
+    )
+
+
+def default_name(path: Path) -> str:
+    """Return what a model is called where nobody named it: its file name without the ending."""
+    named = _SPLIT_NAME.fullmatch(path.name)
+    return named["stem"] if named else path.name.removesuffix(".gguf")
+
+
+def _check_split(headers: list[GgufHeader]) -> None:
+    for number, header in enumerate(headers):
+        claimed = header.integer("split.count") or 1
+        if claimed != len(headers):
+            raise ModelFileInvalid(
+                header.path,
+                f"a model split into {claimed} files, of which {len(headers)} are named",
+            )
+        if claimed > 1 and header.integer("split.no") != number:
+            raise ModelFileInvalid(header.path, "its number differs from the one in its name")
+
+
+def _architecture(header: GgufHeader) -> str:
+    if header.text("general.type") == "adapter":
+        raise ModelFileInvalid(header.path, "a LoRA adapter, not a model")
+    architecture = header.text("general.architecture")
+    if not architecture:
+        raise ModelFileInvalid(header.path, "general.architecture is missing")
+    if architecture in _NOT_LANGUAGE_MODELS:
+        raise ModelFileInvalid(header.path, _NOT_LANGUAGE_MODELS[architecture])
+    return architecture
+
+
+def _model_class(header: GgufHeader, architecture: str) -> ModelClass:
+    if architecture in _ENCODER_DECODERS:
+        return ModelClass.ENCODER_DECODER
+    causal = header.metadata.get(f"{architecture}.attention.causal")
+    if architecture in _ENCODERS or causal is False:
+        return ModelClass.ENCODER
+    return ModelClass.DECODER
+
+
+def _required(header: GgufHeader, key: str) -> int:
+    value = header.integer(key)
+    if not value:
+        raise ModelFileInvalid(header.path, f"{key} is missing or zero")
+    return value
+
+
+def _vocabulary_size(header: GgufHeader, architecture: str) -> int:
+    size = header.length("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size")
+    if not size:
+        raise ModelFileInvalid(header.path, "it has no vocabulary")
+    return size
+
+
+def _kv_bytes_per_token(header: GgufHeader, architecture: str, num_layers: int) -> int:
+    heads = header.integers(f"{architecture}.attention.head_count") or (0,)
+    kv_heads = header.integers(f"{architecture}.attention.head_count_kv") or heads
+    embedding = _required(header, f"{architecture}.embedding_length")
+    head_size = embedding // max(1, *heads)
+    key_size = header.integer(f"{architecture}.attention.key_length") or head_size
+    value_size = header.integer(f"{architecture}.attention.value_length") or head_size
+    total_heads = kv_heads[0] * num_layers if len(kv_heads) == 1 else sum(kv_heads[:num_layers])
+    return total_heads * (key_size + value_size) * _F16_BYTES

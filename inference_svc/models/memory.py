@@ -1,0 +1,74 @@
+"""How much memory this process may still take: the machine's, or less inside a container."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_KIB = 1024
+_UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
+
+
+def available_memory_bytes(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Return the bytes that can be allocated without pushing others out.
+
+    The least of what the kernel calls available and what each enclosing control group (v1 or v2)
+    has left, counting file cache as free.
+    """
+    return max(0, min((_machine_bytes(proc), *_group_bytes(proc, cgroups))))
+
+
+def _machine_bytes(proc: Path) -> int:
+    try:
+        found = re.search(
+            r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
+        )
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * _KIB
+    # No such file: not Linux. Half of the memory is a careful guess.
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _group_bytes(proc: Path, cgroups: Path) -> Iterator[int]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            root, names = cgroups, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = root / path.lstrip("/")
+        while True:
+            left = _left_in(group, *names)
+            if left is not None:
+                yield left
+            if group == root or root not in group.parents:
+                break
+            group = group.parent
+
+
+def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+    try:
+        limit = int((group / limit_name).read_text())
+        usage = int((group / usage_name).read_text())
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+    if limit >= _UNLIMITED:
+        return None
+    try:
+        statistics = (group / "memory.stat").read_text()
+    except OSError:
+        statistics = ""
+    cache = re.search(rf"^{cache_name} (\d+)$", statistics, re.MULTILINE)
+    return limit - usage + (int(cache[1]) if cache else 0)

@@ -1,0 +1,134 @@
+"""How many sequences at once, and how long: decided from the memory that is there.
+
+KV streams reserve slots x context up front, so the product must fit before the model is loaded. A
+context too short refuses requests, too few slots only makes them wait: slots are given up first,
+down to a few, then context.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from inference_svc.models.description import ModelClass, ModelFile
+from svc_kit.errors import ModelTooLarge
+
+_MIB = 1 << 20
+_RESERVE_SHARE = 0.1  # of what is available stays free
+_EASY_SHARE = 0.25  # of what is left may be spent on context nobody asked for
+_SLOTS = 16
+_LONG_CONTEXTS = (32_768, 16_384)
+# Tried in this order until one fits.
+_LADDER = (
+    (_SLOTS, 8192),
+    (8, 8192),
+    (4, 8192),
+    (4, 4096),
+    (2, 4096),
+    (1, 4096),
+    (1, 2048),
+    (1, 1024),
+    (1, 512),
+)
+_COMPUTE_BYTES = 64 * _MIB
+_COMPUTE_ROWS = 512
+_ACTIVATIONS_PER_ROW = 24
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedLimits:
+    """What the operator asked for. None: choose."""
+
+    slots: int | None = None
+    context_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedLimits:
+    """What a model gets. `context_tokens` is of one slot; `reason` is a line for the log."""
+
+    slots: int
+    context_tokens: int
+    kv_bytes: int
+    reason: str
+
+
+def plan_limits(
+    model_files: Sequence[ModelFile], memory_available_bytes: int, requested: RequestedLimits
+) -> list[ResolvedLimits]:
+    """Choose slots and context for each model, all loaded together.
+
+    Raises:
+        ModelTooLarge: weights and the least (or the requested) context do not fit; the error names
+            the largest model and both sums.
+    """
+    fixed = sum(model.size_bytes + compute_bytes(model) for model in model_files)
+    spendable = int(memory_available_bytes * (1 - _RESERVE_SHARE)) - fixed
+    wishes = [max(1, _kv_bytes(model, *next(_steps(model, requested)))) for model in model_files]
+    limits = []
+    for model, wish in zip(model_files, wishes, strict=True):
+        share = spendable * wish // sum(wishes)
+        chosen = _choose(model, share, requested)
+        if chosen is None:
+            least = min(_kv_bytes(model, *step) for step in _steps(model, requested))
+            largest = max(model_files, key=lambda each: each.size_bytes)
+            raise ModelTooLarge(
+                model=largest.name,
+                needed_bytes=int((fixed + least) / (1 - _RESERVE_SHARE)),
+                available_bytes=memory_available_bytes,
+            )
+        limits.append(_resolved(model, chosen, memory_available_bytes, requested))
+    return limits
+
+
+def compute_bytes(model: ModelFile) -> int:
+    """Estimate the buffers that computing takes beside weights and KV cache."""
+    activations = _COMPUTE_ROWS * _ACTIVATIONS_PER_ROW * model.embedding_size
+    logits = 2 * _SLOTS * model.vocabulary_size
+    return _COMPUTE_BYTES + (activations + logits) * _FLOAT_BYTES
+
+
+def _choose(model: ModelFile, share: int, requested: RequestedLimits) -> tuple[int, int] | None:
+    for context in _LONG_CONTEXTS:
+        step = _fitted(model, requested, _SLOTS, context)
+        if _kv_bytes(model, *step) <= share * _EASY_SHARE:
+            return step
+    fitting = (step for step in _steps(model, requested) if _kv_bytes(model, *step) <= share)
+    return next(fitting, None)
+
+
+def _steps(model: ModelFile, requested: RequestedLimits) -> Iterator[tuple[int, int]]:
+    for slots, context in _LADDER:
+        yield _fitted(model, requested, slots, context)
+
+
+def _fitted(
+    model: ModelFile, requested: RequestedLimits, slots: int, context: int
+) -> tuple[int, int]:
+    wanted = requested.context_tokens or min(context, model.trained_context_tokens)
+    return requested.slots or slots, wanted
+
+
+def _kv_bytes(model: ModelFile, slots: int, context_tokens: int) -> int:
+    if model.model_class is ModelClass.ENCODER:
+        return 0
+    return slots * context_tokens * model.kv_bytes_per_token
+
+
+def _resolved(
+    model: ModelFile, step: tuple[int, int], available: int, requested: RequestedLimits
+) -> ResolvedLimits:
+    slots, context = step
+    kv_bytes = _kv_bytes(model, slots, context)
+    reason = (
+        f"{slots} slots x {context} tokens take {_mib(kv_bytes)} of KV cache beside "
+        f"{_mib(model.size_bytes)} of weights; {_mib(available)} are available"
+    )
+    if requested.slots and requested.context_tokens:
+        reason += "; both as requested"
+    if context > model.trained_context_tokens:
+        reason += f"; the model was trained for {model.trained_context_tokens} tokens only"
+    return ResolvedLimits(slots, context, kv_bytes, reason)
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.0f} MiB"

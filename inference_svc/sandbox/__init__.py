@@ -1,0 +1,1 @@
+"""Limited child processes for work whose cost an outsider chooses."""

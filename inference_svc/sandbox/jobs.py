@@ -1,0 +1,61 @@
+"""The jobs that limited child processes do, and what each may use.
+
+A job is named by module and function, so that a child imports only what it runs and this package
+imports none of them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+_MIB = 1 << 20
+
+
+class FailureKind(StrEnum):
+    """Why a job gave no result."""
+
+    REFUSED = "refused"
+    DEADLINE = "deadline"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    CRASHED = "crashed"
+
+
+class JobRefused(Exception):
+    """Raised by a job in the child: the input cannot be used, for the reason given."""
+
+
+class JobFailed(Exception):
+    """A job gave no result. `problem` is a text for the caller, without paths or stack traces."""
+
+    def __init__(self, kind: FailureKind, problem: str) -> None:
+        super().__init__(kind, problem)
+        self.kind = kind
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A function of a child process and its limits.
+
+    Args:
+        module: where the function is.
+        function: its name; it takes the decoded payload and returns what JSON can hold.
+        deadline_s: wall-clock seconds before the child is killed.
+        memory_bytes: address space it may take beyond what the child had before.
+        output_bytes: the longest result as JSON.
+    """
+
+    module: str
+    function: str
+    deadline_s: float = 2.0
+    memory_bytes: int = 512 * _MIB
+    output_bytes: int = 64 * _MIB
+
+
+RENDER_TEMPLATE = Job("inference_svc.chat.rendering", "render")
+TOKENIZE = Job(
+    "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * _MIB
+)

@@ -1,0 +1,190 @@
+"""The parent's side of one limited child process."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from inference_svc.sandbox.frames import HEADER
+from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
+
+_START_DEADLINE_S = 30.0
+_READY_BYTES = 64
+# The child sees none of our environment, which may hold keys. It starts no threads of numerical
+# libraries and finds no GPU.
+_ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+class ChildFailedToStart(Exception):
+    """A child process ended, or said nothing, before it was ready."""
+
+
+class SandboxProcess:
+    """One child: it runs one job at a time. After `usable` turned false it must be closed."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._child = child
+        self._reader = reader
+        self._writer = writer
+        self.usable = True
+        self.jobs_done = 0
+        self.keys: set[str] = set()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._child.pid
+
+    @classmethod
+    async def start(cls, preload: tuple[str, ...]) -> Self:
+        """Start a child and wait until it is ready.
+
+        Raises:
+            ChildFailedToStart: it is not.
+        """
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            with theirs:
+                child = await _finish(asyncio.to_thread(_spawn, theirs.fileno(), preload))
+        except OSError as problem:
+            writer.close()
+            raise ChildFailedToStart(str(problem)) from problem
+        except BaseException:
+            writer.close()
+            raise
+        process = cls(child, reader, writer)
+        try:
+            async with asyncio.timeout(_START_DEADLINE_S):
+                await process._receive(_READY_BYTES)
+        except (TimeoutError, JobFailed):
+            await process.close()
+            raise ChildFailedToStart(f"exit code {child.returncode}") from None
+        except BaseException:
+            await process.close()
+            raise
+        return process
+
+    async def run(self, job: Job, payload: Mapping[str, Any]) -> Any:
+        """Run one job and return its result.
+
+        Raises:
+            JobFailed: it gave none.
+        """
+        self.jobs_done += 1
+        try:
+            async with asyncio.timeout(job.deadline_s):
+                await self._send(job, payload)
+                return _result(await self._receive(job.output_bytes))
+        except TimeoutError:
+            self.kill()
+            raise JobFailed(
+                FailureKind.DEADLINE, f"it took longer than {job.deadline_s:g} s"
+            ) from None
+        except JobFailed as failed:
+            # After a full heap a child stays large; after the others it is in an unknown state.
+            if failed.kind is not FailureKind.REFUSED:
+                self.kill()
+            raise
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End the child at once. `close` must still be called."""
+        self.usable = False
+        self._child.kill()
+
+    async def close(self) -> None:
+        """End the child, which has nothing to save, and wait until it is gone."""
+        self.kill()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        await asyncio.to_thread(self._child.wait)
+
+    async def _send(self, job: Job, payload: Mapping[str, Any]) -> None:
+        body = json.dumps(
+            {
+                "module": job.module,
+                "function": job.function,
+                "deadline_s": job.deadline_s,
+                "memory_bytes": job.memory_bytes,
+                "output_bytes": job.output_bytes,
+                "payload": payload,
+            }
+        ).encode()
+        with _child_may_end():
+            self._writer.write(HEADER.pack(len(body)))
+            self._writer.write(body)
+            await self._writer.drain()
+
+    async def _receive(self, limit: int) -> bytes:
+        with _child_may_end():
+            (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            if length > limit:
+                raise JobFailed(FailureKind.OUTPUT, "its result is too long")
+            return await self._reader.readexactly(length)
+
+
+async def _finish(
+    spawning: Coroutine[Any, Any, subprocess.Popen[bytes]],
+) -> subprocess.Popen[bytes]:
+    """Await the spawn; when cancelled meanwhile, leave no child behind."""
+    task = asyncio.ensure_future(spawning)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        child = await task
+        child.kill()
+        await asyncio.to_thread(child.wait)
+        raise
+
+
+@contextlib.contextmanager
+def _child_may_end() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        raise JobFailed(FailureKind.CRASHED, "the child process ended") from None
+
+
+def _result(body: bytes) -> Any:
+    try:
+        reply = json.loads(body)
+        if "result" in reply:
+            return reply["result"]
+        failed = JobFailed(FailureKind(reply["failed"]), str(reply["problem"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        failed = JobFailed(FailureKind.CRASHED, "the child process answered nonsense")
+    raise failed
+
+
+def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    search_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "inference_svc.sandbox.worker", str(descriptor), *preload],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        cwd="/",
+        env={**_ENVIRONMENT, "PYTHONPATH": search_path},
+    )

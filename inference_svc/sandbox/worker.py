@@ -1,0 +1,92 @@
+"""The child process: takes jobs one at a time under limits that the kernel keeps.
+
+The parent's deadline is the rule; the alarm here only makes sure that a child which lost its parent
+ends too. A child that ran out of memory says so if it still can, and the parent replaces it.
+"""
+
+import importlib
+import json
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from inference_svc.sandbox import frames
+from inference_svc.sandbox.jobs import FailureKind, JobRefused
+
+_ALARM_SLACK_S = 1.0
+_CPU_SLACK_S = 2
+_FALLBACK_BASE_BYTES = 1 << 30
+_MAX_OPEN_FILES = 64
+_MAX_PROBLEM_CHARACTERS = 500
+
+
+def main(arguments: list[str]) -> None:
+    """Serve jobs until the socket closes. Arguments: its descriptor, modules to import early."""
+    descriptor, *modules = arguments
+    with socket.socket(fileno=int(descriptor)) as connection:
+        for module in modules:
+            importlib.import_module(module)
+        _limit_process()
+        frames.send(connection, b"{}")
+        while (body := frames.receive(connection)) is not None:
+            frames.send(connection, _answer(json.loads(body)))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _limit_process() -> None:
+    """Take away what no job needs: core files, writing files, many descriptors, own children."""
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def _answer(request: dict[str, Any]) -> bytes:
+    """Run one job and return the reply's JSON: {"result": …} or {"failed": kind, "problem": …}."""
+    try:
+        _limit_job(request["deadline_s"], request["memory_bytes"])
+        run = getattr(importlib.import_module(request["module"]), request["function"])
+        reply = json.dumps({"result": run(request["payload"])}).encode()
+    except JobRefused as refused:
+        return _failure(FailureKind.REFUSED, str(refused))
+    except MemoryError:
+        return _failure(FailureKind.MEMORY, "it needs too much memory")
+    except RecursionError:
+        return _failure(FailureKind.REFUSED, "it is nested too deeply")
+    except Exception as problem:
+        return _failure(FailureKind.CRASHED, f"it failed ({type(problem).__name__})")
+    if len(reply) > request["output_bytes"]:
+        return _failure(FailureKind.OUTPUT, "its result is too long")
+    return reply
+
+
+def _failure(kind: FailureKind, problem: str) -> bytes:
+    text = problem[:_MAX_PROBLEM_CHARACTERS].encode("utf-8", "replace").decode()
+    return json.dumps({"failed": kind, "problem": text}).encode()
+
+
+def _limit_job(deadline_s: float, memory_bytes: int) -> None:
+    signal.setitimer(signal.ITIMER_REAL, deadline_s + _ALARM_SLACK_S)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = int(used.ru_utime + used.ru_stime + deadline_s) + _CPU_SLACK_S
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))
+    limit = _address_space_bytes() + memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def _address_space_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return _FALLBACK_BASE_BYTES  # no /proc: not Linux, where the limit is not kept anyway
+    return pages * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,228 @@
+"""Protos to engine requests: defaults, limits, and every refusal by its field."""
+
+import math
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from corral.inference.v1 import generation_pb2 as pb
+from corral.inference.v1 import sampling_pb2 as sampling_pb
+from inference_svc.api.convert import Prompt, Target, from_sampling, to_requests, to_sampling
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling import Mirostat, Sampling, Stage
+from svc_kit.auth import Principal, Priority
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DomainError,
+    FeatureUnsupported,
+    MissingField,
+    OutOfRange,
+    TokenOutOfVocabulary,
+)
+
+TARGET = Target("demo", vocabulary_size=100, slot_tokens=64, default_sampling=Sampling(top_k=7))
+CALLER = Principal(
+    project="p", scopes=frozenset({"inference"}), priority=Priority.NORMAL, key_id="k"
+)
+
+
+def _convert(
+    options: pb.GenerationOptions | None = None, tokens: tuple[int, ...] = (1, 2, 3)
+) -> list[SequenceRequest]:
+    return to_requests(
+        options or pb.GenerationOptions(), Prompt(tokens, "prompt"), TARGET, CALLER, None
+    )
+
+
+def _options(**fields: Any) -> pb.GenerationOptions:
+    return pb.GenerationOptions(**fields)
+
+
+def test_unset_fields_take_the_models_defaults() -> None:
+    """Only what the caller set differs from them."""
+    options = _options(sampling=sampling_pb.SamplingParams(temperature=0.0, min_p=0.0))
+
+    (request,) = _convert(options)
+
+    assert request.sampling == Sampling(temperature=0.0, min_p=0.0, top_k=7)
+
+
+def test_sampling_survives_the_wire() -> None:
+    """A model's defaults, sent and read back, are the same."""
+    exact = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "xtc_threshold": 0.125}
+    sampling = Sampling(**exact, stages=(Stage.TOP_K, Stage.TEMPERATURE))
+
+    assert to_sampling(from_sampling(sampling), Sampling()) == sampling
+
+
+def test_mirostat_zero_is_off() -> None:
+    """Version 0 says so explicitly."""
+    on = sampling_pb.SamplingParams(mirostat=sampling_pb.MirostatParams(version=2))
+    off = sampling_pb.SamplingParams(mirostat=sampling_pb.MirostatParams(version=0))
+
+    assert to_sampling(on, Sampling()).mirostat == Mirostat(2)
+    assert to_sampling(off, Sampling()).mirostat is None
+
+
+def test_each_choice_is_a_request_with_the_same_seed() -> None:
+    """Choices differ by their number only, which draws take in."""
+    requests = _convert(_options(num_choices=3))
+
+    assert [request.choice for request in requests] == [0, 1, 2]
+    assert len({request.seed for request in requests}) == 1
+
+
+def test_output_is_bounded_by_what_the_context_has_left() -> None:
+    """Unset and too large limits both become the rest of the window."""
+    (unset,) = _convert()
+    (large,) = _convert(_options(stopping=pb.StoppingParams(max_tokens=1000)))
+    (small,) = _convert(_options(stopping=pb.StoppingParams(max_tokens=5)))
+
+    assert (unset.max_tokens, large.max_tokens, small.max_tokens) == (61, 61, 5)
+
+
+def test_projects_and_salts_have_caches_of_their_own() -> None:
+    """No pair of project and salt can be mistaken for another."""
+
+    def key(project: str, salt: str) -> bytes:
+        caller = Principal(project=project, scopes=frozenset(), key_id="k")
+        options = _options(cache=pb.CacheOptions(salt=salt))
+        return to_requests(options, Prompt((1,), "prompt"), TARGET, caller, None)[0].cache_key
+
+    assert len({key("a", ""), key("b", ""), key("a", "b"), key("ab", ""), key("", "ab")}) == 5
+
+
+def test_resumed_tokens_reach_their_choice() -> None:
+    """And the seed is the caller's."""
+    options = _options(
+        num_choices=2,
+        sampling=sampling_pb.SamplingParams(seed=9),
+        resume=[pb.ResumedChoice(index=1, output_token_ids=[4, 5])],
+    )
+
+    first, second = _convert(options)
+
+    assert (list(first.resumed), list(second.resumed), second.seed) == ([], [4, 5], 9)
+
+
+BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
+    "temperature nan": (
+        _options(sampling=sampling_pb.SamplingParams(temperature=math.nan)),
+        OutOfRange,
+        "temperature",
+    ),
+    "top_p infinite": (
+        _options(sampling=sampling_pb.SamplingParams(top_p=math.inf)),
+        OutOfRange,
+        "top_p",
+    ),
+    "window over the context": (
+        _options(sampling=sampling_pb.SamplingParams(penalty_last_n=65)),
+        OutOfRange,
+        "penalty_last_n",
+    ),
+    "bias of an unknown token": (
+        _options(
+            sampling=sampling_pb.SamplingParams(
+                logit_bias=[sampling_pb.LogitBias(token_id=100, bias=1)]
+            )
+        ),
+        TokenOutOfVocabulary,
+        "logit_bias",
+    ),
+    "no choices": (_options(num_choices=0), OutOfRange, "n"),
+    "too many choices": (_options(num_choices=129), OutOfRange, "n"),
+    "negative limit": (
+        _options(stopping=pb.StoppingParams(max_tokens=-1)),
+        OutOfRange,
+        "max_tokens",
+    ),
+    "too many stops": (_options(stopping=pb.StoppingParams(stop=["x"] * 17)), DomainError, "stop"),
+    "a long stop": (_options(stopping=pb.StoppingParams(stop=["x" * 257])), DomainError, "stop"),
+    "an empty stop": (_options(stopping=pb.StoppingParams(stop=[""])), DomainError, "stop"),
+    "an unknown stop token": (
+        _options(stopping=pb.StoppingParams(stop_token_ids=[-1])),
+        TokenOutOfVocabulary,
+        "stop_token_ids",
+    ),
+    "too many logprobs": (
+        _options(output=pb.OutputOptions(top_logprobs=21)),
+        OutOfRange,
+        "top_logprobs",
+    ),
+    "a class above the caller's": (
+        _options(scheduling=pb.SchedulingOptions(priority=pb.PRIORITY_INTERACTIVE)),
+        OutOfRange,
+        "priority",
+    ),
+    "a negative queue time": (
+        _options(scheduling=pb.SchedulingOptions(queue_timeout=Duration(seconds=-1))),
+        OutOfRange,
+        "queue_timeout",
+    ),
+    "a long label": (_options(label="x" * 257), DomainError, "label"),
+    "resume without a seed": (
+        _options(resume=[pb.ResumedChoice(output_token_ids=[1])]),
+        MissingField,
+        "seed",
+    ),
+    "resume of an unknown choice": (
+        _options(
+            sampling=sampling_pb.SamplingParams(seed=1), resume=[pb.ResumedChoice(index=1)]
+        ),
+        OutOfRange,
+        "resume.index",
+    ),
+    "resume with mirostat": (
+        _options(
+            sampling=sampling_pb.SamplingParams(
+                seed=1, mirostat=sampling_pb.MirostatParams(version=2)
+            ),
+            resume=[pb.ResumedChoice()],
+        ),
+        FeatureUnsupported,
+        None,
+    ),
+    "a constraint": (
+        _options(constraint=pb.Constraint(json_object=True)),
+        FeatureUnsupported,
+        None,
+    ),
+    "an unknown sampler": (
+        _options(
+            sampling=sampling_pb.SamplingParams(samplers=[sampling_pb.SAMPLER_KIND_UNSPECIFIED])
+        ),
+        DomainError,
+        "samplers",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_values_are_refused_by_field(case: str) -> None:
+    """Nothing is queued with a value that no sampler or limit allows."""
+    options, kind, field = BAD[case]
+
+    with pytest.raises(kind) as failure:
+        _convert(options)
+
+    assert failure.value.field == field
+
+
+def test_a_prompt_over_the_context_is_refused_with_both_numbers() -> None:
+    """One token of output must fit behind it."""
+    with pytest.raises(ContextLengthExceeded) as failure:
+        _convert(tokens=(1,) * 64)
+
+    assert failure.value.metadata["prompt_tokens"] == "64"
+    assert failure.value.metadata["context_tokens"] == "64"
+    assert len(_convert(tokens=(1,) * 63)) == 1
+
+
+def test_an_empty_prompt_and_unknown_tokens_are_refused() -> None:
+    """By the field the prompt came from."""
+    with pytest.raises(MissingField):
+        _convert(tokens=())
+    with pytest.raises(TokenOutOfVocabulary):
+        _convert(tokens=(1, 100))

@@ -1,0 +1,112 @@
+"""How slots and context are chosen."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from inference_svc.models.description import ModelClass, ModelFile, describe_model
+from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sizing import RequestedLimits, compute_bytes, plan_limits
+from svc_kit.errors import ModelTooLarge
+
+GIB = 1 << 30
+NOTHING = RequestedLimits()
+
+
+def a_model(**changes: Any) -> ModelFile:
+    """A 7 B-shaped model: 4 GiB of weights, 128 KiB of cache a token, trained for 128 k."""
+    model = describe_model(BUNDLED_PATH, "m")
+    settings: dict[str, Any] = {
+        "size_bytes": 4 * GIB,
+        "kv_bytes_per_token": 128 << 10,
+        "trained_context_tokens": 131_072,
+        "vocabulary_size": 150_000,
+        "embedding_size": 4096,
+    }
+    return dataclasses.replace(model, **(settings | changes))
+
+
+def planned(
+    available: int, requested: RequestedLimits = NOTHING, **changes: Any
+) -> tuple[int, int]:
+    (limits,) = plan_limits([a_model(**changes)], available, requested)
+    return limits.slots, limits.context_tokens
+
+
+def test_much_memory_gives_long_contexts_to_many_slots() -> None:
+    """The long contexts are taken where they are cheap."""
+    assert planned(512 * GIB) == (16, 32_768)
+    assert planned(150 * GIB) == (16, 16_384)
+
+
+def test_less_memory_costs_slots_before_context() -> None:
+    """A short context refuses requests; few slots only make them wait."""
+    assert planned(32 * GIB) == (16, 8192)
+    assert planned(16 * GIB) == (8, 8192)
+    assert planned(10 * GIB) == (4, 8192)
+    assert planned(8 * GIB) == (4, 4096)
+    assert planned(6 * GIB) == (2, 4096)
+    assert planned(5 * GIB) == (1, 1024)
+
+
+def test_the_trained_context_is_never_exceeded_unasked() -> None:
+    """The demo model gets what it was trained for."""
+    (limits,) = plan_limits([describe_model(BUNDLED_PATH, "m")], 8 * GIB, NOTHING)
+
+    assert (limits.slots, limits.context_tokens) == (16, 2048)
+    assert limits.kv_bytes == 16 * 2048 * 3072
+
+
+def test_what_was_asked_for_is_given() -> None:
+    """Either limit, or both, can be fixed; the other follows."""
+    assert planned(16 * GIB, RequestedLimits(slots=2)) == (2, 8192)
+    assert planned(16 * GIB, RequestedLimits(context_tokens=1024))[1] == 1024
+    assert planned(64 * GIB, RequestedLimits(3, 5000)) == (3, 5000)
+
+
+def test_a_context_beyond_the_trained_one_is_given_with_a_warning() -> None:
+    """Some models stretch; the log says that it was asked for."""
+    (limits,) = plan_limits([a_model(trained_context_tokens=512)], 64 * GIB, RequestedLimits(1, 1024))
+
+    assert limits.context_tokens == 1024
+    assert "trained for 512 tokens only" in limits.reason
+
+
+def test_what_cannot_fit_is_refused_with_both_sums() -> None:
+    """Before anything is loaded, the operator reads what it would take."""
+    with pytest.raises(ModelTooLarge) as raised:
+        planned(4 * GIB)
+    assert raised.value.metadata["available_bytes"] == str(4 * GIB)
+    assert int(raised.value.metadata["needed_bytes"]) > 4 * GIB
+
+    with pytest.raises(ModelTooLarge):
+        planned(16 * GIB, RequestedLimits(slots=64, context_tokens=131_072))
+
+
+def test_several_models_share_the_memory() -> None:
+    """What all of them take together fits."""
+    models = [a_model(name="a"), a_model(name="b", kv_bytes_per_token=32 << 10)]
+
+    limits = plan_limits(models, 32 * GIB, NOTHING)
+
+    taken = sum(m.size_bytes + compute_bytes(m) for m in models) + sum(x.kv_bytes for x in limits)
+    assert taken <= 32 * GIB
+    assert all(each.slots >= 4 for each in limits)
+
+
+def test_an_encoder_needs_no_cache() -> None:
+    """Embedding a text leaves nothing behind."""
+    (limits,) = plan_limits([a_model(model_class=ModelClass.ENCODER)], 8 * GIB, NOTHING)
+
+    assert limits.kv_bytes == 0
+
+
+def test_the_reason_has_the_figures() -> None:
+    """The start-up log shows the sum."""
+    (limits,) = plan_limits([a_model()], 32 * GIB, NOTHING)
+
+    assert limits.reason == (
+        "16 slots x 8192 tokens take 16,384 MiB of KV cache beside 4,096 MiB of weights; "
+        "32,768 MiB are available"
+    )

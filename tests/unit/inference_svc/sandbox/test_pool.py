@@ -1,0 +1,228 @@
+"""The pool of limited children, with real child processes."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from inference_svc.sandbox.jobs import FailureKind, JobFailed
+from inference_svc.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.errors import QueueFull
+from tests.support.sandbox_jobs import job
+
+SMALL = SandboxSettings(warm=1, most=2, patience_s=0.02)
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[SandboxPool]:
+    async with SandboxPool() as running:
+        yield running
+
+
+async def failure(pool: SandboxPool, function: str, **payload: object) -> JobFailed:
+    with pytest.raises(JobFailed) as raised:
+        await pool.run(job(function, deadline_s=0.3), payload)
+    return raised.value
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_job_gets_its_payload_and_gives_a_result(pool: SandboxPool) -> None:
+    """Any JSON goes in and comes out as it was."""
+    payload = {"text": "日本 \udcff \x00", "list": [1, 2.5, None, True], "big": 2**70}
+
+    assert await pool.run(job("echo"), payload) == payload
+
+
+async def test_a_job_may_refuse_its_input(pool: SandboxPool) -> None:
+    """Its reason is passed on, and the child goes on living."""
+    before = await pool.run(job("own_pid"), {}, key="k")
+
+    failed = await failure(pool, "refuse", why="line 3 is wrong")
+
+    assert (failed.kind, failed.problem) == (FailureKind.REFUSED, "line 3 is wrong")
+    assert await pool.run(job("own_pid"), {}, key="k") == before
+
+
+@pytest.mark.parametrize("function", ["spin", "sleep"])
+async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool, function: str) -> None:
+    """Whether it computes or waits, it ends at its deadline."""
+    begun = time.monotonic()
+
+    failed = await failure(pool, function, seconds=60)
+
+    assert failed.kind is FailureKind.DEADLINE
+    assert "longer than 0.3 s" in failed.problem
+    assert time.monotonic() - begun < 2
+
+
+async def test_memory_is_bounded(pool: SandboxPool) -> None:
+    """A job that takes too much ends; what is below the limit goes through."""
+    small = job("eat_memory", memory_bytes=64 << 20)
+
+    assert await pool.run(small, {"bytes": 16 << 20}) == 16 << 20
+    with pytest.raises(JobFailed) as raised:
+        await pool.run(small, {"bytes": 1 << 30})
+    assert raised.value.kind is FailureKind.MEMORY
+
+
+async def test_output_is_bounded(pool: SandboxPool) -> None:
+    """A long result is refused in the child already."""
+    with pytest.raises(JobFailed) as raised:
+        await pool.run(job("write_much", output_bytes=1000), {"characters": 2000})
+
+    assert raised.value.kind is FailureKind.OUTPUT
+
+
+async def test_a_dying_child_costs_one_job(pool: SandboxPool) -> None:
+    """A native abort is an error of that job; the next one runs in another child."""
+    assert (await failure(pool, "die")).kind is FailureKind.CRASHED
+
+    assert await pool.run(job("echo"), {"a": 1}) == {"a": 1}
+
+
+async def test_a_defect_shows_no_details(pool: SandboxPool) -> None:
+    """The name of the exception is all that leaves the child."""
+    failed = await failure(pool, "fail")
+
+    assert failed.problem == "it failed (KeyError)"
+
+
+async def test_endless_recursion_is_refused(pool: SandboxPool) -> None:
+    """It is the input's fault, not a crash."""
+    assert (await failure(pool, "recurse")).problem == "it is nested too deeply"
+
+
+async def test_children_see_nothing_of_our_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A key in a variable stays with the parent."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    async with SandboxPool(SMALL) as pool:
+        seen = await pool.run(job("environment"), {})
+
+    assert "HF_TOKEN" not in seen
+    assert "secret" not in seen.values()
+
+
+async def test_children_cannot_write_files_or_start_processes(
+    pool: SandboxPool, tmp_path: Path
+) -> None:
+    """What a template might do, were it to escape, is limited by the kernel."""
+    target = tmp_path / "file"
+
+    refused = await pool.run(job("try_mischief"), {"file": str(target)})
+
+    assert refused == ["descriptors", "fork"] or refused == ["write", "descriptors", "fork"]
+    assert not target.exists() or target.read_text() == ""
+
+
+async def test_slow_jobs_do_not_delay_others(pool: SandboxPool) -> None:
+    """With every warm child taken by a job that overruns, others still run at once."""
+    slow = [
+        asyncio.create_task(pool.run(job("spin", deadline_s=1.0), {}, key=f"bad {number}"))
+        for number in range(6)
+    ]
+    await pool.run(job("echo"), {}, key="good")
+    begun = time.monotonic()
+    for _ in range(20):
+        await pool.run(job("echo"), {}, key="good")
+    took = time.monotonic() - begun
+    kinds = [failed.kind for failed in await asyncio.gather(*slow, return_exceptions=True)]  # type: ignore[union-attr]
+
+    assert kinds == [FailureKind.DEADLINE] * 6
+    assert took < 0.9
+
+
+async def test_a_killed_child_is_replaced(pool: SandboxPool) -> None:
+    """Afterwards as many jobs run side by side as before."""
+    await asyncio.gather(failure(pool, "spin"), failure(pool, "spin"))
+
+    pids = await asyncio.gather(
+        *(pool.run(job("sleep"), {"seconds": 0.3}, key="k") for _ in range(2))
+    )
+
+    assert len(set(pids)) == 2
+
+
+async def test_children_are_replaced_after_enough_jobs() -> None:
+    """Whatever a job left behind does not stay for ever."""
+    settings = SandboxSettings(warm=1, most=1, jobs_per_child=3)
+    async with SandboxPool(settings) as pool:
+        pids = [await pool.run(job("own_pid"), {}) for _ in range(7)]
+
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+
+
+async def test_further_children_go_when_the_work_is_done() -> None:
+    """More are started under load, and only the warm ones stay."""
+    async with SandboxPool(SMALL) as pool:
+        await pool.run(job("echo"), {}, key="k")
+        first, second = await asyncio.gather(
+            *(pool.run(job("sleep"), {"seconds": 0.5}, key="k") for _ in range(2))
+        )
+        left = {await pool.run(job("own_pid"), {}) for _ in range(6)}
+
+    assert first != second
+    assert len(left) == 1
+
+
+async def test_too_many_waiting_jobs_are_refused() -> None:
+    """The queue is bounded; the caller is told to come back."""
+    settings = SandboxSettings(warm=1, most=1, waiting=2)
+    async with SandboxPool(settings) as pool:
+        running = [
+            asyncio.create_task(pool.run(job("sleep"), {"seconds": 0.2}, key="k"))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull) as raised:
+            await pool.run(job("echo"), {}, key="k")
+        await asyncio.gather(*running)
+
+    assert raised.value.retry_after == 1.0
+
+
+async def test_a_caller_who_goes_away_leaves_the_pool_whole() -> None:
+    """Cancelled while waiting or while running: the child comes back into the pool."""
+    async with SandboxPool(SandboxSettings(warm=1, most=1)) as pool:
+        running = asyncio.create_task(pool.run(job("sleep"), {"seconds": 0.2}))
+        waiting = asyncio.create_task(pool.run(job("echo"), {}))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        running.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+
+        assert await pool.run(job("echo"), {"still": "here"}) == {"still": "here"}
+
+
+async def test_closing_leaves_no_process_behind() -> None:
+    """Idle and busy children are gone when the pool is."""
+    async with SandboxPool() as pool:
+        idle = await pool.run(job("own_pid"), {})
+        busy = asyncio.create_task(pool.run(job("spin", deadline_s=20.0), {}))
+        await asyncio.sleep(0.05)
+    await asyncio.gather(busy, return_exceptions=True)
+
+    assert busy.cancelled()
+    assert not is_running(idle)
+
+
+async def test_a_child_ends_when_its_parent_is_gone() -> None:
+    """The socket closes, and the child stops waiting for work."""
+    async with SandboxPool(SMALL) as pool:
+        pid = await pool.run(job("own_pid"), {})
+        (child,) = pool._idle
+        child._writer.close()
+        while is_running(pid):
+            await asyncio.sleep(0.01)
+
+    assert pid != os.getpid()
