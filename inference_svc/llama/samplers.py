@@ -6,6 +6,9 @@ count), which costs 2 us and makes exact resumption possible. XTC, which draws t
 same way. Penalties and DRY are rebuilt by replaying tokens. Mirostat's mu and adaptive-p's average
 are kept here, because llama.cpp has no way to read them.
 
+Two short cuts for large vocabularies give the same distribution sooner: top-k looks at a short list
+that certainly holds the k best, and a draw from all tokens uses numpy's exponentials.
+
 Nothing here calls a `llama_context`: a chain works on a row of logits that the step thread hands
 over, so that rows can be sampled on several threads, each with its own `Candidates`.
 """
@@ -29,6 +32,11 @@ _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp reads it as "make one up"
 _MIROSTAT_ESTIMATE_TOKENS = 100
 _LN2 = float(np.log(2.0))
+_LARGE = 16384  # tokens: below, looking at all of them is as fast as guessing
+_SAMPLED = 2048
+_BLOCK = 512
+_MAX_SHORTLISTED = 256
+_TRUNCATING = frozenset(Stage) - {Stage.PENALTIES, Stage.DRY, Stage.TOP_N_SIGMA}
 
 
 class Candidates:
@@ -40,7 +48,7 @@ class Candidates:
         self.array: Any = llama_cpp.llama_token_data_array()
         self.reference = ctypes.byref(self.array)
 
-    def fill(self, logits: Logits, allowed: npt.NDArray[np.int32] | None) -> None:
+    def fill(self, logits: Logits, allowed: npt.NDArray[np.integer[Any]] | None) -> None:
         """Take over a row of logits, of all tokens or of `allowed` ones."""
         if allowed is None:
             size = len(self._ids)
@@ -97,6 +105,8 @@ class SamplerChain:
         self._learning: list[Any] = []
         self._stages = list(self._build(vocab, vocabulary_size))
         self._greedy = _is_plain_greedy(sampling)
+        self._shortlist_of = _leading_top_k(sampling) if vocabulary_size >= _LARGE else 0
+        self._temperature = _lone_temperature(sampling)
         self._vocabulary_size = vocabulary_size
         self._mu = 2 * sampling.mirostat.tau if sampling.mirostat is not None else 0.0
         self._adaptive_weight = self._adaptive_sum = 0.0
@@ -164,9 +174,12 @@ class SamplerChain:
         if banned is not None:
             logits = logits.copy()
             logits[banned] = -np.inf
-        if self._greedy and self._allowed is None:
-            return int(logits.argmax())
-        scratch.fill(logits, self._allowed)
+        if self._allowed is None:
+            if self._greedy:
+                return int(logits.argmax())
+            if self._temperature > 0:
+                return self._draw_from_all(logits / np.float32(self._temperature), draw)
+        scratch.fill(logits, self._candidates(logits))
         for sampler in self._stages:
             if sampler is None:
                 self._apply_xtc(draw, scratch)
@@ -213,6 +226,30 @@ class SamplerChain:
             ),
             scratch,
         )
+
+    def _candidates(self, logits: Logits) -> npt.NDArray[np.integer[Any]] | None:
+        """The tokens that the filters have to look at; None for all."""
+        if self._allowed is None and self._shortlist_of:
+            return _shortlist(logits, self._shortlist_of)
+        return self._allowed
+
+    def _draw_from_all(self, logits: Logits, draw: int) -> int:
+        """A draw from the whole vocabulary: the place of a random number in the running sum.
+
+        Sums of blocks first, then inside one block: a running sum over everything takes 4x longer.
+        """
+        weights = np.exp(logits - logits.max())
+        whole = len(weights) // _BLOCK * _BLOCK
+        blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1, dtype=np.float64)
+        sums = np.cumsum(np.append(blocks, weights[whole:].sum(dtype=np.float64)))
+        mark = self._seed(draw, b"draw") / 2**32 * sums[-1]
+        block = int(np.searchsorted(sums, mark, side="right"))
+        start = block * _BLOCK
+        inside = np.cumsum(weights[start : start + _BLOCK], dtype=np.float64)
+        rest = mark - (sums[block - 1] if block else 0.0)
+        place = int(np.searchsorted(inside, rest, side="right"))
+        # Rounding may leave the mark behind the last token that has any weight.
+        return start + min(place, int(np.flatnonzero(weights[start : start + _BLOCK])[-1]))
 
     def _choose_at_random(self, draw: int, scratch: Candidates) -> int:
         _apply_once(llama_cpp.llama_sampler_init_dist(self._seed(draw, b"draw")), scratch)
@@ -301,6 +338,54 @@ def _is_plain_greedy(sampling: Sampling) -> bool:
         and sampling.mirostat is None
         and sampling.adaptive is None
     )
+
+
+def _lone_temperature(sampling: Sampling) -> float:
+    """The temperature where it is the only thing that shapes the draw (OpenAI's defaults); else 0."""
+    alone = (
+        sampling.top_k == 0
+        and sampling.top_p == 1
+        and sampling.min_p == 0
+        and sampling.typical_p == 1
+        and sampling.top_n_sigma < 0
+        and sampling.dynatemp_range == 0
+        and sampling.xtc_probability == 0
+        and not sampling.has_penalties
+        and (sampling.dry is None or sampling.dry.multiplier == 0)
+        and not sampling.logit_bias
+        and sampling.mirostat is None
+        and sampling.adaptive is None
+        and Stage.TEMPERATURE in sampling.stages
+    )
+    return sampling.temperature if alone else 0.0
+
+
+def _leading_top_k(sampling: Sampling) -> int:
+    """k where top-k is the first filter that does anything and keeps few; else 0."""
+    changes_logits = (
+        sampling.logit_bias
+        or sampling.has_penalties
+        or (sampling.dry is not None and sampling.dry.multiplier > 0)
+        or sampling.top_n_sigma >= 0
+        or sampling.mirostat is not None
+    )
+    if changes_logits or not 0 < max(sampling.top_k, sampling.min_keep) <= _MAX_SHORTLISTED:
+        return 0
+    first = next((stage for stage in sampling.stages if stage in _TRUNCATING), None)
+    return max(sampling.top_k, sampling.min_keep) if first is Stage.TOP_K else 0
+
+
+def _shortlist(logits: Logits, k: int) -> npt.NDArray[np.integer[Any]] | None:
+    """Tokens among which the k best certainly are: those over a threshold guessed from a sample.
+
+    Comparing 152 k logits takes 40 us, handing all of them to a native filter 370. None where the
+    guess was too high (about once in some thousand rows): then all tokens are looked at.
+    """
+    sample = logits[:: max(len(logits) // _SAMPLED, 1)]
+    rank = max(8 * k * len(sample) // len(logits), 4) + 1
+    threshold = np.partition(sample, len(sample) - rank)[len(sample) - rank]
+    found = np.flatnonzero(logits >= threshold)
+    return found if len(found) >= k else None
 
 
 def _allowed(sampling: Sampling, ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32] | None:

@@ -90,6 +90,16 @@ class SandboxPool:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(child.close() for child in (*self._idle, *self._busy)))
 
+    @property
+    def num_busy(self) -> int:
+        """How many children run a job."""
+        return len(self._busy)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many jobs wait for a child."""
+        return len(self._waiting)
+
     async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
         """Run a job in a child and return its result.
 

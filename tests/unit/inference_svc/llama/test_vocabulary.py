@@ -88,7 +88,9 @@ def test_pieces_are_bytes_that_add_up_to_the_text(demo: Vocabulary) -> None:
     pieces = [demo.piece(token) for token in tokens]
 
     assert b"".join(pieces).decode() == "日本 🙂"
-    assert any(piece.decode("utf-8", "ignore") != piece.decode("utf-8", "replace") for piece in pieces)
+    assert any(
+        piece.decode("utf-8", "ignore") != piece.decode("utf-8", "replace") for piece in pieces
+    )
 
 
 def test_a_lone_surrogate_never_reaches_llama_cpp(demo: Vocabulary) -> None:

@@ -48,7 +48,12 @@ def test_the_class_follows_from_the_metadata(
 
 @pytest.mark.parametrize(
     ("architecture", "expected"),
-    [("bert", "encoder"), ("nomic-bert", "encoder"), ("t5", "encoder_decoder"), ("qwen3", "decoder")],
+    [
+        ("bert", "encoder"),
+        ("nomic-bert", "encoder"),
+        ("t5", "encoder_decoder"),
+        ("qwen3", "decoder"),
+    ],
 )
 def test_the_class_follows_from_the_architecture(
     tmp_path: Path, architecture: str, expected: str
@@ -90,7 +95,7 @@ def test_a_model_without_an_essential_value_is_refused(tmp_path: Path, key: str)
     """What llama.cpp would need later is missed now, by name where there is one."""
     path = write_model(tmp_path / "m.gguf", **{key: None})
 
-    with pytest.raises(ModelFileInvalid, match="missing|no vocabulary"):
+    with pytest.raises(ModelFileInvalid, match=r"missing|no vocabulary"):
         describe_model(path, "m")
 
 

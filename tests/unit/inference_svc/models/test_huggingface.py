@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -49,8 +49,8 @@ class FakeHub:
         return self.answer
 
 
-def response(status: int) -> httpx.Response:
-    return httpx.Response(status, request=httpx.Request("GET", "https://hub.test/x"))
+def response(status: int) -> httpx2.Response:
+    return httpx2.Response(status, request=httpx2.Request("GET", "https://hub.test/x"))
 
 
 def test_a_file_is_asked_for_with_folder_and_token(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ def machine(folder: Path, available: int, groups: str = "") -> tuple[Path, Path]
     proc, cgroups = folder / "proc", folder / "cgroup"
     (proc / "self").mkdir(parents=True)
     cgroups.mkdir()
-    (proc / "meminfo").write_text(
-        f"MemTotal: 99999999 kB\nMemAvailable:  {available // 1024} kB\n"
-    )
+    (proc / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable:  {available // 1024} kB\n")
     (proc / "self" / "cgroup").write_text(groups)
     return proc, cgroups
 

@@ -67,7 +67,9 @@ def test_what_was_asked_for_is_given() -> None:
 
 def test_a_context_beyond_the_trained_one_is_given_with_a_warning() -> None:
     """Some models stretch; the log says that it was asked for."""
-    (limits,) = plan_limits([a_model(trained_context_tokens=512)], 64 * GIB, RequestedLimits(1, 1024))
+    (limits,) = plan_limits(
+        [a_model(trained_context_tokens=512)], 64 * GIB, RequestedLimits(1, 1024)
+    )
 
     assert limits.context_tokens == 1024
     assert "trained for 512 tokens only" in limits.reason

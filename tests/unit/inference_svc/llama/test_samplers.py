@@ -1,0 +1,75 @@
+"""Sampler chains on rows of a large vocabulary, without a model."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from inference_svc.engine.sampling import Sampling
+from inference_svc.llama.samplers import Candidates, SamplerChain
+from tests.support.sequences import a_request
+
+SIZE = 50_000
+NO_ENDS = np.empty(0, np.int32)
+
+
+def a_chain(sampling: Sampling, size: int = SIZE, seed: int = 1) -> SamplerChain:
+    """A chain over a vocabulary of numbers; only DRY would need a real one."""
+    request = a_request(sampling=sampling, seed=seed)
+    return SamplerChain(request, None, size, 2048, NO_ENDS, lambda token: b"%d" % token)
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+@pytest.mark.parametrize("top_k", [1, 5, 40, 200])
+def test_a_short_list_changes_no_choice(
+    monkeypatch: pytest.MonkeyPatch, spread: float, top_k: int
+) -> None:
+    """Looking at the likely candidates only gives the token that looking at all gives."""
+    rng = np.random.default_rng(7)
+    scratch = Candidates(SIZE)
+    quick = a_chain(Sampling(top_k=top_k))
+    monkeypatch.setattr("inference_svc.llama.samplers._LARGE", SIZE + 1)
+    thorough = a_chain(Sampling(top_k=top_k))
+    for draw in range(60):
+        row = rng.normal(0, spread, SIZE).astype(np.float32)
+
+        assert quick.choose(row, draw, scratch) == thorough.choose(row, draw, scratch)
+    quick.close()
+    thorough.close()
+
+
+def test_a_row_that_defeats_the_guess_is_looked_at_whole() -> None:
+    """A single peak above equal logits still leaves k candidates."""
+    row = np.zeros(SIZE, np.float32)
+    row[-1] = 50.0
+    chain = a_chain(Sampling(top_k=40))
+
+    assert chain.choose(row, 0, Candidates(SIZE)) == SIZE - 1
+    chain.close()
+
+
+def test_draws_from_all_tokens_follow_the_probabilities() -> None:
+    """Chi-squared over 6,000 draws from eight tokens spread over the vocabulary."""
+    places = np.linspace(0, SIZE - 1, 8).astype(int)
+    weights = np.array([8, 7, 6, 5, 4, 3, 2, 1], np.float64)
+    row = np.full(SIZE, -np.inf, np.float32)
+    row[places] = np.log(weights)
+    chain = a_chain(Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+    counts = Counter(chain.choose(row, draw, Candidates(1)) for draw in range(6000))
+    chain.close()
+    expected = weights / weights.sum() * 6000
+    seen = np.array([counts[int(place)] for place in places])
+
+    assert sum(counts.values()) == seen.sum()
+    assert float(((seen - expected) ** 2 / expected).sum()) < 24.3  # p = 0.001 at 7 degrees
+
+
+def test_temperature_shapes_draws_from_all_tokens() -> None:
+    """A low temperature all but always takes the best."""
+    row = np.zeros(SIZE, np.float32)
+    row[123] = 2.0
+    chain = a_chain(Sampling(temperature=0.1, top_k=0, top_p=1.0, min_p=0.0))
+    taken = [chain.choose(row, draw, Candidates(1)) for draw in range(100)]
+    chain.close()
+
+    assert taken.count(123) > 95
