@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
+from prometheus_client import CollectorRegistry
+
 from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
@@ -48,6 +48,7 @@ from svc_kit.telemetry import EngineMetrics, ProcessMetrics
 log = logging.getLogger(__name__)
 
 _DIGEST_BLOCK = 1 << 20
+_LAST_GRACE_S = 1.0  # for last messages to reach their readers
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         def on_state(state: EngineState) -> None:
             observer.on_state(state)
             if server is not None:
-                server.set_serving(state is EngineState.SERVING)
+                server.set_serving(state is EngineState.SERVING and catalog.is_open)
 
         worker = EngineWorker(
             _boot(files, limits, settings),
@@ -113,17 +114,30 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
 async def serve(settings: InferenceSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises `StartupError`."""
     stopping = stop_on_signals()
-    async with build(settings) as inference:
-        await stopping.wait()
-        log.info("draining")
-        inference.worker.drain()
-        grace_s = settings.server.drain_grace_s
-        try:
-            async with asyncio.timeout(grace_s):
-                await inference.worker.wait_idle()
-        except TimeoutError:
-            log.warning("some requests did not end within %g s", grace_s)
-        await inference.server.drain(1.0)
+    async with AsyncExitStack() as stack:
+        starting = asyncio.create_task(stack.enter_async_context(build(settings)))
+        told = asyncio.create_task(stopping.wait())
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            # Loading a large model takes minutes; nobody should have to wait for it to stop.
+            starting.cancel()
+            await asyncio.wait((starting,))
+            return
+        inference = starting.result()
+        await told
+        await _drain(inference, settings.server.drain_grace_s)
+
+
+async def _drain(inference: Inference, grace_s: float) -> None:
+    log.info("draining")
+    inference.server.set_serving(False)
+    inference.worker.drain()
+    try:
+        async with asyncio.timeout(grace_s):
+            await inference.worker.wait_idle()
+    except TimeoutError:
+        log.warning("some requests did not end within %g s", grace_s)
+    await inference.server.drain(_LAST_GRACE_S)
 
 
 def _plan(files: Sequence[ModelFile], settings: InferenceSettings) -> list[ResolvedLimits]:

@@ -56,7 +56,8 @@ class ServedModel:
 
 
 class Catalog:
-    """All served models, in the order in which they were configured; empty until they are loaded."""
+    """All served models, in the order in which they were configured; empty until they are
+    loaded."""
 
     def __init__(self) -> None:
         self._models: dict[str, ServedModel] = {}
@@ -65,8 +66,14 @@ class Catalog:
         """Open for requests."""
         self._models = {model.name: model for model in models}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the models are there."""
+        return bool(self._models)
+
     def get(self, name: str) -> ServedModel:
-        """The model of this name; the first for an empty one. Raises `ModelNotFound` or `ModelLoading`."""
+        """The model of this name; the first for an empty one. Raises `ModelNotFound` or
+        `ModelLoading`."""
         if not self._models:
             raise ModelLoading(model=name, retry_after=LOADING_RETRY_S)
         if not name:

@@ -71,7 +71,7 @@ class InferenceSettings(ServiceSettings):
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
     data_dir: Path = Field(default_factory=default_data_dir)
     """Where downloaded models are kept."""
-    keys: list[KeySettings] = []
+    keys: list[KeySettings] = Field(default_factory=list)
     """API keys that are accepted."""
     service_token_file: Path | None = None
     """The installation's own credential, which the gateway presents."""

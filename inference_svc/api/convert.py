@@ -14,6 +14,7 @@ from typing import Any
 
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
+
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
 from svc_kit.auth import Principal
@@ -218,7 +219,7 @@ def _check_prompt(prompt: Prompt, target: Target) -> None:
 
 
 def _check_tokens(field: str, tokens: Sequence[int], vocabulary_size: int) -> None:
-    if tokens and not (0 <= min(tokens) and max(tokens) < vocabulary_size):
+    if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary_size):
         bad = next(token for token in tokens if not 0 <= token < vocabulary_size)
         raise TokenOutOfVocabulary(field=field, token=bad, vocabulary_size=vocabulary_size)
 

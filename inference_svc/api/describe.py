@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import cast
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import load_pb2 as load_pb
 from corral.inference.v1 import model_pb2 as model_pb
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import ServedModel

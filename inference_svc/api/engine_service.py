@@ -8,9 +8,9 @@ from importlib.metadata import version
 from typing import NoReturn
 
 import grpc
-
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import engine_service_pb2_grpc as rpc
+
 from inference_svc.api import describe
 from inference_svc.api.paging import page
 from inference_svc.api.streams import seconds

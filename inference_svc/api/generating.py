@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
+
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.api.messages import to_conversation
 from inference_svc.api.streams import Admitted, ChatTurn, TextTurn

@@ -5,10 +5,10 @@ from itertools import count
 from typing import Any, TypeVar
 
 import grpc
-
 from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
+
 from inference_svc.api import describe
 from inference_svc.api.generating import Caller, Generating
 from inference_svc.api.paging import page

@@ -2,6 +2,7 @@
 
 from corral.inference.v1 import chat_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
+
 from inference_svc.chat.conversation import (
     Conversation,
     MediaPart,

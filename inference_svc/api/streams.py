@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from google.protobuf.duration_pb2 import Duration
-
 from corral.inference.v1 import chat_pb2 as chat_pb
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
+from google.protobuf.duration_pb2 import Duration
+
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events

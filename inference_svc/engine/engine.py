@@ -66,8 +66,15 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return any(not sequence.paused for sequence in self._sequences.values())
+        """Whether a step would compute or start something now."""
+        if any(not sequence.paused for sequence in self._running.values()):
+            return True
+        return self._table.has_idle and self._queue.next() is not None
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether anything waits or runs, be it paused: deadlines may still pass."""
+        return bool(self._sequences)
 
     @property
     def has_news(self) -> bool:

@@ -98,6 +98,11 @@ class Sampling:
         )
 
     @property
+    def has_dry(self) -> bool:
+        """Whether repetitions seen before change the logits."""
+        return self.dry is not None and self.dry.multiplier > 0
+
+    @property
     def has_hidden_state(self) -> bool:
         """Whether earlier probabilities steer the next draw, which output tokens alone cannot
         rebuild."""

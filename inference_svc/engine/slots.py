@@ -67,6 +67,11 @@ class SlotTable:
             slot.key = b""
 
     @property
+    def has_idle(self) -> bool:
+        """Whether a sequence could start."""
+        return any(slot.is_idle for slot in self.slots)
+
+    @property
     def num_used_cells(self) -> int:
         """Tokens held in all slots."""
         return sum(len(slot.tokens) for slot in self.slots)

@@ -127,21 +127,15 @@ class SamplerChain:
             yield self._own(llama_cpp.llama_sampler_init_temp(sampling.temperature))
             return
         for stage in sampling.stages:
-            if stage is Stage.XTC:
-                if sampling.xtc_probability > 0:
-                    yield None
-            elif stage is Stage.PENALTIES:
-                if sampling.has_penalties:
-                    yield self._own_learning(
-                        _penalties(sampling, vocabulary_size, self._context_tokens)
-                    )
-            elif stage is Stage.DRY:
-                if sampling.dry is not None and sampling.dry.multiplier > 0:
-                    yield self._own_learning(_dry(sampling.dry, vocab, self._context_tokens))
-            else:
-                sampler = _filter(stage, sampling)
-                if sampler is not None:
-                    yield self._own(sampler)
+            if stage is Stage.XTC and sampling.xtc_probability > 0:
+                yield None
+            elif stage is Stage.PENALTIES and sampling.has_penalties:
+                penalties = _penalties(sampling, vocabulary_size, self._context_tokens)
+                yield self._own_learning(penalties)
+            elif stage is Stage.DRY and sampling.has_dry:
+                yield self._own_learning(_dry(sampling, vocab, self._context_tokens))
+            elif (sampler := _filter(stage, sampling)) is not None:
+                yield self._own(sampler)
 
     def _own(self, sampler: Any) -> Any:
         self._native.append(sampler)
@@ -333,7 +327,7 @@ def _is_plain_greedy(sampling: Sampling) -> bool:
         and Stage.TEMPERATURE in sampling.stages
         and sampling.xtc_probability == 0
         and not sampling.has_penalties
-        and (sampling.dry is None or sampling.dry.multiplier == 0)
+        and not sampling.has_dry
         and not sampling.logit_bias
         and sampling.mirostat is None
         and sampling.adaptive is None
@@ -341,7 +335,8 @@ def _is_plain_greedy(sampling: Sampling) -> bool:
 
 
 def _lone_temperature(sampling: Sampling) -> float:
-    """The temperature where it is the only thing that shapes the draw (OpenAI's defaults); else 0."""
+    """The temperature where it is the only thing that shapes the draw (OpenAI's defaults); else
+    0."""
     alone = (
         sampling.top_k == 0
         and sampling.top_p == 1
@@ -351,7 +346,7 @@ def _lone_temperature(sampling: Sampling) -> float:
         and sampling.dynatemp_range == 0
         and sampling.xtc_probability == 0
         and not sampling.has_penalties
-        and (sampling.dry is None or sampling.dry.multiplier == 0)
+        and not sampling.has_dry
         and not sampling.logit_bias
         and sampling.mirostat is None
         and sampling.adaptive is None
@@ -365,7 +360,7 @@ def _leading_top_k(sampling: Sampling) -> int:
     changes_logits = (
         sampling.logit_bias
         or sampling.has_penalties
-        or (sampling.dry is not None and sampling.dry.multiplier > 0)
+        or sampling.has_dry
         or sampling.top_n_sigma >= 0
         or sampling.mirostat is not None
     )
@@ -411,7 +406,8 @@ def _penalties(sampling: Sampling, vocabulary_size: int, context_tokens: int) ->
     )
 
 
-def _dry(dry: Dry, vocab: Any, context_tokens: int) -> Any:
+def _dry(sampling: Sampling, vocab: Any, context_tokens: int) -> Any:
+    dry = sampling.dry or Dry()
     breakers = [text.encode() for text in dry.sequence_breakers]
     return llama_cpp.llama_sampler_init_dry(
         vocab,

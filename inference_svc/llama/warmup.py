@@ -13,9 +13,9 @@ from typing import NamedTuple
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama.backend import LlamaBackend
 
-# A last core is worth taking from the frontends only for a clearly faster step, and only where steps
-# are long: in a short one the frontends' own work weighs as much, and compute threads that wait for a
-# core at every barrier slow both down.
+# A last core is worth taking from the frontends only for a clearly faster step, and only where
+# steps are long: in a short one the frontends' own work weighs as much, and compute threads that
+# wait for a core at every barrier slow both down.
 WORTHWHILE_SPEEDUP = 1.25
 LONG_STEP_S = 0.02
 _REPETITIONS = 3

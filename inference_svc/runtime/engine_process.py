@@ -30,6 +30,7 @@ from svc_kit.telemetry import configure_logging
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
+_WATCH_S = 0.05
 
 
 class _Arrived(NamedTuple):
@@ -60,15 +61,18 @@ class StepLoop:
             self._drain()
             self._step += 1
             for engine in self._engines.values():
-                if engine.has_work or engine.has_news:
+                if engine.has_sequences or engine.has_news:
                     events = engine.step()
                     if events:
                         self._outbox.put(events)
 
     def _drain(self) -> None:
-        idle = not any(engine.has_work for engine in self._engines.values())
+        engines = self._engines.values()
+        idle = not any(engine.has_work for engine in engines)
+        # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
+        watching = any(engine.has_sequences for engine in engines)
         try:
-            arrived = self._inbox.get(block=idle)
+            arrived = self._inbox.get(block=idle, timeout=_WATCH_S if watching else None)
             while True:
                 self._apply(arrived)
                 arrived = self._inbox.get_nowait()

@@ -85,10 +85,10 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
                 since = step - plan["at"] - plan["pause_after"]
                 bench.engine.pause(i, paused=0 <= since < 4)
         bench.step()
-        if step > 25 and not bench.engine.has_work:
+        if step > 25 and not bench.engine.has_sequences:
             break
 
-    assert not bench.engine.has_work
+    assert not bench.engine.has_sequences
     assert bench.failures() == {}
     for i, plan in enumerate(plans):
         resumed = _expected(plan["prompt"], min(plan["resume"], plan["max_tokens"]), 20)

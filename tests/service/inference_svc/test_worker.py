@@ -3,14 +3,14 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,21 +51,40 @@ def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2) -> Boot:
     return Boot((model,), cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
 
 
+class Heard(list[Event]):
+    """Every event of a worker, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = asyncio.Event()
+
+    def hear(self, event: Event) -> None:
+        """Take an event."""
+        self.append(event)
+        self._news.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for a condition that events bring about."""
+        while not holds():
+            await self._news.wait()
+            self._news.clear()
+
+
 @asynccontextmanager
 async def a_worker(
     boot: Boot | None = None,
     *,
     queue: QueueLimits | None = None,
     reader: ReaderLimits | None = None,
-) -> AsyncIterator[tuple[EngineWorker, list[Event], asyncio.Queue[EngineState]]]:
+) -> AsyncIterator[tuple[EngineWorker, Heard, asyncio.Queue[EngineState]]]:
     """A started worker, every event it heard, and its state changes."""
-    events: list[Event] = []
+    events = Heard()
     states: asyncio.Queue[EngineState] = asyncio.Queue()
     worker = EngineWorker(
         boot or a_boot(),
         queue or QueueLimits(4, 10_000),
         reader or ReaderLimits(1000, 60.0),
-        on_event=events.append,
+        on_event=events.hear,
         on_state=states.put_nowait,
     )
     await worker.start()
@@ -133,7 +152,8 @@ async def test_a_stream_comes_out_of_the_engine_process() -> None:
 
 
 async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
-    """UNAVAILABLE with advice when to retry; the next request is served as soon as it has loaded."""
+    """UNAVAILABLE with advice when to retry; the next request is served as soon as it has
+    loaded."""
     async with a_worker() as (worker, _, states):
         stream = _ask(worker, _endless())
         await _first_delta(stream)
@@ -174,21 +194,21 @@ async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:
             """
         )
     )
-    frontend = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
+    frontend = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )
     assert frontend.stdout is not None
-    pid = int(await asyncio.to_thread(frontend.stdout.readline))
+    pid = int(await frontend.stdout.readline())
     watch = os.pidfd_open(pid)
     frontend.kill()
-    frontend.wait()
-    frontend.stdout.close()
+    await frontend.wait()
 
-    gone = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().add_reader(watch, lambda: gone.done() or gone.set_result(None))
-    await asyncio.wait_for(gone, 5)
+    gone = asyncio.Event()
+    asyncio.get_running_loop().add_reader(watch, gone.set)
+    await asyncio.wait_for(gone.wait(), 5)
     asyncio.get_running_loop().remove_reader(watch)
     os.close(watch)
 
@@ -212,7 +232,7 @@ async def test_two_streams_share_steps() -> None:
         await asyncio.gather(_text(_ask(worker, _endless())), _text(_ask(worker, _endless())))
 
         order = [event.sequence_id for event in events if isinstance(event, Delta)]
-        switches = sum(a != b for a, b in zip(order, order[1:], strict=False))
+        switches = sum(a != b for a, b in pairwise(order))
         assert switches > 300
 
 
@@ -262,10 +282,9 @@ async def test_a_reader_that_stops_is_paused_and_then_dropped() -> None:
 async def test_a_paused_stream_goes_on_when_its_reader_does() -> None:
     """Nothing is lost by the pause."""
     request = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
-    async with a_worker(reader=ReaderLimits(10, 60.0)) as (worker, _, _):
+    async with a_worker(reader=ReaderLimits(10, 60.0)) as (worker, events, _):
         stream = _ask(worker, request)
-        while not stream.is_paused:
-            await asyncio.sleep(0)
+        await events.until(lambda: stream.is_paused)
         paused = await _text(stream)
         steady = await _text(_ask(worker, request))
 

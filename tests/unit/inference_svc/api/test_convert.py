@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
-
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import sampling_pb2 as sampling_pb
+from google.protobuf.duration_pb2 import Duration
+
 from inference_svc.api.convert import Prompt, Target, from_sampling, to_requests, to_sampling
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Mirostat, Sampling, Stage
@@ -50,8 +50,14 @@ def test_unset_fields_take_the_models_defaults() -> None:
 
 def test_sampling_survives_the_wire() -> None:
     """A model's defaults, sent and read back, are the same."""
-    exact = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "xtc_threshold": 0.125}
-    sampling = Sampling(**exact, stages=(Stage.TOP_K, Stage.TEMPERATURE))
+    # Numbers that a 32-bit float holds exactly.
+    sampling = Sampling(
+        temperature=0.5,
+        top_p=0.75,
+        min_p=0.25,
+        xtc_threshold=0.125,
+        stages=(Stage.TOP_K, Stage.TEMPERATURE),
+    )
 
     assert to_sampling(from_sampling(sampling), Sampling()) == sampling
 
@@ -168,9 +174,7 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         "seed",
     ),
     "resume of an unknown choice": (
-        _options(
-            sampling=sampling_pb.SamplingParams(seed=1), resume=[pb.ResumedChoice(index=1)]
-        ),
+        _options(sampling=sampling_pb.SamplingParams(seed=1), resume=[pb.ResumedChoice(index=1)]),
         OutOfRange,
         "resume.index",
     ),

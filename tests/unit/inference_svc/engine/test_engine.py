@@ -264,6 +264,20 @@ def test_a_paused_sequence_waits_while_others_go_on() -> None:
     assert (before, len(bench.tokens(0)), len(bench.tokens(1))) == (1, 5, 5)
 
 
+def test_waiting_behind_a_paused_sequence_is_no_work_but_keeps_deadlines() -> None:
+    """The loop may sleep, and wakes to end what waited too long."""
+    bench = Bench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
+    bench.submit(a_request(0, max_tokens=50), a_request(1, deadline=5.0))
+    bench.step()
+    bench.engine.pause(0, paused=True)
+
+    assert not bench.engine.has_work
+    assert bench.engine.has_sequences
+    bench.clock.now = 6.0
+    bench.step()
+    assert bench.failures()[1].error == DeadlineExpired(phase="queued")
+
+
 def test_higher_classes_start_first_and_order_holds_inside_a_class() -> None:
     """One slot, three waiting: the interactive one, then the others as they came."""
     bench = Bench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
