@@ -88,9 +88,9 @@ def to_requests(
     prompt: Prompt,
     target: Target,
     principal: Principal,
-    time_remaining_s: float | None,
+    deadline: float | None,
 ) -> list[SequenceRequest]:
-    """One `SequenceRequest` a choice (ids are given at admission). Raises the `DomainError` of the
+    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time. Raises the `DomainError` of the
     first bad field."""
     _refuse_what_is_not_there_yet(options)
     _check_label(options.label)
@@ -111,7 +111,7 @@ def to_requests(
         cache_key=_cache_key(options.cache, principal),
         resumed=array("i"),
         priority=_priority(options.scheduling, principal),
-        deadline=now + time_remaining_s if time_remaining_s is not None else None,
+        deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=options.cache.reuse if options.cache.HasField("reuse") else True,
         top_logprobs=_top_logprobs(options.output),

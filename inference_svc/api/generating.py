@@ -26,11 +26,11 @@ from svc_kit.errors import MissingField
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, under which id, and for how many seconds at most."""
+    """Who asks, under which id, and until when (on the monotonic clock)."""
 
     principal: Principal
     request_id: str
-    time_remaining_s: float | None
+    deadline: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Generating:
             Prompt(tokens, "prompt"),
             _target(model),
             caller.principal,
-            caller.time_remaining_s,
+            caller.deadline,
         )
         admitted = self._admit(requests, options, model, caller)
         turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
@@ -91,7 +91,7 @@ class Generating:
             Prompt(tokens, "messages"),
             _target(model),
             caller.principal,
-            caller.time_remaining_s,
+            caller.deadline,
         )
         visible = model.visible_tokens(prompt.turn_format.marker_texts)
         requests = [replace(item, visible_tokens=visible) for item in requests]

@@ -17,7 +17,7 @@ from inference_svc.catalog import Catalog
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.auth import current_principal
 from svc_kit.errors import FeatureUnsupported, MissingField
-from svc_kit.interceptors import current_request_id
+from svc_kit.interceptors import current_deadline, current_request_id
 
 Context = grpc.aio.ServicerContext[object, object]
 ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
@@ -35,7 +35,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream a raw continuation."""
-        admitted, turns = await self._generating.generate(request, _caller(context))
+        admitted, turns = await self._generating.generate(request, _caller())
         numbers = count()
         async for event in stream_events(admitted, turns):
             yield _response(pb.GenerateResponse, next(numbers), event)
@@ -44,7 +44,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ChatRequest, context: Context
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
-        admitted, turns = await self._generating.chat(request, _caller(context))
+        admitted, turns = await self._generating.chat(request, _caller())
         numbers = count()
         async for event in stream_events(admitted, turns):
             yield _response(pb.ChatResponse, next(numbers), event)
@@ -123,8 +123,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return self._worker.state in (EngineState.SERVING, EngineState.DRAINING)
 
 
-def _caller(context: Context) -> Caller:
-    return Caller(current_principal(), current_request_id(), context.time_remaining())
+def _caller() -> Caller:
+    return Caller(current_principal(), current_request_id(), current_deadline())
 
 
 # The name of each event's field in the `oneof` of both responses.

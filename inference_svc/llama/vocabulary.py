@@ -24,7 +24,7 @@ from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 # llama.cpp takes the length of a text as a 32-bit number.
 _MAX_TEXT_BYTES = 2**31 - 1
-_PIECE_BYTES = 64
+_PIECE_BYTES = 8  # enough for most tokens; others are asked for again
 _METADATA_BYTES = 256
 
 

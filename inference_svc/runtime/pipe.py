@@ -17,6 +17,8 @@ from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
 from inference_svc.runtime.messages import Boot, BootFailed, Ready
 
+_ENGINE = "inference_svc.runtime.engine_process"
+
 FromEngine = Ready | BootFailed | list[Event]
 
 
@@ -39,7 +41,7 @@ class EngineProcess:
         self._on_death = on_death
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "inference_svc.runtime.engine_process", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", _ENGINE, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

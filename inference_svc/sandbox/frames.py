@@ -3,10 +3,51 @@
 Only JSON: a child may have been taken over by what it was given, so nothing it sends is unpickled.
 """
 
+import json
 import socket
 import struct
+from collections.abc import Mapping
+from typing import Any
+
+from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
 
 HEADER = struct.Struct("!I")
+_MAX_PROBLEM_CHARACTERS = 500
+
+
+def write_request(job: Job, payload: Mapping[str, Any]) -> bytes:
+    """Encode a job for a child."""
+    request = {
+        "module": job.module,
+        "function": job.function,
+        "deadline_s": job.deadline_s,
+        "memory_bytes": job.memory_bytes,
+        "output_bytes": job.output_bytes,
+        "payload": payload,
+    }
+    return json.dumps(request).encode()
+
+
+def write_failure(kind: FailureKind, problem: str) -> bytes:
+    """Encode the failure of a job, for the parent."""
+    text = problem[:_MAX_PROBLEM_CHARACTERS].encode("utf-8", "replace").decode()
+    return json.dumps({"failed": kind, "problem": text}).encode()
+
+
+def read_reply(body: bytes) -> Any:
+    """Return the result inside a child's reply.
+
+    Raises:
+        JobFailed: the reply is a failure, or nonsense.
+    """
+    try:
+        reply = json.loads(body)
+        if "result" in reply:
+            return reply["result"]
+        failed = JobFailed(FailureKind(reply["failed"]), str(reply["problem"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        failed = JobFailed(FailureKind.CRASHED, "the child process answered nonsense")
+    raise failed
 
 
 def receive(connection: socket.socket) -> bytes | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from inference_svc.sandbox.frames import HEADER
+from inference_svc.sandbox.frames import HEADER, read_reply, write_request
 from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
@@ -92,7 +91,7 @@ class SandboxProcess:
         try:
             async with asyncio.timeout(job.deadline_s):
                 await self._send(job, payload)
-                return _result(await self._receive(job.output_bytes))
+                return read_reply(await self._receive(job.output_bytes))
         except TimeoutError:
             self.kill()
             raise JobFailed(
@@ -121,16 +120,7 @@ class SandboxProcess:
         await asyncio.to_thread(self._child.wait)
 
     async def _send(self, job: Job, payload: Mapping[str, Any]) -> None:
-        body = json.dumps(
-            {
-                "module": job.module,
-                "function": job.function,
-                "deadline_s": job.deadline_s,
-                "memory_bytes": job.memory_bytes,
-                "output_bytes": job.output_bytes,
-                "payload": payload,
-            }
-        ).encode()
+        body = write_request(job, payload)
         with _child_may_end():
             self._writer.write(HEADER.pack(len(body)))
             self._writer.write(body)
@@ -164,17 +154,6 @@ def _child_may_end() -> Iterator[None]:
         yield
     except (EOFError, ConnectionError):
         raise JobFailed(FailureKind.CRASHED, "the child process ended") from None
-
-
-def _result(body: bytes) -> Any:
-    try:
-        reply = json.loads(body)
-        if "result" in reply:
-            return reply["result"]
-        failed = JobFailed(FailureKind(reply["failed"]), str(reply["problem"]))
-    except (ValueError, LookupError, TypeError, RecursionError):
-        failed = JobFailed(FailureKind.CRASHED, "the child process answered nonsense")
-    raise failed
 
 
 def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:

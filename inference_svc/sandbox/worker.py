@@ -11,16 +11,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 from inference_svc.sandbox import frames
-from inference_svc.sandbox.jobs import FailureKind, JobRefused
+from inference_svc.sandbox.answering import answer
 
 _ALARM_SLACK_S = 1.0
 _CPU_SLACK_S = 2
 _FALLBACK_BASE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
-_MAX_PROBLEM_CHARACTERS = 500
 
 
 def main(arguments: list[str]) -> None:
@@ -32,7 +30,9 @@ def main(arguments: list[str]) -> None:
         _limit_process()
         frames.send(connection, b"{}")
         while (body := frames.receive(connection)) is not None:
-            frames.send(connection, _answer(json.loads(body)))
+            request = json.loads(body)
+            _limit_job(request["deadline_s"], request["memory_bytes"])
+            frames.send(connection, answer(request))
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -45,30 +45,6 @@ def _limit_process() -> None:
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(limit, (value, value))
-
-
-def _answer(request: dict[str, Any]) -> bytes:
-    """Run one job and return the reply's JSON: {"result": …} or {"failed": kind, "problem": …}."""
-    try:
-        _limit_job(request["deadline_s"], request["memory_bytes"])
-        run = getattr(importlib.import_module(request["module"]), request["function"])
-        reply = json.dumps({"result": run(request["payload"])}).encode()
-    except JobRefused as refused:
-        return _failure(FailureKind.REFUSED, str(refused))
-    except MemoryError:
-        return _failure(FailureKind.MEMORY, "it needs too much memory")
-    except RecursionError:
-        return _failure(FailureKind.REFUSED, "it is nested too deeply")
-    except Exception as problem:
-        return _failure(FailureKind.CRASHED, f"it failed ({type(problem).__name__})")
-    if len(reply) > request["output_bytes"]:
-        return _failure(FailureKind.OUTPUT, "its result is too long")
-    return reply
-
-
-def _failure(kind: FailureKind, problem: str) -> bytes:
-    text = problem[:_MAX_PROBLEM_CHARACTERS].encode("utf-8", "replace").decode()
-    return json.dumps({"failed": kind, "problem": text}).encode()
 
 
 def _limit_job(deadline_s: float, memory_bytes: int) -> None:
