@@ -1,0 +1,1 @@
+"""What every service of Corral needs and none of them owns: errors, identity, servers, settings."""

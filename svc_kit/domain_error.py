@@ -47,7 +47,12 @@ class DomainError(Exception):
             if not str(annotation).startswith("typing.ClassVar")
         }
         cls._keys = {**cls._keys, **own}
-        cls._defaults = {**cls._defaults, **{k: vars(cls).get(k, _REQUIRED) for k in own}}
+        defaults = {key: vars(cls).get(key, _REQUIRED) for key in own}
+        cls._defaults = {**cls._defaults, **defaults}
+        for key, default in defaults.items():
+            if default is not _REQUIRED:
+                # Left on the class it would stand before the property `field`.
+                delattr(cls, key)
 
     def __init__(self, **values: Any) -> None:
         unknown = values.keys() - self._keys.keys()

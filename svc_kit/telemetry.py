@@ -47,6 +47,9 @@ def configure_logging(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    for chatty in ("asyncio", "grpc"):
+        # At DEBUG they write several lines for each call.
+        logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
 
 
 def _context() -> dict[str, str]:
@@ -165,6 +168,12 @@ class HttpMetrics:
         self.in_flight = Gauge(
             "corral_http_server_in_flight", "Requests running now.", registry=registry
         )
+        self.sent_bytes = Counter(
+            "corral_http_server_sent_bytes",
+            "Bytes of answers without their heads, by route.",
+            ["route"],
+            registry=registry,
+        )
 
 
 class EngineMetrics:
@@ -181,18 +190,11 @@ class EngineMetrics:
                 f"corral_{name}_seconds", text, ["model"], buckets=buckets, registry=registry
             )
 
-        def gauge(name: str, text: str, alias: str) -> tuple[Gauge, ...]:
-            names = [f"corral_{name}", *([f"vllm:{alias}"] if vllm_names else [])]
-            labels = {"corral": ["model"], "vllm:": ["model_name"]}
-            return tuple(
-                Gauge(
-                    n,
-                    text,
-                    labels["vllm:" if n.startswith("vllm:") else "corral"],
-                    registry=registry,
-                )
-                for n in names
-            )
+        def gauge(name: str, text: str, alias: str) -> list[Gauge]:
+            own = Gauge(f"corral_{name}", text, ["model"], registry=registry)
+            if not vllm_names:
+                return [own]
+            return [own, Gauge(f"vllm:{alias}", text, ["model_name"], registry=registry)]
 
         self._waiting = gauge(
             "num_requests_waiting", "Sequences in the admission queue.", "num_requests_waiting"

@@ -1,0 +1,185 @@
+"""What each source of settings says, and who is told when it is wrong.
+
+One problem is reported under the name that its writer knows: a place in a file, an environment
+variable or a flag. All problems are gathered, so that one start shows them all.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+TOML_TABLES: Final = ("inference", "control", "gateway")
+"""The tables a configuration file may have: one for each service."""
+
+
+@dataclass
+class Source:
+    """What one source says: nested values, and for each path the name its writer knows."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    names: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+
+def read_toml(table_name: str, path: Path | None, problems: list[str]) -> Source:
+    """The service's table of a configuration file; what is wrong with the file joins `problems`."""
+    source = Source()
+    if path is None:
+        return source
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        problems.append(f"{path}: {reason}")
+        return source
+    problems += [f"{path}: unknown table [{name}]" for name in document.keys() - {*TOML_TABLES}]
+    table = document.get(table_name, {})
+    if not isinstance(table, dict):
+        problems.append(f"{path}: [{table_name}] must be a table")
+        return source
+    merge(source.values, table)
+    _name_paths(source, table, (), f"{path}: [{table_name}] ")
+    return source
+
+
+def read_environment(
+    cls: type[BaseModel], prefix: str, environment: Mapping[str, str], problems: list[str]
+) -> Source:
+    """The variables with the prefix; `__` stands between a group and its setting.
+
+    An empty variable counts as absent: that is how a compose file passes one on.
+    """
+    source = Source()
+    # Sorted, so that GROUP__SETTING is laid over GROUP whatever the order of the environment.
+    for name, text in sorted(environment.items()):
+        if not (name.startswith(prefix) and text):
+            continue
+        path = tuple(name.removeprefix(prefix).lower().split("__"))
+        annotation = _annotation_at(cls, path)
+        if annotation is None:
+            problems.append(f"{name}: unknown setting{_suggestion(cls, path)}")
+            continue
+        try:
+            value = _decode(text, annotation)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+            continue
+        merge(source.values, _nested(path, value))
+        source.names[path] = name
+    return source
+
+
+def read_overrides(overrides: Mapping[str, Any]) -> Source:
+    """The flags that were given."""
+    source = Source()
+    for key, value in overrides.items():
+        path = tuple(key.split("."))
+        merge(source.values, _nested(path, value))
+        source.names[path] = "--" + "-".join(path).replace("_", "-")
+    return source
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Lay `more` over `target`: tables are merged, lists and values replaced."""
+    for key, value in more.items():
+        if not isinstance(value, Mapping):
+            target[key] = value
+            continue
+        if not isinstance(target.get(key), dict):
+            target[key] = {}
+        merge(target[key], value)
+
+
+def _name_paths(
+    source: Source, table: Mapping[str, Any], path: tuple[str, ...], prefix: str
+) -> None:
+    for key, value in table.items():
+        source.names[(*path, key)] = prefix + ".".join((*path, key))
+        if isinstance(value, dict):
+            _name_paths(source, value, (*path, key), prefix)
+
+
+# ---- what a setting is
+
+
+def _annotation_at(cls: type[BaseModel], path: tuple[str, ...]) -> Any:
+    """The type of the setting at a path; None where there is no such setting."""
+    field = cls.model_fields.get(path[0])
+    if field is None or len(path) == 1:
+        return field and field.annotation
+    group = group_in(field.annotation)
+    return group and _annotation_at(group, path[1:])
+
+
+def group_in(annotation: Any) -> type[BaseModel] | None:
+    """The group of settings that a field holds, also where it is optional."""
+    for option in _options(annotation):
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return get_args(annotation) if is_union else (annotation,)
+
+
+def _decode(text: str, annotation: Any) -> Any:
+    """A value as text: JSON for groups, lists and tables; a list may also be a,b,c."""
+    containers = [get_origin(option) or option for option in _options(annotation)]
+    is_list = any(container in (list, tuple, set, frozenset) for container in containers)
+    if not (is_list or dict in containers or group_in(annotation)):
+        return text
+    if is_list and not text.lstrip().startswith("["):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+
+
+# ---- what is wrong with it
+
+
+def explain(
+    cls: type[BaseModel], error: ValidationError, sources: Sequence[Source]
+) -> Iterator[str]:
+    """One line for each thing that is wrong with the merged values."""
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        path = tuple(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = f"unknown setting{_suggestion(cls, path)}"
+        where = _origin(path, sources)
+        yield f"{where}: {message}" if where else message
+
+
+def _origin(path: tuple[str, ...], sources: Sequence[Source]) -> str:
+    """The name under which the writer of the effective value knows the setting."""
+    for length in range(len(path), 0, -1):
+        for source in reversed(sources):
+            name = source.names.get(path[:length])
+            if name is not None:
+                return ".".join((name, *path[length:]))
+    return ".".join(path)
+
+
+def _suggestion(cls: type[BaseModel], path: tuple[str, ...]) -> str:
+    group: type[BaseModel] | None = cls
+    for key in path[:-1]:
+        field = group.model_fields.get(key) if group else None
+        group = group_in(field.annotation) if field else None
+    close = difflib.get_close_matches(path[-1], group.model_fields if group else (), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,106 @@
+"""Whatever an error says, the client hears exactly that."""
+
+import pickle
+import types
+import typing
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc_kit.error_table import from_rpc_error, openai_error, to_status
+from svc_kit.errors import ERROR_CLASSES, KINDS, DomainError
+
+TEXTS = st.text(st.characters(), max_size=1500)
+NUMBERS = st.integers(-(2**63), 2**63)
+RETRY_AFTER = st.none() | st.floats(0, 1e6)
+
+
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values for one metadata key."""
+    if isinstance(annotation, types.UnionType):
+        return st.one_of([values_of(option) for option in typing.get_args(annotation)])
+    strategies: dict[Any, st.SearchStrategy[Any]] = {
+        str: TEXTS,
+        int: NUMBERS,
+        float: st.floats() | NUMBERS,
+        type(None): st.none(),
+    }
+    return strategies[annotation]
+
+
+def errors_of(cls: type[DomainError]) -> st.SearchStrategy[DomainError]:
+    """Errors of one class with any metadata."""
+    keys = {key: values_of(annotation) for key, annotation in cls._keys.items()}
+    if "retry_after" in keys:
+        keys["retry_after"] = RETRY_AFTER
+    return st.builds(cls, **keys)
+
+
+def foreign_errors() -> st.SearchStrategy[DomainError]:
+    """Errors whose reason no class here has."""
+    make = st.sampled_from([kind.foreign for kind in KINDS])
+    reason = st.text("ABCDEFGHIJ_", min_size=1, max_size=60).map("NEW_".__add__)
+    metadata = st.dictionaries(st.text("abc_", min_size=1), TEXTS, max_size=4)
+    return st.builds(
+        lambda make, **values: make(**values),
+        make,
+        reason=reason,
+        message=TEXTS,
+        metadata=metadata,
+        retry_after=RETRY_AFTER,
+    )
+
+
+def decoded(error: DomainError) -> DomainError:
+    """The error after a journey over gRPC."""
+    code, details, trailers = to_status(error, "req_1")
+    received = grpc.aio.Metadata(*trailers)
+    return from_rpc_error(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), received, details))
+
+
+@pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_decoding_an_encoded_error_gives_it_back(
+    cls: type[DomainError], data: st.DataObject
+) -> None:
+    """decode(encode(error)) is the error, with its message and its OpenAI form."""
+    error = data.draw(errors_of(cls))
+    received = decoded(error)
+
+    assert received == error
+    assert received.message == error.message
+    assert openai_error(received) == openai_error(error)
+
+
+@given(foreign_errors())
+def test_a_foreign_error_survives_too(error: DomainError) -> None:
+    """A reason of another release goes through this one unchanged."""
+    received = decoded(error)
+
+    assert received == error
+    assert received.message == error.message
+
+
+@given(st.sampled_from(ERROR_CLASSES).flatmap(errors_of) | foreign_errors())
+def test_an_error_survives_the_pipe(error: DomainError) -> None:
+    """pickle is how it crosses from the engine process."""
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+
+    assert copy == error
+    assert (copy.message, vars(copy)) == (error.message, vars(error))
+
+
+@given(st.sampled_from(ERROR_CLASSES).flatmap(errors_of) | foreign_errors())
+def test_the_trailers_of_any_error_fit(error: DomainError) -> None:
+    """Peers accept 8 KiB of them, the message counted with its percent-encoding."""
+    _, message, trailers = to_status(error, "req_" + "0" * 24)
+    encoded = "".join(
+        c if " " <= c <= "~" and c != "%" else "%XX" * len(c.encode()) for c in message
+    )
+    binary = sum(len(value) * 4 / 3 for _, value in trailers if isinstance(value, bytes))
+
+    assert len(encoded) + binary < 8 * 1024 - 512

@@ -1,0 +1,99 @@
+"""The management listener: metrics and probes over plain HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from svc_kit.management import ManagementServer
+from svc_kit.startup import StartupError
+
+
+@asynccontextmanager
+async def listening(*, is_ready: bool = True) -> AsyncIterator[ManagementServer]:
+    """A listener on a free port with one counter."""
+    registry = CollectorRegistry()
+    Counter("pots", "Pots fired.", registry=registry).inc(3)
+    server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=lambda: is_ready)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def exchange(server: ManagementServer, request: bytes) -> tuple[int, str]:
+    """Send bytes, read the answer to its end: status and body."""
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(request)
+    writer.write_eof()
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    lines = head.decode().split("\r\n")
+    lengths = [line.partition(": ")[2] for line in lines if line.startswith("content-length")]
+    assert request.startswith(b"HEAD") or lengths == [str(len(body))]
+    return int(lines[0].split()[1]), body.decode()
+
+
+async def get(server: ManagementServer, path: str) -> tuple[int, str]:
+    """GET a path."""
+    return await exchange(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+async def test_metrics_are_prometheus_text() -> None:
+    """Also with a query, which scrapers add."""
+    async with listening() as server:
+        status, body = await get(server, "/metrics?name[]=pots")
+
+    assert status == 200
+    assert "pots_total 3.0" in body
+
+
+@pytest.mark.parametrize(("is_ready", "expected"), [(True, 200), (False, 503)])
+async def test_readiness_follows_the_service(is_ready: bool, expected: int) -> None:
+    """Liveness does not: a loading service is alive."""
+    async with listening(is_ready=is_ready) as server:
+        ready, alive = await get(server, "/readyz"), await get(server, "/healthz")
+
+    assert (ready[0], alive[0]) == (expected, 200)
+
+
+async def test_head_has_no_body() -> None:
+    """Some probes ask that way."""
+    async with listening() as server:
+        assert await exchange(server, b"HEAD /metrics HTTP/1.1\r\n\r\n") == (200, "")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"\x16\x03\x01 nonsense\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\n", 400),
+        (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n", 400),
+    ],
+)
+async def test_other_requests_are_refused(request_line: bytes, status: int) -> None:
+    """Unknown paths, other methods, what is no HTTP, what never ends."""
+    async with listening() as server:
+        assert (await exchange(server, request_line))[0] == status
+
+
+async def test_a_taken_port_is_one_clear_line() -> None:
+    """As for the service's own port."""
+    async with listening() as server:
+        second = ManagementServer(
+            listen=str(server.address), registry=CollectorRegistry(), is_ready=lambda: True
+        )
+        with pytest.raises(StartupError, match="another process has this port"):
+            await second.start()
+
+
+async def test_closing_twice_is_closing_once() -> None:
+    """Whoever stops a service need not know how far it had started."""
+    async with listening() as server:
+        await server.close()

@@ -1,0 +1,42 @@
+"""Signals as an event, in a process of its own."""
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio
+from svc_kit.signals import stop_on_signals
+
+async def main():
+    stopping = stop_on_signals()
+    print("ready", flush=True)
+    await stopping.wait()
+    print("draining", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_drains_and_the_second_ends(number: signal.Signals) -> None:
+    """An operator who loses patience need not reach for SIGKILL."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    ready = await process.stdout.readline()
+    process.send_signal(number)
+    draining = await process.stdout.readline()
+    process.send_signal(number)
+    status = await process.wait()
+
+    assert (ready, draining) == (b"ready\n", b"draining\n")
+    assert status in {-number, 1, 130}

@@ -1,0 +1,138 @@
+"""A gRPC server on a free port, whose inference service does what a test tells it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from prometheus_client import CollectorRegistry, generate_latest
+
+from svc_kit.auth import Authenticator
+from svc_kit.rpc_client import ClientTls, open_channel
+from svc_kit.rpc_server import RpcServer, Service
+
+SERVICE = "corral.inference.v1.InferenceService"
+METHOD = f"/{SERVICE}/"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Unary = Callable[[Any, Context], Awaitable[Any]]
+Stream = Callable[[Any, Context], AsyncGenerator[Any, None]]
+
+
+def everybody() -> Authenticator:
+    """Lets anybody do everything."""
+    return Authenticator(keyless=["inference", "admin"])
+
+
+async def two_tokens(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+    """Answers every text with the same tokens."""
+    return pb.TokenizeResponse(token_ids=[1, 2])
+
+
+async def three_events(
+    request: pb.GenerateRequest, context: Context
+) -> AsyncGenerator[pb.GenerateResponse, None]:
+    """Answers every prompt with three events."""
+    for number in range(3):
+        yield pb.GenerateResponse(sequence_number=number)
+
+
+class ScriptedInference(pb_grpc.InferenceServiceServicer):
+    """Tokenize and Generate as a test wants them; everything else is as it was generated."""
+
+    def __init__(self, tokenize: Unary = two_tokens, generate: Stream = three_events) -> None:
+        self._tokenize = tokenize
+        self._generate = generate
+
+    async def Tokenize(self, request: Any, context: Any) -> Any:
+        """Whatever the test says."""
+        return await self._tokenize(request, context)
+
+    async def Generate(self, request: Any, context: Any) -> Any:
+        """Whatever the test says."""
+        async with aclosing(self._generate(request, context)) as events:
+            async for event in events:
+                yield event
+
+
+class EndlessStream:
+    """A stream that sends one event and then waits for ever, and says what becomes of it."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def __call__(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
+        """Hold on to a slot, as a generation would, until something ends it."""
+        try:
+            yield pb.GenerateResponse(sequence_number=0)
+            self.began.set()
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+@dataclass
+class Running:
+    """A server that runs, and a channel to it."""
+
+    server: RpcServer
+    channel: grpc.aio.Channel
+    registry: CollectorRegistry = field(repr=False)
+
+    @property
+    def target(self) -> str:
+        """What a channel connects to."""
+        return str(self.server.address)
+
+    @property
+    def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
+        """The inference service as a client sees it."""
+        return stub_on(self.channel)
+
+    def metrics(self) -> dict[str, float]:
+        """Every exported sample by name and labels."""
+        lines = generate_latest(self.registry).decode().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+
+def stub_on(channel: grpc.aio.Channel) -> "pb_grpc.InferenceServiceAsyncStub":
+    """The inference service on a channel."""
+    return pb_grpc.InferenceServiceStub(channel)
+
+
+@asynccontextmanager
+async def serving(
+    servicer: ScriptedInference | None = None,
+    *,
+    authenticator: Authenticator | None = None,
+    client_tls: ClientTls | None = None,
+    **server: Any,
+) -> AsyncIterator[Running]:
+    """Serve the inference service on a free port of loopback; `server` goes to RpcServer."""
+    registry = CollectorRegistry()
+    service = Service(
+        pb_grpc.add_InferenceServiceServicer_to_server, servicer or ScriptedInference(), SERVICE
+    )
+    options: dict[str, Any] = {"listen": "127.0.0.1:0", **server}
+    running = RpcServer(
+        [service],
+        authenticator=authenticator or everybody(),
+        registry=registry,
+        **options,
+    )
+    await running.start()
+    running.set_serving(True)
+    channel = open_channel(str(running.address), tls=client_tls)
+    try:
+        yield Running(running, channel, registry)
+    finally:
+        await channel.close()
+        await running.drain(0)

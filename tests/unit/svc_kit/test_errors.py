@@ -1,0 +1,203 @@
+"""Domain errors: messages, metadata, limits, and one class for each reason."""
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from corral.error.v1 import error_reason_pb2
+
+from svc_kit import errors
+from svc_kit.errors import ERROR_CLASSES, KINDS, MAX_MESSAGE_BYTES, MAX_VALUE_BYTES, kind_of
+
+PROTO = Path(__file__).resolve().parents[3] / "protos/corral/error/v1/error_reason.proto"
+
+
+def reasons_of_the_proto() -> list[str]:
+    """Every value of ErrorReason without its prefix, except UNSPECIFIED."""
+    names = error_reason_pb2.ErrorReason.keys()
+    return [name.removeprefix("ERROR_REASON_") for name in names[1:]]
+
+
+def metadata_of_the_proto() -> dict[str, list[str]]:
+    """The metadata keys that the comment beside each value documents."""
+    found = {}
+    pattern = r"((?:  //[^\n]*\n)+)  ERROR_REASON_(\w+) ="
+    for comment, reason in re.findall(pattern, PROTO.read_text()):
+        text = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
+        listed = re.search(r"Metadata: (.*)", text)
+        keys = re.sub(r"\([^)]*\)|\"[^\"]*\"", "", listed[1]) if listed else ""
+        found[reason] = re.findall(r"\b[a-z_]+\b", keys.replace(" or ", " "))
+    return found
+
+
+def test_every_reason_has_exactly_one_class() -> None:
+    """A reason without a class could not be raised, two classes could not be told apart."""
+    owned = sorted(cls.reason for cls in ERROR_CLASSES)
+
+    assert owned == sorted(reasons_of_the_proto())
+
+
+@pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
+def test_metadata_are_those_of_the_contract(cls: type[errors.DomainError]) -> None:
+    """The proto's comment beside a reason names what its class carries."""
+    assert set(cls.metadata_keys()) == set(metadata_of_the_proto()[cls.reason])
+
+
+@pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
+def test_every_message_uses_only_the_classes_metadata(cls: type[errors.DomainError]) -> None:
+    """A placeholder without a value would turn an error into another one."""
+    error = cls(**dict.fromkeys(cls.metadata_keys(), 7))
+
+    assert error.message
+    assert "{" not in error.message
+
+
+def test_there_are_thirteen_kinds() -> None:
+    """The tree in the module's docstring is the tree in the code."""
+    drawn = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
+
+    assert drawn == [kind.__name__ for kind in KINDS]
+
+
+def test_the_context_message_is_the_one_agents_look_for() -> None:
+    """Agents cut their history when they find this very sentence."""
+    error = errors.ContextLengthExceeded(field="messages", prompt_tokens=5000, context_tokens=4096)
+
+    assert error.message == (
+        "This model's maximum context length is 4096 tokens. However, your messages resulted in "
+        "5000 tokens. Please reduce the length of the messages."
+    )
+
+
+def test_attributes_keep_their_types_and_metadata_are_text() -> None:
+    """Code reads numbers, the wire carries strings."""
+    error = errors.QueueFull(bound="requests", depth=3, limit=2, retry_after=4)
+
+    assert (error.depth, error.retry_after) == (3, 4)
+    assert error.metadata == {"bound": "requests", "depth": "3", "limit": "2"}
+    assert error.field is None
+
+
+def test_field_is_the_metadata_field() -> None:
+    """OpenAI's `param` comes from it."""
+    assert errors.MissingField(field="messages[0].content").field == "messages[0].content"
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "ending"),
+    [
+        (0, 2, "2.5 must be at least 0 and at most 2."),
+        (3, None, "2.5 must be at least 3."),
+        (None, 2, "2.5 must be at most 2."),
+        (None, None, "2.5 must be a finite number."),
+    ],
+)
+def test_out_of_range_names_the_limits_that_exist(
+    minimum: float | None, maximum: float | None, ending: str
+) -> None:
+    """A limit that does not exist is neither in the message nor in the metadata."""
+    error = errors.OutOfRange(field="top_p", value=2.5, minimum=minimum, maximum=maximum)
+
+    assert error.message == f"Invalid 'top_p': {ending}"
+    assert ("minimum" in error.metadata, "maximum" in error.metadata) == (
+        minimum is not None,
+        maximum is not None,
+    )
+
+
+def test_a_protobuf_float_reads_as_it_was_written() -> None:
+    """0.1 as a float of 32 bits is 0.10000000149011612 in Python; nobody wrote that."""
+    error = errors.OutOfRange(field="min_p", value=0.10000000149011612, maximum=0.05)
+
+    assert error.metadata["value"] == "0.1"
+
+
+def test_json_errors_name_the_field_where_it_is_not_the_body() -> None:
+    """The body has OpenAI's own words, a JSON text inside a field has the field's name."""
+    body = errors.InvalidJson(problem="line 1")
+    inside = errors.InvalidJson(field="tools[0].parameters", problem="line 1")
+
+    assert body.message == "We could not parse the JSON body of your request. (line 1)"
+    assert body.field is None
+    assert inside.message == "The JSON of 'tools[0].parameters' cannot be parsed: line 1"
+
+
+def test_braces_in_a_value_are_text() -> None:
+    """Callers choose values; they must not reach the formatting of the message."""
+    error = errors.InvalidField(field="{problem}", problem="{field.__class__}")
+
+    assert error.message == "Invalid '{problem}': {field.__class__}"
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    """JSON can smuggle them in, protobuf cannot carry them."""
+    assert errors.ModelNotFound(model="a\ud800b").metadata == {"model": "a?b"}
+
+
+def test_long_values_are_cut_at_a_character() -> None:
+    """Trailers over 8 KiB would fail the call in a way that tells nothing."""
+    error = errors.InvalidField(field="é" * 300, problem="x" * 10_000)
+
+    assert len(error.metadata["field"].encode()) <= MAX_VALUE_BYTES
+    assert error.metadata["field"].endswith("é…")
+    assert len(error.metadata["problem"]) == MAX_VALUE_BYTES - 2
+    assert len(error.message.encode()) <= MAX_MESSAGE_BYTES
+
+
+def test_errors_are_equal_by_what_they_say() -> None:
+    """Class, metadata and retry_after count; identity does not."""
+    one = errors.RateLimited(limit="60 a minute", retry_after=1)
+
+    assert one == errors.RateLimited(limit="60 a minute", retry_after=1)
+    assert one != errors.RateLimited(limit="60 a minute", retry_after=2)
+    assert one != errors.RateLimited(limit="61 a minute", retry_after=1)
+    assert one != "RATE_LIMITED"
+    assert len({one, errors.RateLimited(limit="60 a minute", retry_after=1)}) == 1
+
+
+def test_retryable_kinds_say_when_to_come_back() -> None:
+    """RESOURCE_EXHAUSTED and UNAVAILABLE carry RetryInfo, also where nobody thought of it."""
+    assert errors.Draining().retry_after == 1.0
+    assert errors.RateLimited(limit="x").retry_after == 1.0
+    assert errors.ApiKeyMissing().retry_after is None
+
+
+@pytest.mark.parametrize(("given", "kept"), [(0.12345, 0.123), (-1.0, 0.0), (float("nan"), None)])
+def test_retry_after_is_whole_milliseconds(given: float, kept: float | None) -> None:
+    """What cannot travel unchanged is rounded before anybody compares it."""
+    assert errors.Draining(retry_after=given).retry_after == kept
+
+
+@pytest.mark.parametrize("values", [{}, {"model": "m", "color": "red"}])
+def test_wrong_arguments_are_refused(values: dict[str, str]) -> None:
+    """A missing or misspelled key is a defect at the place that raises."""
+    with pytest.raises(TypeError, match=r"ModelNotFound\(\)"):
+        errors.ModelNotFound(**values)
+
+
+def test_errors_pickle_with_all_they_know() -> None:
+    """They cross the pipe between engine and frontend."""
+    error = errors.ModelTooLarge(model="m", needed_bytes=9, available_bytes=5)
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+
+    assert copy == error
+    assert (copy.message, copy.needed_bytes) == (error.message, 9)
+
+
+def test_foreign_errors_pickle_too() -> None:
+    """A reason of another release keeps its kind, reason and message."""
+    error = errors.NotFound.foreign(
+        reason="RUN_NOT_FOUND", message="No run.", metadata={"run": "r"}
+    )
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+
+    assert copy == error
+    assert (copy.reason, str(copy), kind_of(copy)) == ("RUN_NOT_FOUND", "No run.", errors.NotFound)
+
+
+def test_repr_is_fit_for_a_log() -> None:
+    """Class, reason and message on one line."""
+    assert repr(errors.Draining()) == (
+        "Draining(DRAINING, 'The server is shutting down and takes no new requests.')"
+    )
