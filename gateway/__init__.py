@@ -1,0 +1,1 @@
+"""OpenAI's HTTP API in, gRPC out. Stateless: it parses, checks, calls and frames."""

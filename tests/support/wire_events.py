@@ -66,9 +66,16 @@ def finished(
     return generation_pb2.ChoiceFinished(index=index, reason=reason)
 
 
-def done(prompt: int = 3, completion: int = 2, **counts: int) -> generation_pb2.Done:
+def done(
+    prompt: int = 3, completion: int = 2, *, cached_tokens: int = 0, reasoning_tokens: int = 0
+) -> generation_pb2.Done:
     """The last event."""
-    usage = generation_pb2.Usage(prompt_tokens=prompt, completion_tokens=completion, **counts)
+    usage = generation_pb2.Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached_tokens,
+        reasoning_tokens=reasoning_tokens,
+    )
     return generation_pb2.Done(usage=usage)
 
 

@@ -1,0 +1,30 @@
+"""`python -m gateway`: one gateway, its settings from the environment and an optional TOML file."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import uvloop
+
+from gateway.app import serve
+from gateway.config import GatewaySettings
+from svc_kit.settings import load_settings
+from svc_kit.startup import StartupError
+from svc_kit.telemetry import configure_logging
+
+
+def main(arguments: list[str]) -> int:
+    """Runs until it is told to stop. The only argument is the path of a TOML file."""
+    configure_logging("gateway")
+    try:
+        settings = load_settings(GatewaySettings, toml=Path(arguments[0]) if arguments else None)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except StartupError as error:
+        sys.stderr.write(f"{error}\n")
+        return StartupError.EXIT_CODE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

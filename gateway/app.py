@@ -1,0 +1,193 @@
+"""The composition of the gateway: settings in, a running HTTP server out."""
+
+import functools
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import NamedTuple
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from gateway.auth import Authentication, Credentials
+from gateway.config import GatewaySettings
+from gateway.docs import describe_api, docs_page
+from gateway.edge import Edge
+from gateway.errors import EXCEPTION_HANDLERS, json_response
+from gateway.hosts import HostCheck, HostPolicy
+from gateway.inference import InferenceClient
+from gateway.listener import Listener, bind, listening
+from gateway.live import LiveCalls
+from gateway.parts import Parts
+from gateway.routes.chat import chat_router
+from gateway.routes.completions import completions_router
+from gateway.routes.health import health_router
+from gateway.routes.models import models_router
+from openai_wire.requests import ChatCompletionBody, CompletionBody
+from svc_kit.addresses import Address, parse_address
+from svc_kit.auth import ServiceToken, build_authenticator
+from svc_kit.errors import Draining
+from svc_kit.management import ManagementServer
+from svc_kit.rpc_client import ClientTls, open_channel
+from svc_kit.signals import stop_on_signals
+from svc_kit.telemetry import HttpMetrics, ProcessMetrics
+
+_log = logging.getLogger(__name__)
+
+CHANNEL_OPTIONS = [("grpc.http2.bdp_probe", 0)]
+"""Keeps the window of a stream at 64 KiB: what a client leaves unread must not pile up here."""
+DESCRIPTION = "Local language models behind OpenAI's HTTP API."
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts that outlive a request, with the ASGI application over them."""
+
+    app: ASGIApp
+    api: FastAPI
+    """The routes inside the application, for whoever reads the OpenAPI document."""
+    live: LiveCalls
+    registry: CollectorRegistry
+    inference: InferenceClient
+
+
+@asynccontextmanager
+async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+    """Puts a gateway together. Leaving closes its channel. Raises StartupError."""
+    authenticator = build_authenticator(
+        listen=settings.listen, keys=settings.keys, allow_keyless=settings.allow_keyless
+    )
+    registry = CollectorRegistry()
+    corral_version = version("corral")
+    ProcessMetrics(registry, service="gateway", version=corral_version)
+    async with open_channel(
+        settings.inference_target, tls=_client_tls(settings), options=CHANNEL_OPTIONS
+    ) as channel:
+        token_file = settings.service_token_file
+        token = None if token_file is None else ServiceToken.read(token_file)
+        inference = InferenceClient(channel, Credentials(token), settings.request_timeout_s)
+        parts = Parts(
+            settings=settings,
+            authentication=Authentication(authenticator),
+            inference=inference,
+            live=LiveCalls(),
+            fingerprint=f"corral-{corral_version}",
+        )
+        api = build_api(parts, corral_version)
+        policy = HostPolicy.of(
+            parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
+        )
+        app = Edge(HostCheck(api, policy), HttpMetrics(registry), settings.max_requests)
+        yield Gateway(app, api, parts.live, registry, inference)
+
+
+class Endpoints(NamedTuple):
+    """Where a running gateway listens, with the ports that the system chose."""
+
+    http: Address
+    management: Address | None
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
+    """Serves HTTP.
+
+    Leaving drains: nothing new is accepted, running answers get `drain_grace_s` to finish, and what
+    runs longer ends with an error. Raises StartupError.
+    """
+    wanted = parse_address(settings.listen)
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(build(settings))
+        management = await stack.enter_async_context(_management(settings, gateway))
+        bound = bind(wanted, settings.unread_limit_s)
+        address = Address(wanted.host, bound.getsockname()[1])
+        listener = await stack.enter_async_context(
+            listening(gateway.app, bound, settings.tls, settings.drain_grace_s)
+        )
+        try:
+            yield Endpoints(address, management)
+        finally:
+            await _drain(gateway.live, listener, settings.drain_grace_s)
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Runs a gateway until SIGTERM or SIGINT, then drains it. Raises StartupError."""
+    stopping = stop_on_signals()
+    async with running(settings) as endpoints:
+        scheme = "http" if settings.tls is None else "https"
+        _log.info("serving HTTP on %s://%s", scheme, endpoints.http)
+        await stopping.wait()
+        _log.info("draining")
+
+
+async def _drain(live: LiveCalls, listener: Listener, grace_s: float) -> None:
+    live.close()
+    listener.stop_accepting()
+    if not await live.finished(grace_s):
+        _log.warning("the grace is over", extra={"fields": {"ended_answers": len(live)}})
+        live.stop_all(Draining())
+
+
+@asynccontextmanager
+async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncIterator[Address | None]:
+    if settings.management_listen is None:
+        yield None
+        return
+    server = ManagementServer(
+        listen=settings.management_listen,
+        registry=gateway.registry,
+        is_ready=lambda: not gateway.live.closed,
+    )
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.close()
+
+
+def _client_tls(settings: GatewaySettings) -> ClientTls | None:
+    tls = settings.inference_tls
+    if tls is None:
+        return None
+    return ClientTls(
+        ca_file=tls.ca_file,
+        certificate_file=tls.certificate_file,
+        key_file=tls.key_file,
+        server_name=tls.server_name,
+    )
+
+
+def build_api(parts: Parts, corral_version: str) -> FastAPI:
+    """The routes, with their description at /openapi.json and /docs."""
+    api = FastAPI(
+        title="Corral",
+        version=corral_version,
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=EXCEPTION_HANDLERS,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    for router in (chat_router, completions_router, models_router, health_router):
+        api.include_router(router(parts))
+    page = docs_page()
+
+    @functools.cache
+    def description() -> Response:
+        return json_response(describe_api(api, (ChatCompletionBody, CompletionBody)))
+
+    @api.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return page
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return description()
+
+    return api

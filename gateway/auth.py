@@ -1,0 +1,70 @@
+"""Who sends an HTTP request, and as whom the gateway calls on its behalf."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from svc_kit.auth import Authenticator, Principal, Scope, ServiceToken, on_behalf_of, set_principal
+from svc_kit.errors import ScopeMissing
+from svc_kit.telemetry import current_request_id, project_var
+
+MAX_LABEL_BYTES = 256
+
+Metadata = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of one HTTP request."""
+
+    principal: Principal
+    authorization: str | None = field(repr=False)
+    """The header as it came; None where there was none."""
+    label: str = ""
+    """The sender's own id of the request, for logs only."""
+    traceparent: str | None = None
+    """The sender's W3C trace context."""
+
+
+class Authentication:
+    """The FastAPI dependency of every route under /v1."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def __call__(self, request: Request) -> Caller:
+        """Raises ApiKeyMissing, ApiKeyInvalid, ApiKeyExpired or ScopeMissing."""
+        authorization = request.headers.get("authorization")
+        principal = await self._authenticator.identify(authorization)
+        set_principal(principal)
+        project_var.set(principal.project)
+        if not principal.has(Scope.INFERENCE):
+            method = f"{request.method} {request.url.path}"
+            raise ScopeMissing(scope=Scope.INFERENCE, method=method)
+        label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
+        traceparent = request.headers.get("traceparent")
+        return Caller(principal, authorization, label.decode(errors="ignore"), traceparent)
+
+
+class Credentials:
+    """As whom the gateway calls other services.
+
+    With the installation's service token it calls as itself, on behalf of the principal it has
+    verified. Without one it passes the caller's own key on, and the other service decides.
+    """
+
+    def __init__(self, service_token: ServiceToken | None) -> None:
+        self._service_token = service_token
+
+    def for_caller(self, caller: Caller) -> Metadata:
+        """The metadata of a call for a caller."""
+        common = [("x-request-id", current_request_id())]
+        if caller.traceparent is not None:
+            common.append(("traceparent", caller.traceparent))
+        if self._service_token is not None:
+            bearer = ("authorization", f"Bearer {self._service_token.secret}")
+            return [*common, bearer, *on_behalf_of(caller.principal)]
+        if caller.authorization is not None:
+            return [*common, ("authorization", caller.authorization)]
+        return common

@@ -1,0 +1,78 @@
+"""The settings of the gateway."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from svc_kit.settings import (
+    ExistingFile,
+    KeySettings,
+    ListenAddress,
+    ServiceSettings,
+    SettingsGroup,
+    TlsSettings,
+)
+
+MIB = 1024 * 1024
+
+
+class UpstreamTlsSettings(SettingsGroup):
+    """TLS towards the inference service."""
+
+    ca_file: ExistingFile | None = None
+    """PEM: who may sign the service's certificate. Unset: the system's authorities."""
+    certificate_file: ExistingFile | None = None
+    """PEM: the gateway's own certificate, where the service asks for one (mTLS)."""
+    key_file: ExistingFile | None = None
+    """PEM: the private key of the certificate."""
+    server_name: str | None = None
+    """The name in the service's certificate where it is not the host of `inference_target`."""
+
+
+class GatewaySettings(ServiceSettings):
+    """All settings of one gateway."""
+
+    model_config = SettingsConfigDict(env_prefix="CORRAL_GATEWAY_")
+    toml_table: ClassVar[str] = "gateway"
+
+    listen: ListenAddress = "127.0.0.1:8080"
+    """Where HTTP is served."""
+    management_listen: ListenAddress | None = "127.0.0.1:8081"
+    """Where /metrics, /healthz and /readyz are served. Empty: nowhere."""
+    tls: TlsSettings | None = None
+    """HTTPS instead of HTTP."""
+    keys: tuple[KeySettings, ...] = ()
+    """The API keys that are accepted. None: keyless, on a loopback address only."""
+    allow_keyless: bool = False
+    """Serve without keys on an address that other machines reach."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names this server is called by; "*" is any. Loopback and `listen` always are."""
+    allowed_origins: tuple[str, ...] = ()
+    """Sites whose pages may call it, as in https://chat.example; "*" is any. Loopback always."""
+
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+    inference_target: str = "127.0.0.1:50051"
+    """The inference service, host:port."""
+    inference_tls: UpstreamTlsSettings | None = None
+    """TLS towards it. Unset: plain."""
+    service_token_file: Path | None = None
+    """The token that tells the inference service that a service of ours calls."""
+    request_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
+    """The deadline of one generation, its time in the queue included."""
+
+    body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 16 * MIB
+    """The largest request body. A larger one gets 413."""
+    body_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long a client may take to send a body."""
+    max_requests: Annotated[int, Field(ge=1)] = 1024
+    """How many HTTP requests run at a time. Further ones get 429."""
+    ping_interval_s: Annotated[float, Field(gt=0)] = 15.0
+    """After this much silence a stream gets a comment, so that proxies keep it open."""
+    unread_limit_s: Annotated[float, Field(gt=0)] = 60.0
+    """A client that leaves its answer unread for this long loses the connection."""
+    drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long running answers may take after SIGTERM before they end with an error."""

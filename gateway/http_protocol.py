@@ -1,0 +1,76 @@
+"""uvicorn's httptools protocol with the limits it lacks, and with our envelope where it would
+answer plain text.
+
+httptools keeps whatever a client sends as a request head, for as long as the client takes. Here a
+head has a size and a time, and what is no HTTP is refused in OpenAI's words like everything else.
+"""
+
+import asyncio
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from openai_wire.errors import error_body
+from svc_kit.errors import InvalidField
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_TIMEOUT_S = 30.0
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection. A head that is too long gets 431; one that is too slow is cut."""
+
+    head_timeout_s = HEAD_TIMEOUT_S
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts the clock of the first head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clock."""
+        self._have_head()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Starts the clock of a further head."""
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """Stops the clock; the request begins."""
+        self._have_head()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Counts what arrives while a head is incomplete."""
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_timer is not None and self._head_bytes > MAX_HEAD_BYTES:
+            problem = f"its head has more than {MAX_HEAD_BYTES} bytes"
+            self._refuse(b"431 Request Header Fields Too Large", problem)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what cannot be parsed."""
+        self._refuse(b"400 Bad Request", "it is not valid HTTP")
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
+
+    def _have_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, status: bytes, problem: str) -> None:
+        body = orjson.dumps(error_body(InvalidField(field="request", problem=problem)))
+        self.transport.write(
+            b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%b" % (status, len(body), body)
+        )
+        self.transport.close()

@@ -1,0 +1,72 @@
+"""What the routes work with, put together in `gateway.app.build`."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Authentication
+from gateway.bodies import read_json
+from gateway.calls import Calls
+from gateway.config import GatewaySettings
+from gateway.inference import InferenceClient
+from gateway.live import LiveCalls
+from gateway.sse import CallResponse, Chunks, Collector, EventStream, WholeObject
+from openai_wire.envelope import Envelope
+from openai_wire.errors import ParamNames
+from svc_kit.errors import Draining
+
+
+def random_suffix() -> str:
+    """What makes the id of an answer unique."""
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The shared parts of all routes."""
+
+    settings: GatewaySettings
+    authentication: Authentication
+    inference: InferenceClient
+    live: LiveCalls
+    fingerprint: str
+    suffixes: Callable[[], str] = random_suffix
+    clock: Callable[[], float] = time.time
+
+    async def check_ready(self) -> None:
+        """Raises Draining or UpstreamUnavailable while requests cannot be answered."""
+        if self.live.closed:
+            raise Draining
+        await self.inference.check_serving()
+
+    async def read_body(self, request: Request) -> dict[str, Any]:
+        """The JSON object of a request. Raises as `read_json`."""
+        limit, timeout_s = self.settings.body_limit_bytes, self.settings.body_timeout_s
+        return await read_json(request, limit, timeout_s)
+
+    def new_envelope(self, prefix: str, model: str) -> Envelope:
+        """The identity of a new answer."""
+        return Envelope(
+            id=prefix + self.suffixes(),
+            created=int(self.clock()),
+            model=model,
+            system_fingerprint=self.fingerprint,
+        )
+
+    def streamed(
+        self, start: Callable[[], Calls[Any]], chunks: Chunks, params: ParamNames
+    ) -> Response:
+        """An answer as server-sent events."""
+        answer = EventStream(chunks, params, self.settings.ping_interval_s)
+        return CallResponse(start, answer, self.live, params)
+
+    def whole(
+        self, start: Callable[[], Calls[Any]], collector: Collector, params: ParamNames
+    ) -> Response:
+        """An answer as one object."""
+        return CallResponse(start, WholeObject(collector), self.live, params)

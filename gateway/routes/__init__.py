@@ -1,0 +1,1 @@
+"""The routes: parse, call, render."""

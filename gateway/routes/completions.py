@@ -1,0 +1,71 @@
+"""POST /v1/completions."""
+
+import functools
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.parts import Parts
+from openai_wire.errors import COMPLETION_PARAMS
+from openai_wire.events import CompletionChunks
+from openai_wire.objects import TextCompletion
+from openai_wire.requests import CompletionBody, parse_completion, prompt_requests
+from openai_wire.requests.completions import prompts_of
+
+ID_PREFIX = "cmpl-"
+
+
+def completions_router(parts: Parts) -> APIRouter:
+    """The routes of text completions."""
+    router = APIRouter(prefix="/v1")
+
+    @router.post(
+        "/completions",
+        summary="Continue a text",
+        openapi_extra=json_body(CompletionBody),
+        responses=answers("A text_completion, or its chunks.", stream=True),
+    )
+    async def create_completion(
+        request: Request, caller: Annotated[Caller, Depends(parts.authentication)]
+    ) -> Response:
+        """The continuation of one or several prompts, whole or as server-sent events."""
+        body = parse_completion(await parts.read_body(request))
+        requests = prompt_requests(body)
+        echoes = await _echoes(body, parts, caller) if body.echo else []
+        start = functools.partial(parts.inference.generate, requests, caller)
+        envelope = parts.new_envelope(ID_PREFIX, body.model)
+        num_choices, logprobs = body.n or 1, body.logprobs is not None
+        if not body.stream:
+            whole = TextCompletion(
+                envelope,
+                num_prompts=len(requests),
+                produced=body.best_of or num_choices,
+                kept=num_choices,
+                logprobs=logprobs,
+                echoes=echoes,
+            )
+            return parts.whole(start, whole, COMPLETION_PARAMS)
+        chunks = CompletionChunks(
+            envelope,
+            num_choices=num_choices,
+            logprobs=logprobs,
+            include_usage=body.wants_usage,
+            echoes=echoes,
+        )
+        return parts.streamed(start, chunks, COMPLETION_PARAMS)
+
+    return router
+
+
+async def _echoes(body: CompletionBody, parts: Parts, caller: Caller) -> list[str]:
+    """The prompts as text, to stand before the answers."""
+    return [
+        prompt
+        if isinstance(prompt, str)
+        else await parts.inference.detokenize(body.model, prompt, caller)
+        for prompt in prompts_of(body)
+    ]

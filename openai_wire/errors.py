@@ -1,0 +1,86 @@
+"""Errors as OpenAI's envelope, with the field names that the caller knows.
+
+The inference service names the fields of its protos. The body that the caller wrote has other names
+for some of them.
+"""
+
+import re
+from collections.abc import Mapping
+
+from svc_kit.error_table import openai_error
+from svc_kit.errors import KINDS, DomainError
+
+ParamNames = Mapping[str, str]
+"""Proto field names (without their message) and what the caller calls them."""
+
+_COMMON = {
+    "num_choices": "n",
+    "constraint": "response_format",
+    "penalty_last_n": "repeat_last_n",
+    "include_stop": "include_stop_str_in_output",
+    "special_tokens": "skip_special_tokens",
+    "reuse": "cache_prompt",
+    "salt": "cache_salt",
+    "affinity": "prompt_cache_key",
+    "adapters": "lora",
+}
+
+CHAT_PARAMS: ParamNames = _COMMON | {
+    "prompt": "messages",
+    "text": "messages",
+    "token_ids": "messages",
+    "conversation": "messages",
+    "kwargs_json": "chat_template_kwargs",
+    "template": "chat_template",
+}
+
+COMPLETION_PARAMS: ParamNames = _COMMON | {
+    "text": "prompt",
+    "token_ids": "prompt",
+    "top_logprobs": "logprobs",
+}
+
+_MESSAGES = frozenset(
+    ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
+)
+_PREFIXED = ("dry", "mirostat", "adaptive")
+_PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")
+_TOOL = re.compile(r"^(tools\[\d+\]\.)(name|description|parameters_json|strict)$")
+
+
+def error_body(error: DomainError) -> dict[str, object]:
+    """OpenAI's envelope of an error, always with message, type, param and code."""
+    return {"error": openai_error(error)}
+
+
+def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
+    """The same error about the field as the caller wrote it."""
+    if error.field is None:
+        return error
+    name = openai_name(error.field, params)
+    if name == error.field:
+        return error
+    metadata = error.metadata | {"field": name}
+    if type(error) in KINDS:  # a reason of another release
+        return type(error).foreign(
+            reason=error.reason,
+            message=error.message,
+            metadata=metadata,
+            retry_after=error.retry_after,
+        )
+    return type(error).from_metadata(metadata, error.retry_after)
+
+
+def openai_name(field: str, params: ParamNames) -> str:
+    """What the caller calls a field of a proto, given with or without the messages around it."""
+    steps = field.split(".")
+    while len(steps) > 1 and steps[0] in _MESSAGES:
+        steps.pop(0)
+    if len(steps) > 1 and steps[0] in _PREFIXED:
+        return f"{steps[0]}_{steps[1]}"
+    if steps[0] == "constraint":
+        return params["constraint"]
+    head, bracket, rest = steps[0].partition("[")
+    name = ".".join([params.get(head, head) + bracket + rest, *steps[1:]])
+    name = _PARTS.sub(r"\1content", name).replace("prompt.ids[", "prompt[")
+    return _TOOL.sub(lambda match: f"{match[1]}function.{match[2].removesuffix('_json')}", name)

@@ -1,0 +1,15 @@
+"""Bodies of OpenAI requests: JSON text in, a validated body and then a gRPC request out."""
+
+from openai_wire.requests.chat import ChatCompletionBody, chat_request, parse_chat
+from openai_wire.requests.completions import CompletionBody, parse_completion, prompt_requests
+from openai_wire.requests.json_body import parse_object
+
+__all__ = [
+    "ChatCompletionBody",
+    "CompletionBody",
+    "chat_request",
+    "parse_chat",
+    "parse_completion",
+    "parse_object",
+    "prompt_requests",
+]

@@ -1,0 +1,152 @@
+"""A stream and a whole answer say the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from corral.inference.v1 import chat_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_wire.events import DONE, ChatChunks, CompletionChunks
+from openai_wire.objects import ChatCompletion, TextCompletion
+from tests.support.wire_events import (
+    ChatEvent,
+    TextEvent,
+    a_token,
+    an_envelope,
+    chat_accepted,
+    chat_delta,
+    done,
+    finished,
+    text_accepted,
+    text_delta,
+)
+
+NUM_CHOICES = 3
+indexes = st.integers(0, NUM_CHOICES - 1)
+texts = st.text(max_size=8)
+tokens = st.lists(
+    st.builds(a_token, st.binary(min_size=1, max_size=4), st.floats(-10, 0)), max_size=2
+)
+
+
+@st.composite
+def call_pieces(draw: st.DrawFn) -> list[chat_pb2.ToolCallDelta]:
+    """Pieces of calls; the first piece of each names it, as the proto demands."""
+    number = draw(st.integers(0, 2))
+    head = chat_pb2.ToolCallDelta(
+        index=number, id=f"c{number}", name=f"f{number}", arguments_json=draw(texts)
+    )
+    tail = [
+        chat_pb2.ToolCallDelta(index=number, arguments_json=text)
+        for text in draw(st.lists(texts, max_size=2))
+    ]
+    return [head, *tail]
+
+
+chat_deltas = st.lists(
+    st.builds(
+        chat_delta, texts, index=indexes, reasoning=texts, calls=call_pieces(), logprobs=tokens
+    ),
+    max_size=8,
+)
+text_deltas = st.lists(
+    st.builds(text_delta, texts, index=indexes, logprobs=tokens).map(lambda event: (0, event))
+    | st.builds(text_delta, texts, index=indexes, logprobs=tokens).map(lambda event: (1, event)),
+    max_size=8,
+)
+
+
+@given(chat_deltas)
+def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> None:
+    """Whatever the pieces, a client that adds up the chunks has the whole answer."""
+    ends = [ChatEvent(finished=finished(index)) for index in range(NUM_CHOICES)]
+    events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
+    whole = ChatCompletion(an_envelope(), num_choices=NUM_CHOICES, logprobs=True)
+    chunks = ChatChunks(
+        an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True
+    )
+    payloads: list[bytes] = []
+    for event in events:
+        whole.add(event)
+        payloads.extend(chunks.payloads(event))
+    added = added_up([*payloads, *chunks.closing()])
+
+    answer: Any = whole.as_object()
+    for choice, sums in zip(answer["choices"], added["choices"], strict=True):
+        message = choice["message"]
+        assert (message["content"] or "") == sums["content"]
+        assert message.get("reasoning_content", "") == sums["reasoning"]
+        assert message.get("tool_calls", []) == sums["calls"]
+        assert choice["logprobs"]["content"] == sums["logprobs"]
+        assert choice["finish_reason"] == sums["finish_reason"]
+    assert answer["usage"] == added["usage"]
+
+
+@given(text_deltas)
+def test_the_chunks_of_a_completion_add_up_to_its_object(
+    deltas: list[tuple[int, TextEvent]],
+) -> None:
+    """Also for several prompts with several choices each."""
+    ends = [
+        (call, TextEvent(finished=finished(index)))
+        for call in range(2)
+        for index in range(NUM_CHOICES)
+    ]
+    events = [(0, text_accepted()), (1, text_accepted()), *deltas, *ends]
+    whole = TextCompletion(
+        an_envelope(), num_prompts=2, produced=NUM_CHOICES, kept=NUM_CHOICES, logprobs=True
+    )
+    chunks = CompletionChunks(
+        an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=False
+    )
+    payloads: list[bytes] = []
+    for call, event in events:
+        whole.add(event, call)
+        payloads.extend(chunks.payloads(event, call))
+
+    answer: Any = whole.as_object()
+    found = [orjson.loads(payload)["choices"][0] for payload in payloads]
+    for choice in answer["choices"]:
+        own = [chunk for chunk in found if chunk["index"] == choice["index"]]
+        lists = [chunk["logprobs"] for chunk in own if chunk["logprobs"]]
+        assert choice["text"] == "".join(chunk["text"] for chunk in own)
+        assert choice["finish_reason"] == own[-1]["finish_reason"]
+        for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert choice["logprobs"][key] == [item for each in lists for item in each[key]]
+
+
+def added_up(payloads: Sequence[bytes]) -> Any:
+    """What a client has after reading all chunks."""
+    choices: list[dict[str, Any]] = [
+        {"content": "", "reasoning": "", "calls": {}, "logprobs": [], "finish_reason": None}
+        for _ in range(NUM_CHOICES)
+    ]
+    usage = None
+    assert payloads[-1] == DONE
+    for payload in payloads[:-1]:
+        chunk = orjson.loads(payload)
+        usage = chunk["usage"] or usage
+        for choice in chunk["choices"]:
+            add_choice(choices[choice["index"]], choice)
+    for sums in choices:
+        sums["calls"] = [call for _, call in sorted(sums["calls"].items())]
+    return {"choices": choices, "usage": usage}
+
+
+def add_choice(sums: dict[str, Any], choice: Any) -> None:
+    """Adds one chunk's choice as OpenAI's SDK does."""
+    delta = choice["delta"]
+    sums["content"] += delta.get("content") or ""
+    sums["reasoning"] += delta.get("reasoning_content") or ""
+    sums["logprobs"] += (choice["logprobs"] or {}).get("content", [])
+    sums["finish_reason"] = choice["finish_reason"] or sums["finish_reason"]
+    for piece in delta.get("tool_calls", []):
+        call = sums["calls"].setdefault(
+            piece["index"],
+            {"id": piece.get("id"), "type": piece.get("type"), "function": {"arguments": ""}},
+        )
+        call["function"]["arguments"] += piece["function"]["arguments"]
+        if "name" in piece["function"]:
+            call["function"]["name"] = piece["function"]["name"]

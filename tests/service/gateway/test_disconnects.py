@@ -1,0 +1,138 @@
+"""A client that goes away, or stops reading."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.fake_inference import FakeInference, Script
+from tests.support.loopback_gateway import a_gateway
+from tests.support.raw_http import a_connection, a_post
+
+CHAT = "/v1/chat/completions"
+BODY: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_before_the_acceptance_cancels(stream: bool) -> None:
+    """The call ends while it still waits for its place, streamed or not."""
+    fake = FakeInference()
+    fake.script = Script(hold_acceptance=asyncio.Event())
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(CHAT, BODY | {"stream": stream}))
+        await fake.seen.arrived.wait()
+        connection.leave()
+        await fake.seen.ended.wait()
+
+    assert fake.seen.num_cancelled == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_during_the_answer_cancels(stream: bool) -> None:
+    """The call ends between two tokens, streamed or not."""
+    fake = FakeInference()
+    fake.script = Script(endless=True)
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(CHAT, BODY | {"stream": stream}))
+        await fake.seen.arrived.wait()
+        if stream:
+            await connection.head()
+        connection.leave()
+        await fake.seen.ended.wait()
+
+    assert fake.seen.num_cancelled == 1
+
+
+async def test_leaving_in_a_silent_phase_cancels() -> None:
+    """No token has to come for the departure to be noticed."""
+    fake = FakeInference()
+    fake.script = Script(hold=asyncio.Event(), hold_at=0)
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(CHAT, BODY | {"stream": True}))
+        await connection.head()
+        connection.leave()
+        await fake.seen.ended.wait()
+
+    assert fake.seen.num_cancelled == 1
+
+
+async def test_leaving_cancels_every_prompt() -> None:
+    """All calls of one request end together."""
+    fake = FakeInference()
+    fake.script = Script(hold=asyncio.Event(), hold_at=1)
+    body = {"model": "fake", "prompt": ["a", "b", "c"], "stream": True}
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post("/v1/completions", body))
+        await connection.head()
+        connection.leave()
+        while fake.seen.num_running:
+            fake.seen.ended.clear()
+            await fake.seen.ended.wait()
+
+    assert fake.seen.num_cancelled == 3
+
+
+async def test_an_unread_stream_stops_the_service() -> None:
+    """Nothing is read ahead: what one client leaves unread stays a bounded amount, others go on."""
+    fake = FakeInference()
+    fake.script = Script(pieces=("x" * 8192,), endless=True)
+    async with (
+        a_gateway(fake) as gateway,
+        a_connection(gateway.address, receive_buffer=8192) as connection,
+        gateway.client() as client,
+    ):
+        await connection.send(a_post(CHAT, BODY | {"stream": True}))
+        await connection.head()
+        produced = await settled(fake)
+        fake.script = Script()
+        other = await client.post(CHAT, json=BODY)
+
+    assert produced * 8192 < 2 * 1024 * 1024
+    assert other.json()["choices"][0]["message"]["content"] == "Hello world"
+
+
+async def test_a_client_that_never_reads_is_cut_off() -> None:
+    """After the limit the connection is lost, and with it the call."""
+    fake = FakeInference()
+    fake.script = Script(pieces=("x" * 8192,), endless=True)
+    async with (
+        a_gateway(fake, unread_limit_s=0.5) as gateway,
+        a_connection(gateway.address, receive_buffer=8192) as connection,
+    ):
+        await connection.send(a_post(CHAT, BODY | {"stream": True}))
+        await fake.seen.ended.wait()
+
+    assert fake.seen.num_cancelled == 1
+
+
+async def test_a_slow_reader_gets_everything() -> None:
+    """A stream that was left unread for a while goes on where it was."""
+    fake = FakeInference()
+    fake.script = Script(pieces=["x" * 8192] * 1000)
+    async with (
+        a_gateway(fake) as gateway,
+        a_connection(gateway.address, receive_buffer=8192) as connection,
+    ):
+        await connection.send(a_post(CHAT, BODY | {"stream": True}))
+        await connection.head()
+        await settled(fake)
+        assert fake.seen.num_pieces < 1000
+        events = 0
+        while event := await connection.chunk():
+            events, last = events + 1, event
+
+    assert events == 1003
+    assert last == b"data: [DONE]\n\n"
+
+
+async def settled(fake: FakeInference) -> int:
+    """How many pieces were handed out when no more are taken for a while."""
+    while True:
+        before = fake.seen.num_pieces
+        try:
+            async with asyncio.timeout(0.5):
+                await fake.seen.ended.wait()
+        except TimeoutError:
+            pass
+        if before and fake.seen.num_pieces == before:
+            return before

@@ -1,0 +1,46 @@
+"""The description of the API."""
+
+import re
+
+from openai_wire.requests import ChatCompletionBody, CompletionBody
+from tests.support.loopback_gateway import a_gateway
+
+
+async def test_the_page_needs_no_other_host() -> None:
+    """A machine without internet shows the same page: nothing in it points elsewhere."""
+    async with a_gateway() as gateway, gateway.client() as client:
+        page = await client.get("/docs")
+
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    assert re.findall(r"https?://", page.text) == []
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+async def test_the_document_has_every_route_and_field() -> None:
+    """Each route with its body, each body with all its fields and what they mean."""
+    async with a_gateway() as gateway, gateway.client() as client:
+        document = (await client.get("/openapi.json")).json()
+
+    assert document["paths"].keys() == {
+        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
+        "/health", "/ready",
+    }  # fmt: skip
+    schemas = document["components"]["schemas"]
+    for body in (ChatCompletionBody, CompletionBody):
+        assert schemas[body.__name__]["properties"].keys() == body.model_fields.keys()
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    schema = chat["requestBody"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/ChatCompletionBody"}
+    assert chat["security"] == [{"key": []}]
+    assert "text/event-stream" in chat["responses"]["200"]["content"]
+
+
+async def test_every_reference_of_the_document_resolves() -> None:
+    """Generators of clients need all the types that are named."""
+    async with a_gateway() as gateway, gateway.client() as client:
+        answer = await client.get("/openapi.json")
+
+    known = answer.json()["components"]["schemas"].keys()
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', answer.text))
+    assert named <= known

@@ -1,0 +1,287 @@
+"""The official OpenAI client, unmodified, in front of the gateway."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+from corral.inference.v1 import chat_pb2
+
+from gateway.fake_inference import FakeInference, Script
+from svc_kit.errors import ContextLengthExceeded, EngineRestarting, FeatureUnsupported, QueueFull
+from tests.support.loopback_gateway import Loopback, a_gateway
+
+USER: Any = {"role": "user", "content": "hi"}
+TOOLS: Any = [{"type": "function", "function": {"name": "look"}}]
+
+
+def an_async_client(gateway: Loopback, max_retries: int = 0) -> openai.AsyncOpenAI:
+    """The asynchronous client, without retries unless a test wants them."""
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)
+    url = f"{gateway.url}/v1"
+    return openai.AsyncOpenAI(
+        http_client=http, api_key="any", max_retries=max_retries, base_url=url
+    )
+
+
+@contextmanager
+def a_sync_client(gateway: Loopback) -> Iterator[openai.OpenAI]:
+    """The synchronous client."""
+    http = openai.DefaultHttpxClient(trust_env=False)
+    url = f"{gateway.url}/v1"
+    with openai.OpenAI(http_client=http, api_key="any", max_retries=0, base_url=url) as client:
+        yield client
+
+
+async def test_a_chat_is_answered() -> None:
+    """A plain request gets the whole answer with its usage."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        answer = await client.chat.completions.create(model="fake", messages=[USER])
+
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("Hello world", "stop")
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 3)
+    assert answer._request_id is not None
+    assert answer._request_id.startswith("req_")
+
+
+async def test_a_chat_is_streamed() -> None:
+    """Chunks add up, and the last one has the usage."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        stream = await client.chat.completions.create(
+            model="fake", messages=[USER], stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+
+    assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == [
+        "", "Hello", " ", "world", None
+    ]  # fmt: skip
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 6
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_the_stream_helper_accepts_the_chunks() -> None:
+    """The client's own accumulator builds the whole answer, tool calls included."""
+    fake = FakeInference()
+    fake.script = Script(
+        pieces=(),
+        reasoning=("h", "m"),
+        tool_calls=[
+            chat_pb2.ToolCallDelta(index=0, id="c1", name="look", arguments_json='{"a"'),
+            chat_pb2.ToolCallDelta(index=0, arguments_json=":1}"),
+            chat_pb2.ToolCallDelta(index=1, id="c2", name="look", arguments_json="{}"),
+        ],
+    )
+    async with (
+        a_gateway(fake) as gateway,
+        an_async_client(gateway) as client,
+        client.chat.completions.stream(model="fake", messages=[USER], tools=TOOLS) as stream,
+    ):
+        answer = await stream.get_final_completion()
+
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert [(call.id, call.function.arguments) for call in choice.message.tool_calls or ()] == [
+        ("c1", '{"a":1}'),
+        ("c2", "{}"),
+    ]
+    assert getattr(choice.message, "reasoning_content", None) == "hm"
+
+
+async def test_the_synchronous_client_works() -> None:
+    """Whole and streamed answers through blocking sockets."""
+    async with a_gateway() as gateway:
+
+        def use() -> tuple[str | None, str]:
+            with a_sync_client(gateway) as client:
+                whole = client.chat.completions.create(model="fake", messages=[USER])
+                stream = client.chat.completions.create(model="fake", messages=[USER], stream=True)
+                text = "".join(
+                    chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices
+                )
+                return whole.choices[0].message.content, text
+
+        assert await asyncio.to_thread(use) == ("Hello world", "Hello world")
+
+
+async def test_several_choices_are_told_apart() -> None:
+    """n choices, each with its index, whole and streamed."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        whole = await client.chat.completions.create(model="fake", messages=[USER], n=2)
+        stream = await client.chat.completions.create(
+            model="fake", messages=[USER], n=2, stream=True
+        )
+        ends = [chunk.choices[0].index async for chunk in stream if chunk.choices[0].finish_reason]
+
+    assert [choice.message.content for choice in whole.choices] == ["Hello world"] * 2
+    assert ends == [0, 1]
+
+
+async def test_logprobs_are_typed() -> None:
+    """Chat log probabilities arrive in the client's types."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        answer = await client.chat.completions.create(
+            model="fake", messages=[USER], logprobs=True, top_logprobs=1
+        )
+
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert [entry.token for entry in logprobs.content] == ["Hello", " ", "world"]
+    assert logprobs.content[0].top_logprobs[0].logprob == -0.5
+
+
+async def test_a_completion_of_several_prompts_is_answered() -> None:
+    """Prompts of token ids are echoed as text; choices follow the order of the prompts."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        answer = await client.completions.create(
+            model="fake", prompt=[[104, 105], [111]], echo=True, n=2
+        )
+
+    assert [choice.text for choice in answer.choices] == [
+        "hiHello world", "hiHello world", "oHello world", "oHello world"
+    ]  # fmt: skip
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 6
+
+
+async def test_a_completion_of_several_prompts_is_streamed() -> None:
+    """The chunks of each prompt carry its index, and one usage counts all."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        stream = await client.completions.create(
+            model="fake", prompt=["a", "b"], stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+
+    texts = ["", ""]
+    for chunk in chunks[:-1]:
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == ["Hello world", "Hello world"]
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens == 6
+
+
+async def test_best_of_sends_the_most_probable() -> None:
+    """The choice the model thinks most of is sent alone, without log probabilities."""
+    fake = FakeInference()
+    fake.script = Script(logprobs=(-2.0, -1.0, -3.0))
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        answer = await client.completions.create(model="fake", prompt="a", best_of=3)
+
+    (choice,) = answer.choices
+    assert (choice.index, choice.text, choice.logprobs) == (0, "Hello world", None)
+    assert fake.seen.requests[0].options.num_choices == 3
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 9
+
+
+async def test_models_are_listed_and_found() -> None:
+    """All pages of models, and one whose name has a slash and a colon."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        names = [model.id async for model in client.models.list()]
+        model = await client.models.retrieve("org/other:1b")
+
+    assert names == ["fake", "org/other:1b"]
+    assert model.id == "org/other:1b"
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    """The client raises its NotFoundError with OpenAI's code."""
+    async with a_gateway() as gateway, an_async_client(gateway) as client:
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client.chat.completions.create(model="nope", messages=[USER], stream=True)
+
+    assert caught.value.code == "model_not_found"
+
+
+async def test_a_prompt_that_is_too_long_names_both_numbers() -> None:
+    """Agents look for this text, and the field is the one the caller wrote."""
+    fake = FakeInference()
+    fake.script = Script(
+        refusal=ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
+    )
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model="fake", messages=[USER])
+
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    assert "maximum context length is 4096 tokens" in caught.value.message
+    assert "5000 tokens" in caught.value.message
+
+
+async def test_a_full_queue_says_when_to_come_back() -> None:
+    """429 with Retry-After in both of its forms."""
+    fake = FakeInference()
+    fake.script = Script(refusal=QueueFull(bound="requests", depth=8, limit=8, retry_after=2.5))
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.chat.completions.create(model="fake", messages=[USER], stream=True)
+
+    headers = caught.value.response.headers
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("3", "2500")
+
+
+async def test_the_client_retries_what_is_transient() -> None:
+    """A restarting engine is a 503 that the client's own retry gets over."""
+    fake = FakeInference()
+    fake.script = Script(refusal=EngineRestarting(retry_after=0.01))
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(model="fake", messages=[USER])
+        fake.script = Script()
+        answer = await client.chat.completions.create(model="fake", messages=[USER])
+
+    assert caught.value.status_code == 503
+    assert answer.choices[0].message.content == "Hello world"
+
+
+async def test_the_client_does_not_retry_what_will_not_change() -> None:
+    """A feature that is not there is refused once, although it is a 5xx."""
+    fake = FakeInference()
+    fake.script = Script(refusal=FeatureUnsupported(feature="constrained output"))
+    async with a_gateway(fake) as gateway, an_async_client(gateway, max_retries=2) as client:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.chat.completions.create(
+                model="fake", messages=[USER], response_format={"type": "json_object"}
+            )
+
+    assert caught.value.status_code == 501
+    assert len(fake.seen.requests) == 1
+    assert fake.seen.requests[0].options.constraint.json_object
+
+
+async def test_a_failure_within_a_stream_is_raised() -> None:
+    """The client raises the error that ends the stream, after the text before it."""
+    fake = FakeInference()
+    fake.script = Script(failure=EngineRestarting(), failure_at=2)
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        stream = await client.chat.completions.create(model="fake", messages=[USER], stream=True)
+        texts: list[str | None] = []
+
+        async def read() -> None:
+            async for chunk in stream:
+                texts.append(chunk.choices[0].delta.content)
+
+        with pytest.raises(openai.APIError, match="being restarted") as caught:
+            await read()
+
+    assert texts == ["", "Hello", " "]
+    assert caught.value.type == "server_error"
+
+
+async def test_extensions_travel_in_the_extra_body() -> None:
+    """Local sampling settings reach the service."""
+    fake = FakeInference()
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        await client.chat.completions.create(
+            model="fake", messages=[USER], extra_body={"top_k": 3, "min_p": 0.5}
+        )
+
+    sampling = fake.seen.requests[0].options.sampling
+    assert (sampling.top_k, sampling.min_p, sampling.temperature) == (3, 0.5, 1.0)

@@ -1,0 +1,67 @@
+"""Several prompts in one request."""
+
+import asyncio
+
+from gateway.calls import PARALLEL_PROMPTS
+from gateway.fake_inference import FakeInference, Script
+from svc_kit.errors import DecodeFailed, QueueFull
+from tests.support.loopback_gateway import a_gateway
+from tests.support.raw_http import a_connection, a_post
+
+TEXT = "/v1/completions"
+
+
+async def test_many_prompts_run_some_at_a_time() -> None:
+    """A long list does not fill the service's queue by itself, and loses nothing."""
+    fake = FakeInference()
+    prompts = [str(number) for number in range(3 * PARALLEL_PROMPTS)]
+    async with a_gateway(fake) as gateway, gateway.client() as client:
+        answer = await client.post(TEXT, json={"model": "fake", "prompt": prompts, "echo": True})
+
+    texts = [choice["text"] for choice in answer.json()["choices"]]
+    assert texts == [f"{prompt}Hello world" for prompt in prompts]
+    assert fake.seen.peak_running <= PARALLEL_PROMPTS
+
+
+async def test_a_refused_prompt_refuses_the_request() -> None:
+    """One answer for all: the first refusal is the request's, with its own status."""
+    fake = FakeInference()
+    fake.script = Script(refusal=QueueFull(bound="requests", depth=1, limit=1))
+    body = {"model": "fake", "prompt": ["a", "b"], "stream": True}
+    async with a_gateway(fake) as gateway, gateway.client() as client:
+        answer = await client.post(TEXT, json=body)
+
+    assert answer.status_code == 429
+
+
+async def test_a_failed_prompt_ends_the_others() -> None:
+    """When one call fails, the stream ends with its error and no call goes on."""
+    fake, hold = FakeInference(), asyncio.Event()
+    fake.script = Script(failure=DecodeFailed(request_id="r"), failure_at=2, hold=hold)
+    body = {"model": "fake", "prompt": ["a", "b", "c"], "stream": True}
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(TEXT, body))
+        await connection.head()
+        hold.set()
+        *_, last = await connection.chunks()
+        while fake.seen.num_running:
+            fake.seen.ended.clear()
+            await fake.seen.ended.wait()
+
+    assert b"decode_failed" in last
+
+
+async def test_prompts_are_streamed_side_by_side() -> None:
+    """No prompt waits for the end of another one's answer."""
+    fake, hold = FakeInference(), asyncio.Event()
+    fake.script = Script(hold=hold, hold_at=1)
+    body = {"model": "fake", "prompt": ["a", "b"], "stream": True}
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(TEXT, body))
+        await connection.head()
+        first = [await connection.chunk(), await connection.chunk()]
+        hold.set()
+        rest = await connection.chunks()
+
+    assert sorted(b'"index":1' in chunk for chunk in first) == [False, True]
+    assert rest[-1] == b"data: [DONE]\n\n"

@@ -1,0 +1,110 @@
+"""A gateway and a fake inference service on loopback ports that the system chose."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from corral.inference.v1 import inference_service_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from gateway.app import running
+from gateway.config import GatewaySettings
+from gateway.fake_inference import FakeInference
+from svc_kit.addresses import Address
+from svc_kit.auth import build_authenticator
+from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.settings import KeySettings
+
+LOOPBACK = "127.0.0.1:0"
+SERVICE = "corral.inference.v1.InferenceService"
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """A running gateway with what stands behind it."""
+
+    address: Address
+    fake: FakeInference
+    inference: RpcServer
+    management: Address | None
+
+    @property
+    def url(self) -> str:
+        """The base of the gateway's URLs."""
+        return f"http://{self.address}"
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        """A plain HTTP client; errors are answers like others."""
+        return httpx.AsyncClient(base_url=self.url, trust_env=False, verify=False, timeout=20, **options)
+
+
+@asynccontextmanager
+async def an_inference_service(
+    fake: FakeInference,
+    *,
+    keys: tuple[KeySettings, ...] = (),
+    service_token_file: Path | None = None,
+) -> AsyncIterator[RpcServer]:
+    """The fake as a gRPC server with the whole interceptor stack."""
+    add = inference_service_pb2_grpc.add_InferenceServiceServicer_to_server
+    server = RpcServer(
+        [Service(add, fake, SERVICE)],
+        listen=LOOPBACK,
+        authenticator=build_authenticator(
+            listen=LOOPBACK, keys=keys, service_token_file=service_token_file
+        ),
+        registry=CollectorRegistry(),
+    )
+    await server.start()
+    server.set_serving(True)
+    try:
+        yield server
+    finally:
+        await server.drain(0)
+
+
+@asynccontextmanager
+async def a_gateway(
+    fake: FakeInference | None = None,
+    *,
+    inference_keys: tuple[KeySettings, ...] = (),
+    **settings: Any,
+) -> AsyncIterator[Loopback]:
+    """A gateway in front of the fake; `settings` are the gateway's."""
+    fake = fake or FakeInference()
+    token_file = settings.get("service_token_file")
+    async with an_inference_service(
+        fake, keys=inference_keys, service_token_file=token_file
+    ) as inference:
+        defaults = {
+            "listen": LOOPBACK,
+            "management_listen": None,
+            "inference_target": str(inference.address),
+            "drain_grace_s": 5.0,
+        }
+        async with running(GatewaySettings(**(defaults | settings))) as endpoints:
+            yield Loopback(endpoints.http, fake, inference, endpoints.management)
+
+
+@asynccontextmanager
+async def a_gateway_until(
+    stop: asyncio.Event, fake: FakeInference, **settings: Any
+) -> AsyncIterator[Loopback]:
+    """A gateway that begins to drain when `stop` is set."""
+    started: asyncio.Future[Loopback] = asyncio.get_running_loop().create_future()
+
+    async def live() -> None:
+        async with a_gateway(fake, **settings) as gateway:
+            started.set_result(gateway)
+            await stop.wait()
+
+    life = asyncio.create_task(live())
+    try:
+        yield await started
+    finally:
+        stop.set()
+        await life

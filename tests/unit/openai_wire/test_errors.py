@@ -1,0 +1,99 @@
+"""Errors in OpenAI's envelope, with the caller's field names."""
+
+import pytest
+
+from openai_wire.errors import (
+    CHAT_PARAMS,
+    COMPLETION_PARAMS,
+    ParamNames,
+    error_body,
+    openai_name,
+    with_openai_names,
+)
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DomainError,
+    InvalidArgument,
+    InvalidJson,
+    ModelNotFound,
+    OutOfRange,
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidJson(field=None, problem="x"),
+        ModelNotFound(model="m"),
+        OutOfRange(field="n", value=0, minimum=1),
+    ],
+)
+def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
+    """Clients read all of them, null or not."""
+    body = error_body(error)
+
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("field", "names", "expected"),
+    [
+        ("prompt", CHAT_PARAMS, "messages"),
+        ("prompt", COMPLETION_PARAMS, "prompt"),
+        ("text", COMPLETION_PARAMS, "prompt"),
+        ("token_ids.ids[3]", COMPLETION_PARAMS, "prompt[3]"),
+        ("model", CHAT_PARAMS, "model"),
+        ("options.sampling.temperature", CHAT_PARAMS, "temperature"),
+        ("sampling.penalty_last_n", CHAT_PARAMS, "repeat_last_n"),
+        ("options.sampling.dry.base", CHAT_PARAMS, "dry_base"),
+        ("options.num_choices", CHAT_PARAMS, "n"),
+        ("options.stopping.stop[2]", CHAT_PARAMS, "stop[2]"),
+        ("options.output.top_logprobs", CHAT_PARAMS, "top_logprobs"),
+        ("options.output.top_logprobs", COMPLETION_PARAMS, "logprobs"),
+        ("options.constraint.json_schema", CHAT_PARAMS, "response_format"),
+        ("options.cache.salt", CHAT_PARAMS, "cache_salt"),
+        ("conversation.messages[1].parts[0].text", CHAT_PARAMS, "messages[1].content[0].text"),
+        ("messages[0].content", CHAT_PARAMS, "messages[0].content"),
+        ("tools[0].parameters_json", CHAT_PARAMS, "tools[0].function.parameters"),
+        ("conversation.tools[1].name", CHAT_PARAMS, "tools[1].function.name"),
+        ("conversation.template.kwargs_json", CHAT_PARAMS, "chat_template_kwargs"),
+        ("template.enable_thinking", CHAT_PARAMS, "enable_thinking"),
+    ],
+)
+def test_fields_of_the_proto_get_the_callers_name(
+    field: str, names: ParamNames, expected: str
+) -> None:
+    """An error names what the caller wrote, not what it was turned into."""
+    assert openai_name(field, names) == expected
+
+
+def test_a_renamed_error_keeps_everything_else() -> None:
+    """The class, the numbers and the text that agents look for stay."""
+    error = ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
+
+    renamed = with_openai_names(error, CHAT_PARAMS)
+
+    assert renamed == ContextLengthExceeded(
+        field="messages", prompt_tokens=5000, context_tokens=4096
+    )
+    assert "maximum context length is 4096 tokens" in renamed.message
+    assert "resulted in 5000 tokens" in renamed.message
+
+
+def test_an_error_of_another_release_is_renamed_too() -> None:
+    """A reason without a class here keeps its reason and text."""
+    error = InvalidArgument.foreign(
+        reason="NEW_THING", message="New.", metadata={"field": "options.num_choices"}
+    )
+
+    renamed = with_openai_names(error, CHAT_PARAMS)
+
+    assert (renamed.reason, renamed.message, renamed.field) == ("NEW_THING", "New.", "n")
+
+
+def test_an_error_without_a_field_stays_as_it_is() -> None:
+    """There is nothing to rename."""
+    error = ModelNotFound(model="m")
+
+    assert with_openai_names(error, CHAT_PARAMS) is error
