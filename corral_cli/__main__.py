@@ -1,0 +1,44 @@
+"""The `corral` command: every subcommand in one group, and failures as one line."""
+
+import platform
+import sys
+from importlib.metadata import version as installed_version
+
+import click
+
+from corral_cli.chat import chat
+from corral_cli.config import config
+from corral_cli.keys import keys
+from corral_cli.serve import serve
+from corral_cli.up import up
+from svc_kit.startup import StartupError
+
+
+@click.group()
+def cli() -> None:
+    """Serve GGUF models behind the OpenAI API and gRPC."""
+
+
+@cli.command("version")
+def version() -> None:
+    """Print the versions that a bug report needs."""
+    names = ("corral", "llama-cpp-python", "grpcio", "protobuf")
+    versions = [f"{name} {installed_version(name)}" for name in names]
+    click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
+
+
+for command in (up, serve, chat, config, keys):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command; what keeps it from starting is one message and exit code 1."""
+    try:
+        cli()
+    except StartupError as error:
+        click.echo(f"corral: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""From the flags of `corral up` to what each service is started with.
+
+Both settings classes are loaded here with the same sources that the services read, so that a
+mistake in a file or a variable is found before any process starts. Nothing here starts anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from corral_cli.ports import reachable, why_not, with_free_port
+from gateway.config import GatewaySettings
+from inference_svc.config import InferenceSettings
+from svc_kit.addresses import Address, parse_address
+from svc_kit.auth import keyless_scopes
+from svc_kit.settings import StartupError, load_settings
+
+ANY_LOOPBACK_PORT = "127.0.0.1:0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpFlags:
+    """The flags that were given; None and () stand for those that were not."""
+
+    config: Path | None = None
+    models: tuple[str, ...] = ()
+    data_dir: Path | None = None
+    listen: str | None = None
+    inference_listen: str | None = None
+    slots: int | None = None
+    context_tokens: int | None = None
+    threads: int | None = None
+
+    def for_inference(self) -> dict[str, Any]:
+        """What they set for the inference service."""
+        flags = {
+            "models": list(self.models) or None,
+            "data_dir": self.data_dir,
+            "listen": self.inference_listen,
+            "engine.slots": self.slots,
+            "engine.context_tokens": self.context_tokens,
+            "engine.threads": self.threads,
+        }
+        return {name: value for name, value in flags.items() if value is not None}
+
+    def for_gateway(self) -> dict[str, Any]:
+        """What they set for the gateway."""
+        return {"listen": self.listen} if self.listen else {}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings that both services will have, and the overrides that make them have them."""
+
+    config: Path | None
+    inference: InferenceSettings
+    gateway: GatewaySettings
+    overrides: Mapping[str, Mapping[str, Any]]
+    """By service: what is passed on beside the file and the environment."""
+
+    @classmethod
+    def make(cls, flags: UpFlags) -> Self:
+        """Load, fill in what connects the services, and load again. Raises StartupError."""
+        overrides = {"inference": flags.for_inference(), "gateway": flags.for_gateway()}
+        first = cls._load(flags.config, overrides)
+        overrides["inference"] |= first.inference_ports()
+        overrides["gateway"] |= first.gateway_ports()
+        second = cls._load(flags.config, overrides)
+        overrides["gateway"] |= second.connection()
+        for service in overrides:
+            overrides[service]["service_token_file"] = second.token_file
+        return cls._load(flags.config, overrides)
+
+    @classmethod
+    def _load(cls, config: Path | None, overrides: dict[str, dict[str, Any]]) -> Self:
+        inference = load_settings(InferenceSettings, toml=config, overrides=overrides["inference"])
+        gateway = load_settings(GatewaySettings, toml=config, overrides=overrides["gateway"])
+        return cls(config, inference, gateway, overrides)
+
+    def inference_ports(self) -> dict[str, Any]:
+        """Ports that were left open, chosen."""
+        return _settled(self.inference, "listen") | _settled(self.inference, "management_listen")
+
+    def gateway_ports(self) -> dict[str, Any]:
+        """Ports that were left open, chosen."""
+        return _settled(self.gateway, "listen") | _settled(self.gateway, "management_listen")
+
+    def connection(self) -> dict[str, Any]:
+        """Where the gateway finds the inference service, unless the operator said."""
+        if "inference_target" in self.gateway.model_fields_set:
+            return {}
+        return {"inference_target": str(reachable(self.inference_address))}
+
+    @property
+    def token_file(self) -> Path:
+        """The file of the token by which the services know each other."""
+        chosen = self.inference.service_token_file or self.gateway.service_token_file
+        return chosen or self.inference.data_dir / "service-token"
+
+    @property
+    def gateway_address(self) -> Address:
+        """Where HTTP is served."""
+        return parse_address(self.gateway.listen)
+
+    @property
+    def inference_address(self) -> Address:
+        """Where gRPC is served."""
+        return parse_address(self.inference.listen)
+
+    @property
+    def gateway_management(self) -> Address:
+        """Where the gateway is probed."""
+        return parse_address(self.gateway.management_listen or ANY_LOOPBACK_PORT)
+
+    @property
+    def inference_management(self) -> Address:
+        """Where the inference service is probed."""
+        return parse_address(self.inference.management_listen or ANY_LOOPBACK_PORT)
+
+    def check_ports(self) -> None:
+        """Raise StartupError with a line for each address that is taken or given twice."""
+        listeners = [
+            self.gateway_address,
+            self.inference_address,
+            self.gateway_management,
+            self.inference_management,
+        ]
+        problems = [problem for problem in map(why_not, dict.fromkeys(listeners)) if problem]
+        problems += [
+            f"{address} is given to two listeners: choose another port for one of them"
+            for address in dict.fromkeys(listeners)
+            if listeners.count(address) > 1
+        ]
+        if problems:
+            raise StartupError("\n".join(problems))
+
+    def check_access(self) -> None:
+        """Raise StartupError where the gateway would serve other machines without keys.
+
+        The inference service always has the service token, so it is never open.
+        """
+        keyless_scopes(
+            self.gateway.listen,
+            has_keys=bool(self.gateway.keys),
+            allow_keyless=self.gateway.allow_keyless,
+        )
+
+
+def _settled(settings: InferenceSettings | GatewaySettings, name: str) -> dict[str, Any]:
+    """The address of a listener with its port decided. The supervisor needs the management ones.
+
+    Port 0 becomes a free port. So does the port of a management listener that nobody asked for:
+    a second Corral on the same machine should not fail over a port that its operator never named.
+    """
+    address = parse_address(getattr(settings, name) or ANY_LOOPBACK_PORT)
+    is_default = name not in settings.model_fields_set
+    if name == "management_listen" and is_default and why_not(address):
+        address = Address(address.host, 0)
+    return {name: str(with_free_port(address))}

@@ -1,0 +1,40 @@
+"""The readiness probe against real listeners."""
+
+import asyncio
+
+import pytest
+
+from corral_cli.children import answers_ok
+from svc_kit.addresses import Address
+
+
+@pytest.mark.parametrize(
+    ("reply", "ready"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", True),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", False),
+        (b"200\r\n", False),
+        (b"", False),
+    ],
+)
+async def test_only_a_200_is_ready(reply: bytes, ready: bool) -> None:
+    """A service that answers 503, nonsense or nothing is still starting."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(reply)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+
+        assert await answers_ok(address, "/readyz") is ready
+
+
+async def test_nobody_there_is_not_ready() -> None:
+    """A refused connection is an answer, not a failure of the supervisor."""
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    assert await answers_ok(address, "/readyz") is False

@@ -1,0 +1,122 @@
+"""The subcommands that start nothing."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from corral_cli.__main__ import cli, main
+from corral_cli.up import listen_flag
+from gateway.config import GatewaySettings
+from inference_svc.config import InferenceSettings
+from svc_kit.auth import SettingsKeys, hash_key
+from svc_kit.settings import load_settings
+
+
+def test_every_subcommand_explains_itself() -> None:
+    """--help of each works, and says more than its name."""
+    for name in cli.commands:
+        result = CliRunner().invoke(cli, [name, "--help"])
+
+        assert result.exit_code == 0
+        assert cli.commands[name].help
+
+
+def test_version_names_what_a_bug_report_needs() -> None:
+    """Corral, the binding of llama.cpp, gRPC and Python."""
+    output = CliRunner().invoke(cli, ["version"]).output
+
+    assert [line.split()[0] for line in output.splitlines()[:5]] == [
+        *("corral", "llama-cpp-python", "grpcio", "protobuf", "Python")
+    ]
+
+
+async def test_a_new_key_is_accepted_by_the_settings_printed_with_it(tmp_path: Path) -> None:
+    """The lines can be pasted as they are, and both services then know the key."""
+    result = CliRunner().invoke(
+        cli,
+        ["keys", "create", "--name", "ci", "--project", "p", "--scope", "admin", "--days", "1"],
+    )
+    key = result.output.splitlines()[0].removeprefix("key (shown once): ")
+    pasted = tmp_path / "corral.toml"
+    pasted.write_text(result.output[result.output.index("[[") : result.output.index("Callers")])
+
+    gateway = load_settings(GatewaySettings, toml=pasted, environment={})
+    inference = load_settings(InferenceSettings, toml=pasted, environment={})
+    for accepted in (gateway.keys, inference.keys):
+        principal = await SettingsKeys(accepted).verify(key)
+
+        assert (principal.project, principal.scopes) == ("p", frozenset({"admin"}))
+
+
+def test_a_known_key_can_be_hashed() -> None:
+    """For keys that were made elsewhere; the key is not echoed."""
+    result = CliRunner().invoke(cli, ["keys", "hash"], input="sk-mine\n")
+
+    assert result.output.splitlines()[-1] == hash_key("sk-mine")
+    assert "sk-mine" not in result.output
+
+
+def test_config_check_shows_the_settings_in_force(tmp_path: Path) -> None:
+    """The file counts, defaults are filled in, hashes of keys are hidden."""
+    config = tmp_path / "corral.toml"
+    digest = "a" * 64
+    config.write_text(
+        f'[gateway]\nlisten = "127.0.0.1:9999"\nkeys = [{{name = "n", sha256 = "{digest}"}}]\n'
+    )
+
+    result = CliRunner().invoke(cli, ["config", "check", "--config", str(config)])
+
+    assert result.exit_code == 0
+    assert 'listen = "127.0.0.1:9999"' in result.output
+    assert "[inference]" in result.output
+    assert digest not in result.output
+
+
+def test_config_check_reports_every_problem_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both services, all mistakes, exit code 1, no traceback."""
+    config = tmp_path / "corral.toml"
+    config.write_text('[gateway]\nlisten = "nowhere"\nlogo = 1\n[inference]\nmodels = []\n')
+    monkeypatch.setattr("sys.argv", ["corral", "config", "check", "--config", str(config)])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    printed = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert all(name in printed for name in ("[gateway] listen", "[gateway] logo", "models"))
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "listen", "address"),
+    [
+        (None, None, None, None),
+        (None, None, "[::1]:80", "[::1]:80"),
+        ("0.0.0.0", None, None, "0.0.0.0:8080"),
+        (None, 0, None, "127.0.0.1:0"),
+        ("::1", 9, None, "[::1]:9"),
+    ],
+)
+def test_host_and_port_are_one_address(
+    host: str | None, port: int | None, listen: str | None, address: str | None
+) -> None:
+    """Either flag has a default of its own; none of them leaves the setting alone."""
+    assert listen_flag(host, port, listen) == address
+
+
+def test_listen_beside_port_is_refused() -> None:
+    """One of them would be ignored."""
+    result = CliRunner().invoke(cli, ["up", "--listen", "127.0.0.1:1", "--port", "2"])
+
+    assert result.exit_code == 2
+    assert "--listen says both" in result.output
+
+
+def test_a_mistyped_address_is_blamed_on_its_flag() -> None:
+    """Not on the setting that it would have become."""
+    result = CliRunner().invoke(cli, ["up", "--inference-listen", "nowhere"])
+
+    assert result.exit_code == 2
+    assert "'--inference-listen'" in result.output

@@ -1,0 +1,109 @@
+"""What `corral up` decides from flags, a file and the environment, before it starts anything."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corral_cli.planning import Plan, UpFlags
+from svc_kit.addresses import parse_address
+from svc_kit.settings import StartupError
+
+
+def test_open_ports_are_chosen(tmp_path: Path) -> None:
+    """Port 0 becomes a port that the gateway can be told of."""
+    plan = Plan.make(
+        UpFlags(data_dir=tmp_path, listen="127.0.0.1:0", inference_listen="127.0.0.1:0")
+    )
+
+    assert parse_address(plan.gateway.listen).port > 0
+    assert plan.gateway.inference_target == plan.inference.listen
+    plan.check_ports()
+
+
+def test_flags_reach_the_inference_service(tmp_path: Path) -> None:
+    """Sizes and models are passed on under the names of its settings."""
+    plan = Plan.make(
+        UpFlags(data_dir=tmp_path, models=("a.gguf", "b.gguf"), slots=3, context_tokens=512)
+    )
+
+    assert plan.inference.models == ["a.gguf", "b.gguf"]
+    assert (plan.inference.engine.slots, plan.inference.engine.context_tokens) == (3, 512)
+    assert plan.overrides["inference"]["engine.slots"] == 3
+
+
+def test_both_services_get_the_same_token_file(tmp_path: Path) -> None:
+    """It stands in the data folder, where the operator did not choose another place."""
+    plan = Plan.make(UpFlags(data_dir=tmp_path))
+
+    assert plan.token_file == tmp_path / "service-token"
+    assert plan.gateway.service_token_file == plan.inference.service_token_file
+
+
+def test_a_token_file_of_the_operator_is_shared(tmp_path: Path) -> None:
+    """One service was told where its token is; the other is told the same."""
+    config = tmp_path / "corral.toml"
+    config.write_text(f'[inference]\nservice_token_file = "{tmp_path}/mine"\n')
+
+    plan = Plan.make(UpFlags(config=config, data_dir=tmp_path))
+
+    assert plan.gateway.service_token_file == tmp_path / "mine"
+
+
+def test_an_operators_target_stays(tmp_path: Path) -> None:
+    """A gateway that was told where to go is not redirected."""
+    config = tmp_path / "corral.toml"
+    config.write_text('[gateway]\ninference_target = "dns:///inference:50051"\n')
+
+    plan = Plan.make(UpFlags(config=config, data_dir=tmp_path))
+
+    assert plan.gateway.inference_target == "dns:///inference:50051"
+
+
+def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
+    """Nothing is started for it to fail."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = f"127.0.0.1:{server.getsockname()[1]}"
+        plan = Plan.make(UpFlags(data_dir=tmp_path, listen=taken, inference_listen="127.0.0.1:0"))
+
+        with pytest.raises(StartupError, match=f"{taken} is taken: stop what listens there"):
+            plan.check_ports()
+
+
+def test_one_address_for_two_listeners_is_refused(tmp_path: Path) -> None:
+    """It would be free now and taken a moment later."""
+    twice = str(parse_address("127.0.0.1:28080"))
+    plan = Plan.make(UpFlags(data_dir=tmp_path, listen=twice, inference_listen=twice))
+
+    with pytest.raises(StartupError, match="given to two listeners"):
+        plan.check_ports()
+
+
+def test_a_management_port_nobody_asked_for_moves_away(tmp_path: Path) -> None:
+    """A second Corral on the machine does not fail over a port that its operator never named."""
+    first = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
+    with socket.create_server(parse_address(str(first))):
+        second = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
+
+    assert second != first
+
+
+def test_mistakes_of_a_file_are_found(tmp_path: Path) -> None:
+    """The service is not started only to say the same in its log."""
+    config = tmp_path / "corral.toml"
+    config.write_text("[inference]\nmodel = 3\n")
+
+    with pytest.raises(StartupError, match=r"\[inference\] model"):
+        Plan.make(UpFlags(config=config, data_dir=tmp_path))
+
+
+def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
+    """The operator learns it before anything starts; a key or the explicit flag lets it pass."""
+    open_flags = UpFlags(data_dir=tmp_path, listen="0.0.0.0:0")
+    config = tmp_path / "corral.toml"
+    config.write_text("[gateway]\nallow_keyless = true\n")
+
+    with pytest.raises(StartupError, match="no API key is configured"):
+        Plan.make(open_flags).check_access()
+    Plan.make(replace(open_flags, config=config)).check_access()

@@ -1,0 +1,39 @@
+"""A taken port is found before anything starts."""
+
+import socket
+
+import pytest
+
+from corral_cli.ports import reachable, why_not, with_free_port
+from svc_kit.addresses import Address
+
+
+@pytest.mark.parametrize(("host", "reached"), [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("a", "a")])
+def test_a_wildcard_is_reached_over_loopback(host: str, reached: str) -> None:
+    """A client cannot connect to "every interface"."""
+    assert reachable(Address(host, 1)) == Address(reached, 1)
+
+
+def test_a_taken_port_is_named_with_its_remedy() -> None:
+    """The operator reads which address it is and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = Address("127.0.0.1", server.getsockname()[1])
+
+        problem = why_not(address)
+
+    assert problem == f"{address} is taken: stop what listens there, or choose another port"
+    assert why_not(address) is None
+
+
+def test_a_host_that_is_not_ours_is_a_problem() -> None:
+    """An address of another machine cannot be listened on."""
+    assert "cannot listen on 192.0.2.1:1234" in (why_not(Address("192.0.2.1", 1234)) or "")
+
+
+def test_port_zero_becomes_a_free_port() -> None:
+    """The system chooses, and what it chose can be listened on; other ports stay."""
+    chosen = with_free_port(Address("127.0.0.1", 0))
+
+    assert chosen.port > 0
+    assert why_not(chosen) is None
+    assert with_free_port(Address("127.0.0.1", 8080)).port == 8080
