@@ -1,0 +1,1 @@
+"""Speed measured honestly: Corral beside llama.cpp's own programs, in one run, on one machine."""

@@ -1,0 +1,106 @@
+"""The same closed-loop load through Corral's own gRPC `Generate`, with token ids as prompts.
+
+Beside `llama-batched-bench` it shows what the engine and its frontend cost; beside `loadgen` what
+the gateway costs. Messages are kept as bytes while the clock runs and parsed afterwards.
+
+    python -m bench.grpc_load --target 127.0.0.1:50051 --requests 32 --concurrency 8
+"""
+
+import argparse
+import asyncio
+import json
+import time
+
+import grpc.aio
+import uvloop
+from corral.inference.v1 import generation_pb2
+from corral.inference.v1.inference_service_pb2 import (
+    GenerateRequest,
+    GenerateResponse,
+    TokenIds,
+)
+
+from bench.streams import Arrival, LoadError, LoadFigures, Stream, check_streams, decode_rate
+from bench.workload import SAMPLINGS, Workload
+
+METHOD = "/corral.inference.v1.InferenceService/Generate"
+TIMEOUT_S = 600.0
+
+
+async def run_load(target: str, workload: Workload, model: str) -> list[Stream]:
+    """Send the workload's requests over one channel and return their streams.
+
+    Raises LoadError when a request fails or gives another number of tokens than it was asked for.
+    """
+    streams: list[Stream] = []
+    waiting = iter(workload.token_prompts())
+    options = workload.to_proto()
+
+    async with grpc.aio.insecure_channel(target) as channel:
+        # without a deserializer the client hands out bytes
+        generate: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(METHOD)
+
+        async def caller() -> None:
+            for ids in waiting:
+                request = GenerateRequest(
+                    model=model, token_ids=TokenIds(ids=ids), options=options
+                ).SerializeToString()
+                sent, reads = time.perf_counter(), []
+                try:
+                    async for message in generate(request, timeout=TIMEOUT_S):
+                        reads.append((time.perf_counter(), message))
+                except grpc.aio.AioRpcError as error:
+                    raise LoadError(f"{error.code().name}: {error.details()}") from error
+                streams.append(read_stream(sent, reads))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workload.concurrency):
+                group.create_task(caller())
+    check_streams(streams, workload.requests, workload.output_tokens)
+    return streams
+
+
+def read_stream(sent: float, reads: list[tuple[float, bytes]]) -> Stream:
+    """Make a stream of recorded messages. Raises LoadError where it is no whole answer."""
+    arrivals, usage = [], generation_pb2.Usage()
+    for arrived, message in reads:
+        event = GenerateResponse.FromString(message)
+        if event.HasField("delta") and event.delta.num_tokens:
+            arrivals.append(Arrival(arrived, event.delta.num_tokens))
+        elif event.HasField("done"):
+            usage = event.done.usage
+    if not usage.completion_tokens:
+        raise LoadError("the stream ended without its usage")
+    return Stream(
+        sent=sent,
+        ended=reads[-1][0],
+        arrivals=tuple(arrivals),
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+    )
+
+
+def main() -> None:
+    """Load one server and print the figures as one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--target", default="127.0.0.1:50051")
+    parser.add_argument("--model", default="", help="empty: the server's first")
+    parser.add_argument("--requests", type=int, default=16)
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--shared-prefix-tokens", type=int, default=0)
+    parser.add_argument("--output-tokens", type=int, default=128)
+    parser.add_argument("--sampling", choices=sorted(SAMPLINGS), default="greedy")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = vars(parser.parse_args())
+    target, model = asked.pop("target"), asked.pop("model")
+    workload = Workload(**asked | {"sampling": SAMPLINGS[asked["sampling"]]})
+    streams = uvloop.run(run_load(target, workload, model))
+    figures = LoadFigures.of(streams).to_json()
+    if workload.requests == workload.concurrency:
+        figures["decode_tokens_per_s"] = round(decode_rate(streams), 3)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

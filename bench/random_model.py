@@ -1,0 +1,142 @@
+"""A model with random weights and a real vocabulary: as fast as a trained one of its shape.
+
+Benchmarks need a model of known shape that nobody has to download. Its text is noise. The
+vocabulary comes from the llama.cpp source that `bench/peers.sh` fetched; `llama-quantize` from
+there makes it Q4_0.
+
+    python -m bench.random_model [--shape tiny|small|half] [--folder FOLDER] [--peers FOLDER]
+"""
+
+import argparse
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from bench import paths
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a qwen2 model."""
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn_width: int
+
+    @property
+    def kv_width(self) -> int:
+        """Width of the keys, and of the values, of one layer."""
+        return self.width // self.heads * self.kv_heads
+
+
+SHAPES = {
+    "tiny": Shape(192, 4, 6, 2, 512),
+    "small": Shape(512, 8, 8, 2, 1536),
+    "half": Shape(896, 24, 14, 2, 4864),  # a model of 0.5 billion parameters
+}
+
+
+def ensure_model(shape: str, folder: Path, peers: Path) -> Path:
+    """Return the Q4_0 model of that shape, making it where the folder does not hold it yet."""
+    target = folder / f"random-{shape}-q4_0.gguf"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        full, partial = folder / f"random-{shape}-f16.gguf", target.with_suffix(".part")
+        write_model(paths.vocabulary_file(peers), full, SHAPES[shape], f"random-{shape}")
+        command = [str(peers / "llama-quantize"), str(full), str(partial), "Q4_0"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        partial.rename(target)
+        full.unlink()
+    return target
+
+
+def write_model(vocabulary: Path, target: Path, shape: Shape, name: str) -> None:
+    """Write a qwen2 GGUF in F16 with weights drawn from a fixed seed."""
+    writer = gguf.GGUFWriter(target, "qwen2")
+    writer.add_name(name)
+    writer.add_context_length(32768)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.ffn_width)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(1e6)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    num_tokens = _copy_vocabulary(gguf.GGUFReader(vocabulary), writer)
+    _add_weights(writer, shape, num_tokens)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
+    def value(key: str) -> object:
+        return source.fields[f"tokenizer.ggml.{key}"].contents()
+
+    def values(key: str) -> list[str]:
+        found = value(key)
+        assert isinstance(found, list), key
+        return found
+
+    tokens = values("tokens")
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model(str(value("model")))
+    writer.add_tokenizer_pre(str(value("pre")))
+    writer.add_token_list(tokens)
+    writer.add_token_types([int(kind) for kind in values("token_type")])
+    writer.add_token_merges(values("merges"))
+    writer.add_eos_token_id(int(str(value("eos_token_id"))))
+    return len(tokens)
+
+
+def _add_weights(writer: gguf.GGUFWriter, shape: Shape, num_tokens: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def weights(name: str, rows: int, columns: int) -> None:
+        drawn = rng.standard_normal((rows, columns), dtype=np.float32) * 0.02
+        writer.add_tensor(f"{name}.weight", drawn.astype(np.float16))
+
+    def constant(name: str, size: int, value: float) -> None:
+        writer.add_tensor(name, np.full(size, value, dtype=np.float32))
+
+    weights("token_embd", num_tokens, shape.width)
+    constant("output_norm.weight", shape.width, 1)
+    for layer in range(shape.layers):
+        block = f"blk.{layer}."
+        constant(f"{block}attn_norm.weight", shape.width, 1)
+        constant(f"{block}ffn_norm.weight", shape.width, 1)
+        for name, rows in (("q", shape.width), ("k", shape.kv_width), ("v", shape.kv_width)):
+            weights(f"{block}attn_{name}", rows, shape.width)
+            constant(f"{block}attn_{name}.bias", rows, 0)
+        weights(f"{block}attn_output", shape.width, shape.width)
+        weights(f"{block}ffn_gate", shape.ffn_width, shape.width)
+        weights(f"{block}ffn_up", shape.ffn_width, shape.width)
+        weights(f"{block}ffn_down", shape.width, shape.ffn_width)
+
+
+def main() -> None:
+    """Make one model and print its path."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="half")
+    parser.add_argument("--folder", type=Path, default=paths.cache_folder())
+    parser.add_argument("--peers", type=Path, help="the folder that bench/peers.sh printed")
+    arguments = parser.parse_args()
+    peers = arguments.peers or paths.build_peers()
+    print(ensure_model(arguments.shape, arguments.folder, peers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What every measured request asks for: the same prompts, lengths and sampling for every server.
+
+A server that is asked for less does less, so nothing is left to a server's defaults: the whole
+sampling set travels with each request, and the end of the text is ignored so that all outputs
+have one length.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from corral.inference.v1 import generation_pb2, sampling_pb2
+
+_TEXT = """time river stone light house paper green water north music table glass cloud field train
+metal bread winter garden letter silver window bridge forest market summer"""
+WORDS = _TEXT.split()  # each is one token with its space in the vocabulary of random_model.py
+PLAIN_TOKENS = range(300, 1500)  # ordinary tokens in every vocabulary in use here
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The whole sampling set of one request; filters that are off are sent as off."""
+
+    name: str
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+    def to_json(self, seed: int) -> dict[str, Any]:
+        """Return the fields of an OpenAI-compatible body, under llama-server's names."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "typical_p": 1.0,
+            "top_n_sigma": -1.0,
+            "xtc_probability": 0.0,
+            "dynatemp_range": 0.0,
+            "repeat_penalty": 1.0,
+            "repeat_last_n": 64,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "dry_multiplier": 0.0,
+            "mirostat": 0,
+            "min_keep": 0,
+            "seed": seed,
+        }
+
+    def to_proto(self, seed: int) -> sampling_pb2.SamplingParams:
+        """Return the same settings as Corral's own message."""
+        return sampling_pb2.SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            typical_p=1.0,
+            top_n_sigma=-1.0,
+            xtc_probability=0.0,
+            dynatemp_range=0.0,
+            repetition_penalty=1.0,
+            penalty_last_n=64,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            dry=sampling_pb2.DryParams(multiplier=0.0),
+            mirostat=sampling_pb2.MirostatParams(version=0),
+            min_keep=0,
+            seed=seed,
+        )
+
+
+SAMPLINGS = {
+    "greedy": Sampling("greedy", temperature=0.0, top_k=40, top_p=0.95, min_p=0.05),
+    "sampled": Sampling("sampled", temperature=0.8, top_k=40, top_p=0.95, min_p=0.05),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A number of requests of one size, sent by so many callers that each wait for an answer."""
+
+    requests: int
+    concurrency: int
+    prompt_tokens: int
+    output_tokens: int
+    sampling: Sampling
+    seed: int = 0
+    shared_prefix_tokens: int = 0
+
+    def text_prompts(self) -> list[str]:
+        """Return one prompt a request; all differ, the same seed gives the same prompts."""
+        rng = random.Random(self.seed)
+        shared = rng.choices(WORDS, k=self.shared_prefix_tokens)
+        own = [rng.choices(WORDS, k=self.prompt_tokens) for _ in range(self.requests)]
+        return [" ".join(shared + words) for words in own]
+
+    def token_prompts(self) -> list[list[int]]:
+        """Return the same kind of prompts as token ids."""
+        rng = random.Random(self.seed)
+        shared = rng.choices(PLAIN_TOKENS, k=self.shared_prefix_tokens)
+        own = [rng.choices(PLAIN_TOKENS, k=self.prompt_tokens) for _ in range(self.requests)]
+        return [shared + ids for ids in own]
+
+    def to_json(self, model: str) -> dict[str, Any]:
+        """Return the body of a streamed completion, without its prompt."""
+        return {
+            "model": model,
+            "max_tokens": self.output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,
+            **self.sampling.to_json(self.seed),
+        }
+
+    def to_proto(self) -> generation_pb2.GenerationOptions:
+        """Return the same options for `Generate`."""
+        return generation_pb2.GenerationOptions(
+            sampling=self.sampling.to_proto(self.seed),
+            stopping=generation_pb2.StoppingParams(max_tokens=self.output_tokens, ignore_eos=True),
+        )
