@@ -12,6 +12,8 @@ from typing import Any
 from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
 
 HEADER = struct.Struct("!I")
+READY = b'{"result": null}'
+"""A child's first frame, unless it could not start."""
 _MAX_PROBLEM_CHARACTERS = 500
 
 

@@ -62,6 +62,8 @@ class SandboxPool:
         self._proven: set[str] = set()
         self._waiting: deque[_Waiter] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
+        # Those of `_tasks` that end a child: cancelled, they would leave it behind.
+        self._closing: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -82,13 +84,13 @@ class SandboxPool:
     ) -> None:
         """End every child; what is waiting or running fails."""
         self._closed = True
-        for waiter in self._waiting:
-            waiter.child.cancel()
-        for task in tuple(self._tasks):
+        self._fail_waiting("the pool of child processes is closed")
+        for task in tuple(self._tasks - self._closing):
             task.cancel()
+        for child in (*self._idle, *self._busy):
+            self._retire(child)
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(child.close() for child in (*self._idle, *self._busy)))
 
     @property
     def num_busy(self) -> int:
@@ -130,6 +132,8 @@ class SandboxPool:
             self._put_back(child)
 
     async def _take(self, key: str) -> SandboxProcess:
+        if self._closed:
+            raise JobFailed(FailureKind.CRASHED, "the pool of child processes is closed")
         if not self._may_run(key) or not self._idle:
             return await self._wait_for_child(key)
         child = next((idle for idle in self._idle if key in idle.keys), self._idle[-1])
@@ -184,11 +188,14 @@ class SandboxPool:
         """Hand a child to who waits, keep it, or replace it."""
         worn_out = child.jobs_done >= self._settings.jobs_per_child
         if self._closed or worn_out or not child.usable or self._is_spare():
-            self._in_background(child.close())
+            self._retire(child)
             self._fill_up()
         else:
             self._idle.append(child)
         self._serve_waiting()
+
+    def _retire(self, child: SandboxProcess) -> None:
+        self._closing.add(self._in_background(child.close()))
 
     def _is_spare(self) -> bool:
         total = len(self._idle) + len(self._busy) + 1
@@ -225,7 +232,8 @@ class SandboxPool:
             child = await SandboxProcess.start(self._settings.preload)
         except ChildFailedToStart as problem:
             _log.error("a child process did not start: %s", problem)
-            self._fail_waiting_if_alone()
+            if not self._idle and not self._busy:
+                self._fail_waiting("no child process could be started")
             await asyncio.sleep(_START_PAUSE_S)
         finally:
             self._starting -= 1
@@ -233,15 +241,11 @@ class SandboxPool:
             self._put_back(child)
         self._fill_up()
 
-    def _fail_waiting_if_alone(self) -> None:
-        if self._idle or self._busy:
-            return
+    def _fail_waiting(self, problem: str) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.child.done():
-                waiter.child.set_exception(
-                    JobFailed(FailureKind.CRASHED, "no child process could be started")
-                )
+                waiter.child.set_exception(JobFailed(FailureKind.CRASHED, problem))
 
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -251,5 +255,6 @@ class SandboxPool:
 
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        self._closing.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may have gone; then nobody else looks at it

@@ -14,7 +14,7 @@ from inference_svc.sandbox.frames import HEADER, read_reply, write_request
 from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
-_READY_BYTES = 64
+_READY_BYTES = 8192
 # The child sees none of our environment, which may hold keys. It starts no threads of numerical
 # libraries and finds no GPU.
 _ENVIRONMENT = {
@@ -72,10 +72,10 @@ class SandboxProcess:
         process = cls(child, reader, writer)
         try:
             async with asyncio.timeout(_START_DEADLINE_S):
-                await process._receive(_READY_BYTES)
-        except (TimeoutError, JobFailed):
+                read_reply(await process._receive(_READY_BYTES))
+        except (TimeoutError, JobFailed) as failed:
             await process.close()
-            raise ChildFailedToStart(f"exit code {child.returncode}") from None
+            raise ChildFailedToStart(str(failed) or "it says nothing") from None
         except BaseException:
             await process.close()
             raise

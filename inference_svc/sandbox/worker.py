@@ -14,6 +14,7 @@ from pathlib import Path
 
 from inference_svc.sandbox import frames
 from inference_svc.sandbox.answering import answer
+from inference_svc.sandbox.jobs import FailureKind
 
 _ALARM_SLACK_S = 1.0
 _CPU_SLACK_S = 2
@@ -25,10 +26,15 @@ def main(arguments: list[str]) -> None:
     """Serve jobs until the socket closes. Arguments: its descriptor, modules to import early."""
     descriptor, *modules = arguments
     with socket.socket(fileno=int(descriptor)) as connection:
-        for module in modules:
-            importlib.import_module(module)
+        try:
+            for module in modules:
+                importlib.import_module(module)
+        except Exception as problem:
+            reason = f"{type(problem).__name__}: {problem}"
+            frames.send(connection, frames.write_failure(FailureKind.CRASHED, reason))
+            return
         _limit_process()
-        frames.send(connection, b"{}")
+        frames.send(connection, frames.READY)
         while (body := frames.receive(connection)) is not None:
             request = json.loads(body)
             _limit_job(request["deadline_s"], request["memory_bytes"])

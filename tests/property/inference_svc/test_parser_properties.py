@@ -17,7 +17,28 @@ scraps = st.sampled_from(
         ",", ":", " ", "\n", "\n\n", "text", "é🙂", "{}", '{"name": "g"}',
     ]
 )  # fmt: skip
-texts = st.lists(scraps | st.text(max_size=4), max_size=25).map("".join)
+# Calls that are whole, or nearly: chance alone would hardly put one together.
+call_texts = st.tuples(
+    st.sampled_from(["<tool_call>", "<tool_call>\n", " \n<tool_call>"]),
+    st.sampled_from(
+        ['{"name": "f", "arguments": ', '{"name":"f","parameters":', '[{"name": "f", "arguments": ']
+    ),
+    st.sampled_from(
+        [
+            "{}",
+            '{"a": {"b": "}"}}',
+            '{"a": "</tool_call>"}',
+            '{"a": "\\""}',
+            '{"a": \'}',
+            '"{}"',
+            "5",
+        ]
+    ),
+    st.sampled_from(["}", "}\n", "}}", "", ', "id": 1}', "}]", " x"]),
+    st.sampled_from(["</tool_call>", "</tool_call>\n", "", "</tool_c"]),
+).map("".join)
+thoughts = st.sampled_from(["<think>\nSo \n</think>\n\n", "<think>", "a </think> "])
+texts = st.lists(call_texts | thoughts | scraps | st.text(max_size=4), max_size=12).map("".join)
 options = st.fixed_dictionaries(
     {
         "offers_tools": st.booleans(),

@@ -82,7 +82,9 @@ def test_the_sum_of_all_texts_is_bounded() -> None:
     """Tools and arguments count, in bytes."""
     talk = conversation(user("äää"), tools=(GET_WEATHER,))
 
-    assert refused(talk, ConversationLimits(max_text_bytes=10)) == RequestTooLarge(size=17, limit=10)
+    assert refused(talk, ConversationLimits(max_text_bytes=10)) == RequestTooLarge(
+        size=17, limit=10
+    )
 
 
 def test_a_turn_needs_content() -> None:
@@ -205,7 +207,7 @@ def test_a_tool_choice_must_be_possible() -> None:
     ],
 )
 def test_template_variables_are_checked(text: str, field: str) -> None:
-    """They are an object, leave our own variables alone, and do not contradict the other options."""
+    """They are an object, leave our own variables alone, and contradict no other option."""
     talk = conversation(user("q"), kwargs_json=text, enable_thinking=False)
 
     assert refused(talk).field == field

@@ -39,11 +39,15 @@ def test_a_file_is_called_by_its_own_name_unless_another_is_given(tmp_path: Path
     assert names(f"small={path}") == ["small"]
 
 
-def test_a_path_with_an_equals_sign_is_a_path(tmp_path: Path) -> None:
+def test_a_path_with_an_equals_sign_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An existing file wins over NAME=SOURCE."""
     path = write_model(tmp_path / "a=b.gguf")
 
     assert names(str(path)) == ["a=b"]
+    monkeypatch.chdir(tmp_path)
+    assert names("a=b.gguf") == ["a=b"]
 
 
 def test_a_folder_gives_its_models_and_leaves_the_rest_out(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import pytest_asyncio
 
 from inference_svc.sandbox.jobs import FailureKind, JobFailed
 from inference_svc.sandbox.pool import SandboxPool, SandboxSettings
+from inference_svc.sandbox.process import ChildFailedToStart
 from svc_kit.errors import QueueFull
 from tests.support.sandbox_jobs import job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+ENDLESS = job("spin", deadline_s=25.0)
 SMALL = SandboxSettings(warm=1, most=2, patience_s=0.02)
 
 
@@ -36,6 +38,17 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that comes; the test's own timeout is the limit."""
     while not condition():  # noqa: ASYNC110 (nothing signals what other processes do)
         await asyncio.sleep(0.005)
+
+
+async def meeting(pool: SandboxPool, folder: Path, number: int) -> list[int]:
+    """Run jobs that end only when so many run at once; return their processes."""
+    await pool.run(job("echo"), {}, key="meet")
+    together = job("meet", deadline_s=25.0)
+    payload = {"folder": str(folder), "number": number}
+    pids: list[int] = await asyncio.gather(
+        *(pool.run(together, payload, key="meet") for _ in range(number))
+    )
+    return pids
 
 
 def is_running(pid: int) -> bool:
@@ -67,11 +80,11 @@ async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool, function: st
     """Whether it computes or waits, it ends at its deadline."""
     begun = time.monotonic()
 
-    failed = await failure(pool, function, seconds=60)
+    failed = await failure(pool, function)
 
     assert failed.kind is FailureKind.DEADLINE
     assert "longer than 0.3 s" in failed.problem
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 5
 
 
 async def test_memory_is_bounded(pool: SandboxPool) -> None:
@@ -135,33 +148,27 @@ async def test_children_cannot_write_files_or_start_processes(
     assert not target.exists() or target.read_text() == ""
 
 
-async def test_slow_jobs_do_not_delay_others(pool: SandboxPool) -> None:
-    """With every warm child taken by a job that overruns, others still run at once."""
-    slow = [
-        asyncio.create_task(pool.run(job("spin", deadline_s=0.7), {}, key=f"bad {number}"))
-        for number in range(3)
-    ]
-    await pool.run(job("echo"), {}, key="good")
-    begun = time.monotonic()
-    for _ in range(20):
+async def test_slow_jobs_do_not_delay_others() -> None:
+    """However many jobs overrun, those whose kind has worked before find a child."""
+    async with SandboxPool() as pool:
         await pool.run(job("echo"), {}, key="good")
-    took = time.monotonic() - begun
-    kinds = [failed.kind for failed in await asyncio.gather(*slow, return_exceptions=True)]  # type: ignore[union-attr]
+        slow = [
+            asyncio.create_task(pool.run(job("spin", deadline_s=25.0), {}, key=f"bad {number}"))
+            for number in range(6)
+        ]
+        await until(lambda: pool.num_busy == 3)
+        for _ in range(20):
+            await pool.run(job("echo"), {}, key="good")
 
-    assert kinds == [FailureKind.DEADLINE] * 3
-    assert took < 0.6
+        assert not any(task.done() for task in slow)
+    await asyncio.gather(*slow, return_exceptions=True)
 
 
-async def test_a_killed_child_is_replaced(pool: SandboxPool) -> None:
+async def test_a_killed_child_is_replaced(pool: SandboxPool, tmp_path: Path) -> None:
     """Afterwards as many jobs run side by side as before."""
-    await pool.run(job("echo"), {}, key="k")
     await asyncio.gather(failure(pool, "spin"), failure(pool, "spin"))
 
-    pids = await asyncio.gather(
-        *(pool.run(job("sleep"), {"seconds": 0.3}, key="k") for _ in range(2))
-    )
-
-    assert len(set(pids)) == 2
+    assert len(set(await meeting(pool, tmp_path, 2))) == 2
 
 
 async def test_children_are_replaced_after_enough_jobs() -> None:
@@ -173,16 +180,13 @@ async def test_children_are_replaced_after_enough_jobs() -> None:
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
 
 
-async def test_further_children_go_when_the_work_is_done() -> None:
+async def test_further_children_go_when_the_work_is_done(tmp_path: Path) -> None:
     """More are started under load, and only the warm ones stay."""
     async with SandboxPool(SMALL) as pool:
-        await pool.run(job("echo"), {}, key="k")
-        first, second = await asyncio.gather(
-            *(pool.run(job("sleep"), {"seconds": 0.3}, key="k") for _ in range(2))
-        )
+        met = await meeting(pool, tmp_path, 2)
         left = {await pool.run(job("own_pid"), {}) for _ in range(6)}
 
-    assert first != second
+    assert len(set(met)) == 2
     assert len(left) == 1
 
 
@@ -190,39 +194,52 @@ async def test_too_many_waiting_jobs_are_refused() -> None:
     """The queue is bounded; the caller is told to come back."""
     settings = SandboxSettings(warm=1, most=1, waiting=2)
     async with SandboxPool(settings) as pool:
-        running = [
-            asyncio.create_task(pool.run(job("sleep"), {"seconds": 0.2}, key="k")) for _ in range(3)
-        ]
+        jobs = [asyncio.create_task(pool.run(ENDLESS, {})) for _ in range(3)]
         await until(lambda: pool.num_waiting == 2)
         with pytest.raises(QueueFull) as raised:
-            await pool.run(job("echo"), {}, key="k")
-        await asyncio.gather(*running)
+            await pool.run(job("echo"), {})
+    await asyncio.gather(*jobs, return_exceptions=True)
 
     assert raised.value.retry_after == 1.0
 
 
-async def test_a_caller_who_goes_away_leaves_the_pool_whole() -> None:
+async def test_a_caller_who_goes_away_leaves_the_pool_whole(tmp_path: Path) -> None:
     """Cancelled while waiting or while running: the child comes back into the pool."""
     async with SandboxPool(SandboxSettings(warm=1, most=1)) as pool:
-        running = asyncio.create_task(pool.run(job("sleep"), {"seconds": 0.2}))
+        pid = await pool.run(job("own_pid"), {})
+        gate = {"file": str(tmp_path / "go")}
+        running = asyncio.create_task(pool.run(job("wait_for", deadline_s=25.0), gate))
         waiting = asyncio.create_task(pool.run(job("echo"), {}))
         await until(lambda: pool.num_busy == pool.num_waiting == 1)
         waiting.cancel()
         running.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
+        (tmp_path / "go").touch()
 
-        assert await pool.run(job("echo"), {"still": "here"}) == {"still": "here"}
+        assert await pool.run(job("own_pid"), {}) == pid
+
+
+async def test_children_that_do_not_start_fail_the_jobs() -> None:
+    """A broken installation is noticed at once, not by a timeout."""
+    settings = SandboxSettings(preload=("no_such_module",))
+
+    with pytest.raises(ChildFailedToStart, match="No module named 'no_such_module'"):
+        async with SandboxPool(settings):
+            raise AssertionError("it cannot have started")
 
 
 async def test_closing_leaves_no_process_behind() -> None:
     """Idle and busy children are gone when the pool is."""
     async with SandboxPool() as pool:
         idle = await pool.run(job("own_pid"), {})
-        busy = asyncio.create_task(pool.run(job("spin", deadline_s=20.0), {}))
-        await until(lambda: pool.num_busy == 1)
-    await asyncio.gather(busy, return_exceptions=True)
+        busy = asyncio.create_task(pool.run(ENDLESS, {}))
+        waiting = [asyncio.create_task(pool.run(job("echo"), {}, key="new")) for _ in range(9)]
+        await until(lambda: pool.num_busy > 0 and pool.num_waiting > 0)
+    await asyncio.gather(busy, *waiting, return_exceptions=True)
 
     assert busy.cancelled()
+    with pytest.raises(JobFailed, match="is closed"):
+        await pool.run(job("echo"), {})
     assert not is_running(idle)
 
 

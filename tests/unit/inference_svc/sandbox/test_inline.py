@@ -1,0 +1,51 @@
+"""Jobs in this process: results and failures are those of a child."""
+
+import pytest
+
+from inference_svc.sandbox.frames import read_reply
+from inference_svc.sandbox.inline import InlineJobs
+from inference_svc.sandbox.jobs import FailureKind, JobFailed
+from tests.support.sandbox_jobs import job
+
+
+async def test_a_result_is_what_json_makes_of_it() -> None:
+    """Tuples become lists here as they do on the way to a child and back."""
+    assert await InlineJobs().run(job("echo"), {"pair": (1, 2)}) == {"pair": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "problem"),
+    [
+        ("refuse", FailureKind.REFUSED, "no"),
+        ("fail", FailureKind.CRASHED, "it failed (KeyError)"),
+        ("recurse", FailureKind.REFUSED, "it is nested too deeply"),
+        ("exhaust", FailureKind.MEMORY, "it needs too much memory"),
+        ("write_much", FailureKind.OUTPUT, "its result is too long"),
+        ("no_such_function", FailureKind.CRASHED, "it failed (AttributeError)"),
+    ],
+)
+async def test_every_failure_has_its_kind(function: str, kind: FailureKind, problem: str) -> None:
+    """None leaves the job as an exception of its own."""
+    with pytest.raises(JobFailed) as raised:
+        await InlineJobs().run(job(function, output_bytes=1000), {"why": "no", "characters": 2000})
+
+    assert (raised.value.kind, str(raised.value)) == (kind, problem)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"5", b"{}", b'{"failed": "x"}', b'{"failed": "moon", "problem": 1}']
+)
+def test_nonsense_from_a_child_is_a_crash(body: bytes) -> None:
+    """A child that was taken over can do no more than fail."""
+    with pytest.raises(JobFailed) as raised:
+        read_reply(body)
+
+    assert raised.value.kind is FailureKind.CRASHED
+
+
+async def test_an_overlong_reason_is_cut() -> None:
+    """A template may raise a megabyte."""
+    with pytest.raises(JobFailed) as raised:
+        await InlineJobs().run(job("refuse"), {"why": "\ud800" + "x" * 10_000})
+
+    assert raised.value.problem == "?" + "x" * 499
