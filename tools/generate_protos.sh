@@ -8,5 +8,5 @@ rm -rf "$out/corral" && mkdir -p "$out"
 mapfile -t files < <(find protos -name '*.proto' | sort)
 mapfile -t services < <(find protos -name '*_service.proto' | sort)
 "$python" -m grpc_tools.protoc -Iprotos --python_out="$out" --pyi_out="$out" "${files[@]}"
-"$python" -m grpc_tools.protoc -Iprotos --grpc_python_out="$out" --mypy_grpc_out="$out" "${services[@]}"
+"$python" -m grpc_tools.protoc -Iprotos --grpc_python_out="$out" --mypy_grpc_out="generate_concrete_servicer_stubs:$out" "${services[@]}"
 find "$out/corral" -type d -exec touch {}/__init__.py {}/py.typed \;

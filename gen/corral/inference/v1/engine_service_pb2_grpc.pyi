@@ -108,12 +108,11 @@ class EngineServiceAsyncStub(EngineServiceStub):
     Undrain: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UndrainRequest, _engine_service_pb2.UndrainResponse]  # type: ignore[assignment]
     """Undrain takes new requests again."""
 
-class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
+class EngineServiceServicer:
     """EngineService watches and steers the engine. Scope "admin", except ListRequests and Abort, which show a caller without it
     only its own project.
     """
 
-    @_abc_1.abstractmethod
     def GetServerInfo(
         self,
         request: _engine_service_pb2.GetServerInfoRequest,
@@ -121,7 +120,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.GetServerInfoResponse, _abc.Awaitable[_engine_service_pb2.GetServerInfoResponse]]:
         """GetServerInfo describes this server: version, capabilities, limits."""
 
-    @_abc_1.abstractmethod
     def GetLoad(
         self,
         request: _engine_service_pb2.GetLoadRequest,
@@ -129,7 +127,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.GetLoadResponse, _abc.Awaitable[_engine_service_pb2.GetLoadResponse]]:
         """GetLoad says how busy the engine is."""
 
-    @_abc_1.abstractmethod
     def WatchLoad(
         self,
         request: _engine_service_pb2.WatchLoadRequest,
@@ -137,7 +134,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_engine_service_pb2.WatchLoadResponse], _abc.AsyncIterator[_engine_service_pb2.WatchLoadResponse]]:
         """WatchLoad sends the load again and again."""
 
-    @_abc_1.abstractmethod
     def ListRequests(
         self,
         request: _engine_service_pb2.ListRequestsRequest,
@@ -145,7 +141,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.ListRequestsResponse, _abc.Awaitable[_engine_service_pb2.ListRequestsResponse]]:
         """ListRequests lists what waits and runs."""
 
-    @_abc_1.abstractmethod
     def Abort(
         self,
         request: _engine_service_pb2.AbortRequest,
@@ -153,7 +148,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.AbortResponse, _abc.Awaitable[_engine_service_pb2.AbortResponse]]:
         """Abort ends requests. It is idempotent: an unknown id is no error."""
 
-    @_abc_1.abstractmethod
     def LoadModel(
         self,
         request: _engine_service_pb2.LoadModelRequest,
@@ -161,7 +155,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.LoadModelResponse, _abc.Awaitable[_engine_service_pb2.LoadModelResponse]]:
         """LoadModel loads a model, in the background unless asked to wait."""
 
-    @_abc_1.abstractmethod
     def UnloadModel(
         self,
         request: _engine_service_pb2.UnloadModelRequest,
@@ -169,7 +162,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.UnloadModelResponse, _abc.Awaitable[_engine_service_pb2.UnloadModelResponse]]:
         """UnloadModel frees a model once nothing uses it."""
 
-    @_abc_1.abstractmethod
     def LoadAdapter(
         self,
         request: _engine_service_pb2.LoadAdapterRequest,
@@ -177,7 +169,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.LoadAdapterResponse, _abc.Awaitable[_engine_service_pb2.LoadAdapterResponse]]:
         """LoadAdapter loads a LoRA."""
 
-    @_abc_1.abstractmethod
     def UnloadAdapter(
         self,
         request: _engine_service_pb2.UnloadAdapterRequest,
@@ -185,7 +176,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.UnloadAdapterResponse, _abc.Awaitable[_engine_service_pb2.UnloadAdapterResponse]]:
         """UnloadAdapter frees a LoRA once nothing uses it."""
 
-    @_abc_1.abstractmethod
     def ListAdapters(
         self,
         request: _engine_service_pb2.ListAdaptersRequest,
@@ -193,7 +183,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.ListAdaptersResponse, _abc.Awaitable[_engine_service_pb2.ListAdaptersResponse]]:
         """ListAdapters lists the LoRAs the engine knows."""
 
-    @_abc_1.abstractmethod
     def SaveSnapshot(
         self,
         request: _engine_service_pb2.SaveSnapshotRequest,
@@ -201,7 +190,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.SaveSnapshotResponse, _abc.Awaitable[_engine_service_pb2.SaveSnapshotResponse]]:
         """SaveSnapshot writes the state of a running or kept sequence."""
 
-    @_abc_1.abstractmethod
     def RestoreSnapshot(
         self,
         request: _engine_service_pb2.RestoreSnapshotRequest,
@@ -209,7 +197,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.RestoreSnapshotResponse, _abc.Awaitable[_engine_service_pb2.RestoreSnapshotResponse]]:
         """RestoreSnapshot reads a state back, so that a later request goes on from it."""
 
-    @_abc_1.abstractmethod
     def DropSnapshots(
         self,
         request: _engine_service_pb2.DropSnapshotsRequest,
@@ -217,7 +204,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.DropSnapshotsResponse, _abc.Awaitable[_engine_service_pb2.DropSnapshotsResponse]]:
         """DropSnapshots deletes saved states."""
 
-    @_abc_1.abstractmethod
     def FlushCache(
         self,
         request: _engine_service_pb2.FlushCacheRequest,
@@ -225,7 +211,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.FlushCacheResponse, _abc.Awaitable[_engine_service_pb2.FlushCacheResponse]]:
         """FlushCache forgets every idle prefix."""
 
-    @_abc_1.abstractmethod
     def Drain(
         self,
         request: _engine_service_pb2.DrainRequest,
@@ -233,7 +218,6 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_service_pb2.DrainResponse, _abc.Awaitable[_engine_service_pb2.DrainResponse]]:
         """Drain refuses new requests and lets running ones finish."""
 
-    @_abc_1.abstractmethod
     def Undrain(
         self,
         request: _engine_service_pb2.UndrainRequest,

@@ -96,10 +96,9 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     GetModel: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.GetModelRequest, _inference_service_pb2.GetModelResponse]  # type: ignore[assignment]
     """GetModel describes one model."""
 
-class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
+class InferenceServiceServicer:
     """InferenceService generates, embeds, ranks and tokenizes."""
 
-    @_abc_1.abstractmethod
     def Generate(
         self,
         request: _inference_service_pb2.GenerateRequest,
@@ -110,7 +109,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
         """
 
-    @_abc_1.abstractmethod
     def Chat(
         self,
         request: _inference_service_pb2.ChatRequest,
@@ -118,7 +116,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_inference_service_pb2.ChatResponse], _abc.AsyncIterator[_inference_service_pb2.ChatResponse]]:
         """Chat answers a conversation: the template is rendered, reasoning and tool calls are parsed. Errors: as Generate."""
 
-    @_abc_1.abstractmethod
     def Embed(
         self,
         request: _inference_service_pb2.EmbedRequest,
@@ -126,7 +123,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.EmbedResponse, _abc.Awaitable[_inference_service_pb2.EmbedResponse]]:
         """Embed turns texts into vectors."""
 
-    @_abc_1.abstractmethod
     def Rerank(
         self,
         request: _inference_service_pb2.RerankRequest,
@@ -134,7 +130,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.RerankResponse, _abc.Awaitable[_inference_service_pb2.RerankResponse]]:
         """Rerank scores documents against a query."""
 
-    @_abc_1.abstractmethod
     def Tokenize(
         self,
         request: _inference_service_pb2.TokenizeRequest,
@@ -142,7 +137,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.TokenizeResponse, _abc.Awaitable[_inference_service_pb2.TokenizeResponse]]:
         """Tokenize turns text into token ids."""
 
-    @_abc_1.abstractmethod
     def Detokenize(
         self,
         request: _inference_service_pb2.DetokenizeRequest,
@@ -150,7 +144,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.DetokenizeResponse, _abc.Awaitable[_inference_service_pb2.DetokenizeResponse]]:
         """Detokenize turns token ids into text."""
 
-    @_abc_1.abstractmethod
     def CountTokens(
         self,
         request: _inference_service_pb2.CountTokensRequest,
@@ -158,7 +151,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.CountTokensResponse, _abc.Awaitable[_inference_service_pb2.CountTokensResponse]]:
         """CountTokens counts the prompt tokens of a conversation or text."""
 
-    @_abc_1.abstractmethod
     def RenderChat(
         self,
         request: _inference_service_pb2.RenderChatRequest,
@@ -166,7 +158,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.RenderChatResponse, _abc.Awaitable[_inference_service_pb2.RenderChatResponse]]:
         """RenderChat shows the prompt that a conversation becomes."""
 
-    @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _inference_service_pb2.ListModelsRequest,
@@ -174,7 +165,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.ListModelsResponse, _abc.Awaitable[_inference_service_pb2.ListModelsResponse]]:
         """ListModels lists the models the caller may name."""
 
-    @_abc_1.abstractmethod
     def GetModel(
         self,
         request: _inference_service_pb2.GetModelRequest,

@@ -1,0 +1,83 @@
+# One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
+# tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts.
+.DEFAULT_GOAL := help
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak lock clean runtime dev
+PYTHON ?= python3
+BIN := .venv/bin
+UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
+IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH
+
+help: ## List the recipes
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+run: ## Install on first use, then serve the bundled model (ARGS="--model FILE.gguf --port 8090")
+	@$(PYTHON) -m tools.bootstrap runtime --for-up $(ARGS)
+	@exec $(BIN)/corral up $(ARGS)
+
+test: dev ## Run every test: unit, property, service, e2e with real processes
+	$(BIN)/pytest -m "not slow and not bench" $(ARGS)
+
+test-unit: dev ## Run the tests that need no process of their own
+	$(BIN)/pytest tests/unit tests/property tests/architecture $(ARGS)
+
+test-e2e: dev ## Run the tests that start real processes
+	$(BIN)/pytest tests/e2e -m "not slow and not bench" $(ARGS)
+
+test-clients: dev ## Run the Node tests of the OpenAI client against a fresh server
+	$(BIN)/python -m tools.test_clients
+
+check: dev ## Check format, lint, types, layers, protos, generated code and docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(IN_VENV) tools/check_breaking.sh
+	$(IN_VENV) tools/check_protos.sh
+	$(BIN)/python -m tools.generate_docs --check
+
+fix: dev ## Repair what can be repaired: format, imports, simple lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/buf format --write
+
+proto: dev ## Regenerate gen/ from protos/
+	$(IN_VENV) tools/generate_protos.sh
+
+proto-check: dev ## Check that gen/ is what protos/ says
+	$(IN_VENV) tools/check_protos.sh
+
+docs: dev ## Regenerate docs/errors.md and docs/configuration.md from the code
+	$(BIN)/python -m tools.generate_docs
+
+docs-check: dev ## Check that the generated docs are what the code says
+	$(BIN)/python -m tools.generate_docs --check
+
+bench: ## Measure Corral beside llama.cpp's own programs (twenty minutes, an idle machine)
+	@$(PYTHON) -m tools.bootstrap bench
+	$(BIN)/python -m bench.run $(ARGS)
+
+bench-quick: ## See in seconds whether the benchmark itself works
+	@$(PYTHON) -m tools.bootstrap bench
+	$(BIN)/python -m bench.run --quick $(ARGS)
+
+soak: dev ## Run the tests that take longer than a change can wait for
+	$(BIN)/pytest -m slow $(ARGS)
+
+lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upgrade moves them)
+	$(UV_LOCK) $(ARGS) requirements/build.in -o requirements/build.txt
+	$(UV_LOCK) $(ARGS) requirements/runtime.in -o requirements/runtime.txt
+	$(UV_LOCK) $(ARGS) requirements/dev.in -o requirements/dev.txt
+	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
+
+clean: ## Remove .venv, caches and build outputs
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist bootstrap.log tests/clients/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+runtime:
+	@$(PYTHON) -m tools.bootstrap runtime
+
+dev:
+	@$(PYTHON) -m tools.bootstrap dev

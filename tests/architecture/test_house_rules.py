@@ -1,0 +1,178 @@
+"""Rules of this code base that no linter knows, each with its reason, checked on the sources."""
+
+import ast
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ["svc_kit", "openai_wire", "inference_svc", "gateway", "corral_cli"]
+FORBIDDEN_WORDS = ("Manager", "Helper", "Util", "Base")
+
+
+def product_files() -> list[Path]:
+    """Every hand-written module that is shipped."""
+    return sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
+
+
+def violations(rule: Callable[[ast.AST], bool], allowed: tuple[str, ...] = ()) -> list[str]:
+    """`file:line` of every node that breaks the rule, outside the allowed files and folders."""
+    found = []
+    for path in product_files():
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(allowed):
+            found += [f"{name}:{line}" for line in lines_that(rule, path)]
+    return found
+
+
+def lines_that(rule: Callable[[ast.AST], bool], path: Path) -> Iterator[int]:
+    """The lines of one file whose nodes the rule names."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if rule(node):
+            yield getattr(node, "lineno", 1)
+
+
+def attribute(node: ast.AST, owner: str, *names: str) -> bool:
+    """Whether the node reads `owner.name` for one of the names."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in names
+        and isinstance(node.value, ast.Name)
+        and node.value.id == owner
+    )
+
+
+def test_only_svc_kit_aborts_a_call() -> None:
+    """Services raise DomainErrors; one interceptor makes a status of them, with all details."""
+
+    def aborts(node: ast.AST) -> bool:
+        return attribute(node, "context", "abort", "abort_with_status", "set_code", "set_details")
+
+    assert violations(aborts, allowed=("svc_kit/",)) == []
+
+
+def test_the_environment_is_read_by_settings_alone() -> None:
+    """A setting that is read elsewhere is neither checked, nor shown, nor documented."""
+
+    def reads_environment(node: ast.AST) -> bool:
+        return attribute(node, "os", "environ", "getenv", "environb", "putenv")
+
+    assert violations(reads_environment, allowed=ENVIRONMENT_READERS) == []
+
+
+ENVIRONMENT_READERS = (
+    "svc_kit/settings.py",  # the one reader of every setting
+    "corral_cli/children.py",  # hands the environment on to the services that it starts
+)
+
+
+def test_only_the_command_prints() -> None:
+    """Services log; a print goes past the format, the level and the request id."""
+
+    def prints(node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+        )
+
+    assert violations(prints, allowed=("corral_cli/",)) == []
+
+
+def test_nothing_is_validated_by_assert() -> None:
+    """`python -O` removes assertions; product code raises."""
+    assert violations(lambda node: isinstance(node, ast.Assert)) == []
+
+
+def test_nothing_is_swallowed_in_silence() -> None:
+    """A bare `except:` also catches what ends the process."""
+
+    def swallows(node: ast.AST) -> bool:
+        return isinstance(node, ast.ExceptHandler) and node.type is None
+
+    assert violations(swallows) == []
+
+
+def test_no_class_is_named_for_nothing() -> None:
+    """Manager, Helper, Util and Base say that somebody did not know what the class is."""
+
+    def vague(node: ast.AST) -> bool:
+        return isinstance(node, ast.ClassDef) and (
+            node.name.startswith("Base") or node.name.endswith(FORBIDDEN_WORDS)
+        )
+
+    assert violations(vague) == []
+
+
+def test_every_module_says_why_it_exists() -> None:
+    """The first thing a reader meets is a docstring."""
+    silent = [
+        path.relative_to(ROOT).as_posix()
+        for path in product_files() + sorted((ROOT / "tools").glob("*.py"))
+        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+    ]
+
+    assert silent == []
+
+
+def test_every_test_states_its_behaviour() -> None:
+    """A test's docstring is the sentence that it proves."""
+    silent = [
+        f"{path.relative_to(ROOT).as_posix()}:{node.lineno} {node.name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and ast.get_docstring(node) is None
+    ]
+
+    assert silent == []
+
+
+def test_the_project_depends_on_what_is_locked() -> None:
+    """pyproject.toml and the input of the lock name the same packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert lines_of("requirements/runtime.in") == sorted(project["dependencies"])
+
+
+def test_lock_files_name_no_address() -> None:
+    """Where packages come from is the installing machine's business."""
+    locks = [*(ROOT / "requirements").glob("*"), ROOT / "tests/clients/package-lock.json"]
+    named = [path.name for path in locks if "://" in without_funding(path.read_text())]
+
+    assert named == []
+
+
+def test_every_locked_package_is_hashed() -> None:
+    """A package without a hash would be whatever somebody put under its name."""
+    for path in (ROOT / "requirements").glob("*.txt"):
+        entries = path.read_text().replace("\\\n", " ").splitlines()
+        bare = [line for line in entries if "==" in line and "--hash=sha256:" not in line]
+        assert bare == [], path.name
+
+
+@pytest.mark.parametrize("name", ["build", "runtime", "dev", "bench"])
+def test_every_wanted_package_is_locked(name: str) -> None:
+    """The lock was made after the last change of its input."""
+    locked = {line.partition("==")[0] for line in lines_of(f"requirements/{name}.txt")}
+    wanted = {
+        line.partition("==")[0].partition("[")[0]
+        for line in lines_of(f"requirements/{name}.in")
+        if not line.startswith("-")
+    }
+
+    assert wanted - locked == set()
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of a requirements file that name something."""
+    lines = (ROOT / name).read_text().splitlines()
+    return sorted(line for line in lines if line and line[0] not in "# ")
+
+
+def without_funding(text: str) -> str:
+    """A package lock without the pages that packages ask for money on."""
+    return "\n".join(line for line in text.splitlines() if '"url":' not in line)

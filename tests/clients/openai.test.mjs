@@ -1,0 +1,107 @@
+// The official OpenAI client for Node against the server at CORRAL_BASE_URL (".../v1"): what an application that changes
+// only its base URL will do first. tools/test_clients.py starts that server.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import OpenAI from "openai";
+
+const baseURL = process.env.CORRAL_BASE_URL;
+const client = new OpenAI({ baseURL, apiKey: process.env.CORRAL_API_KEY ?? "none", maxRetries: 0 });
+const model = (await client.models.list()).data[0].id;
+const messages = [{ role: "user", content: "What is the capital of France?" }];
+const greedy = { model, messages, temperature: 0, max_tokens: 32 };
+
+test("models are listed and retrieved", async () => {
+  const listed = await client.models.list();
+  const retrieved = await client.models.retrieve(model);
+
+  assert.equal(listed.object, "list");
+  assert.deepEqual([retrieved.id, retrieved.object], [model, "model"]);
+});
+
+test("a chat completion answers with text, a finish reason and usage", async () => {
+  const completion = await client.chat.completions.create(greedy);
+
+  assert.equal(completion.object, "chat.completion");
+  assert.ok(completion.choices[0].message.content.length > 0);
+  assert.ok(["stop", "length"].includes(completion.choices[0].finish_reason));
+  assert.equal(
+    completion.usage.total_tokens,
+    completion.usage.prompt_tokens + completion.usage.completion_tokens,
+  );
+});
+
+test("a stream carries the same text as the whole answer, then usage", async () => {
+  const whole = await client.chat.completions.create(greedy);
+  const stream = await client.chat.completions.create({
+    ...greedy,
+    stream: true,
+    stream_options: { include_usage: true },
+  });
+  const chunks = [];
+  for await (const chunk of stream) chunks.push(chunk);
+
+  const text = chunks.map((chunk) => chunk.choices[0]?.delta?.content ?? "").join("");
+  assert.equal(text, whole.choices[0].message.content);
+  assert.ok(chunks.length > 2, "the answer came in pieces");
+  assert.equal(new Set(chunks.map((chunk) => chunk.id)).size, 1);
+  assert.deepEqual(chunks.at(-1).choices, []);
+  assert.deepEqual(chunks.at(-1).usage.completion_tokens, whole.usage.completion_tokens);
+});
+
+test("the stream helper gathers the final message", async () => {
+  const runner = client.chat.completions.stream(greedy);
+  const final = await runner.finalChatCompletion();
+
+  assert.equal(final.choices[0].message.role, "assistant");
+  assert.ok(final.choices[0].message.content.length > 0);
+});
+
+test("a stream that is broken off leaves the server able to answer", async () => {
+  const stream = await client.chat.completions.create({ ...greedy, max_tokens: 500, stream: true });
+  for await (const chunk of stream) {
+    if (chunk.choices[0]?.delta?.content) break;
+  }
+
+  const completion = await client.chat.completions.create(greedy);
+  assert.ok(completion.choices[0].message.content.length > 0);
+});
+
+test("a text completion continues its prompt", async () => {
+  const completion = await client.completions.create({
+    model,
+    prompt: "Once upon a time",
+    max_tokens: 8,
+    temperature: 0,
+  });
+
+  assert.equal(completion.object, "text_completion");
+  assert.ok(completion.choices[0].text.length > 0);
+});
+
+test("an unknown model is a NotFoundError with the envelope's fields", async () => {
+  await assert.rejects(client.chat.completions.create({ ...greedy, model: "nobody" }), (error) => {
+    assert.ok(error instanceof OpenAI.NotFoundError);
+    assert.equal(error.code, "model_not_found");
+    assert.match(error.message, /nobody/);
+    return true;
+  });
+});
+
+test("a wrong field is a BadRequestError that names it", async () => {
+  await assert.rejects(client.chat.completions.create({ ...greedy, messages: [] }), (error) => {
+    assert.ok(error instanceof OpenAI.BadRequestError);
+    assert.equal(error.type, "invalid_request_error");
+    assert.match(error.param, /messages/);
+    return true;
+  });
+});
+
+test("a prompt over the context says how long it is and how long it may be", async () => {
+  const long = [{ role: "user", content: "word ".repeat(200_000) }];
+  await assert.rejects(client.chat.completions.create({ ...greedy, messages: long }), (error) => {
+    assert.ok(error instanceof OpenAI.BadRequestError);
+    assert.equal(error.code, "context_length_exceeded");
+    assert.match(error.message, /maximum context length is \d+ tokens.*resulted in \d+ tokens/);
+    return true;
+  });
+});

@@ -1,0 +1,297 @@
+"""Makes the virtual environment that every other recipe needs, on a machine that has only Python.
+
+`python3 -m tools.bootstrap runtime|dev|bench` checks what cannot be installed from here, then fills
+`.venv` from the hashed lock files in stages and leaves a stamp, so that a second run starts at
+once. It uses the standard library only, and syntax that an old Python can read, so that an old
+Python gets a sentence instead of a SyntaxError.
+
+llama.cpp is compiled for this very processor. Its wheel is kept in a cache of our own, because
+pip's cache does not tell apart what was built with other CMake arguments or for another processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tools import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOG = ROOT / "bootstrap.log"
+LLAMA = "llama-cpp-python"
+LEVELS = {  # each holds everything that stands above it
+    "runtime": ["build", "runtime"],
+    "dev": ["build", "runtime", "dev"],
+    "bench": ["build", "runtime", "dev", "bench"],
+}
+# A compiler that knows less of this processor than it says ends in an illegal instruction.
+TRIAL = """
+import llama_cpp
+model = llama_cpp.Llama("inference_svc/models/bundled/demo-chat-q8_0.gguf", n_ctx=256)
+model("Once upon a time", max_tokens=4)
+"""
+
+# Where pip fetches from is the machine's business; what it does with the files is ours. Everything
+# else that starts with PIP_ is left out: PIP_TARGET, PIP_USER or PIP_REQUIRE_VIRTUALENV would
+# install somewhere else, or refuse to.
+PIP_SOURCES = {
+    "PIP_CACHE_DIR",
+    "PIP_CERT",
+    "PIP_CLIENT_CERT",
+    "PIP_CONFIG_FILE",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "PIP_KEYRING_PROVIDER",
+    "PIP_NO_CACHE_DIR",
+    "PIP_NO_INDEX",
+    "PIP_PROXY",
+    "PIP_RETRIES",
+    "PIP_TIMEOUT",
+    "PIP_TRUSTED_HOST",
+}
+
+
+def main() -> int:
+    """Parse the command line, install what is missing and return the exit code."""
+    parser = argparse.ArgumentParser(description="Fill .venv from the lock files.")
+    parser.add_argument("level", choices=list(LEVELS), help="which lock files to install")
+    parser.add_argument("--for-up", action="store_true", help="check the ports of corral up too")
+    options, up_arguments = parser.parse_known_args()
+    use_right_python()
+    if is_stamped(options.level):
+        return 0
+    problems = machine.problems(ROOT, up_arguments if options.for_up else None)
+    if problems:
+        print("Corral cannot be installed yet:", file=sys.stderr)
+        for problem in problems:
+            print(f"  - {problem}", file=sys.stderr)
+        return 1
+    try:
+        Installation().run(options.level)
+    except StageFailed as failure:
+        print("\n".join(LOG.read_text(errors="replace").splitlines()[-40:]), file=sys.stderr)
+        print(f"Failed while {failure}. The whole log: {LOG}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def use_right_python() -> None:
+    """Start again under the Python that made `.venv`, or under a newer one where there is one."""
+    again = ["-m", "tools.bootstrap", *sys.argv[1:]]
+    if Path(sys.prefix) == VENV:  # activated: it cannot make itself anew
+        base = getattr(sys, "_base_executable", sys.executable)
+        os.execv(base, [base, *again])  # noqa: S606  (this program again, by full path)
+    if sys.version_info[:2] >= machine.OLDEST_PYTHON:
+        return
+    for minor in range(14, machine.OLDEST_PYTHON[1] - 1, -1):
+        newer = shutil.which(f"python3.{minor}")
+        if newer:
+            os.execv(newer, [newer, *again])  # noqa: S606  (the same, by a newer Python)
+
+
+# ------------------------------------------------------------------------------------------ install
+
+
+class StageFailed(Exception):
+    """A stage ended with an error, which is in the log; the text says what it was doing."""
+
+
+class Installation:
+    """One run of the stages, told with the time since its start."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.cmake_arguments = cmake_arguments()
+        LOG.write_bytes(b"")
+
+    def run(self, level: str) -> None:
+        """Fill `.venv` up to the level and leave the stamp. Raises StageFailed."""
+        if not venv_works():
+            venv = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+            self.stage("making .venv", venv)
+        self.stage("installing the build tools", [*pip("install"), *locked("build")])
+        llama, others = split_lock()
+        self.stage("installing the run-time packages", [*pip("install"), *locked(others)])
+        self.install_llama(llama)
+        for name in LEVELS[level][2:]:
+            self.stage(f"installing the packages of {name}.txt", [*pip("install"), *locked(name)])
+        editable = ["--no-deps", "--no-build-isolation", "--editable", "."]
+        self.stage("installing Corral", [*pip("install"), *editable])
+        stamp_path(level).write_text(fingerprint(level))
+        self.say("installed in .venv")
+
+    def install_llama(self, lock: Path) -> None:
+        """Install the wheel of llama-cpp-python, compiled first where the cache has none."""
+        key = llama_key(lock.read_text(), self.cmake_arguments)
+        folder = cache_folder() / key
+        wheels = sorted(folder.glob("*.whl"))
+        if not wheels:
+            # Built beside its place and moved there whole: a build that is stopped leaves nothing.
+            building = folder.with_suffix(f".{os.getpid()}")
+            build = [*pip("wheel"), "--no-cache-dir", "--wheel-dir", str(building)]
+            self.stage("compiling llama.cpp for this machine (takes minutes)", build + locked(lock))
+            shutil.rmtree(folder, ignore_errors=True)
+            building.rename(folder)
+            wheels = sorted(folder.glob("*.whl"))
+        stamp = VENV / ".corral-llama"
+        if stamp.is_file() and stamp.read_text() == key:
+            return
+        install = [*pip("install"), "--no-deps", "--no-index", "--force-reinstall", str(wheels[0])]
+        self.stage("installing llama-cpp-python", install)
+        try:
+            self.stage("trying llama.cpp on this processor", [str(PYTHON), "-c", TRIAL])
+        except StageFailed as failure:
+            shutil.rmtree(folder)
+            remedy = "say make CMAKE_ARGS=-DGGML_NATIVE=OFF ... to compile it for any processor"
+            raise StageFailed(f"{failure}; {remedy}") from failure
+        stamp.write_text(key)
+
+    def stage(self, title: str, command: list[str]) -> None:
+        """Run a command with its output in the log; a line a minute says that it is alive."""
+        self.say(title)
+        ended = threading.Event()
+
+        def report() -> None:
+            while not ended.wait(60):
+                self.say(f"    still {title}; details are in {LOG.name}")
+
+        threading.Thread(target=report, daemon=True).start()
+        with LOG.open("ab") as log:
+            log.write(("\n$ " + " ".join(command) + "\n").encode())
+            log.flush()
+            ran = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**environment(), "CMAKE_ARGS": self.cmake_arguments},
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
+        ended.set()
+        if ran.returncode != 0:
+            raise StageFailed(title)
+
+    def say(self, text: str) -> None:
+        """One progress line with the time since the start."""
+        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
+        print(f"[{minutes}:{seconds:02}] {text}", flush=True)
+
+
+def pip(command: str) -> list[str]:
+    """The pip of `.venv` with a subcommand."""
+    return [str(PYTHON), "-m", "pip", "--no-input", command]
+
+
+def locked(lock: str | Path) -> list[str]:
+    """The arguments for exactly the packages of a lock file.
+
+    Build isolation would fetch whatever build tools are newest; ours come from a lock too.
+    """
+    path = ROOT / "requirements" / f"{lock}.txt" if isinstance(lock, str) else lock
+    return ["--no-deps", "--no-build-isolation", "--require-hashes", "-r", str(path)]
+
+
+def split_lock() -> tuple[Path, Path]:
+    """The run-time lock in two files inside `.venv`: llama-cpp-python, and all others."""
+    entries = re.split(r"(?m)^(?=[^\s#])", (ROOT / "requirements" / "runtime.txt").read_text())
+    llama, others = VENV / "llama.lock", VENV / "others.lock"
+    llama.write_text("".join(each for each in entries if each.startswith(f"{LLAMA}==")))
+    others.write_text("".join(each for each in entries if not each.startswith(f"{LLAMA}==")))
+    return llama, others
+
+
+def cmake_arguments() -> str:
+    """The operator's CMake arguments, after those that this processor and compiler need."""
+    script = ["bash", str(ROOT / "tools" / "cmake_args.sh")]
+    found = subprocess.run(script, stdout=subprocess.PIPE, text=True, check=False).stdout
+    return " ".join(filter(None, [found.strip(), os.environ.get("CMAKE_ARGS", "")]))
+
+
+def llama_key(lock: str, arguments: str) -> str:
+    """A name for everything that decides what is compiled: version, arguments, machine."""
+    cpu = Path("/proc/cpuinfo")
+    flags = re.search(r"(?m)^(flags|Features)\s*:.*$", cpu.read_text() if cpu.exists() else "")
+    processor = flags.group(0) if flags else platform.processor()
+    parts = [lock, arguments, platform.machine(), *platform.libc_ver(), processor]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Where compiled wheels are kept for the next clone on this machine."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "corral" / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def venv_works() -> bool:
+    """Whether `.venv` is of this folder and this Python; a moved or half-made one is not."""
+    if not PYTHON.exists():
+        return False
+    probe = "import sys, pip; print(sys.prefix, *sys.version_info[:2], sep=chr(10))"
+    ran = subprocess.run(
+        [str(PYTHON), "-c", probe],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    return ran.stdout.splitlines() == [str(VENV), *map(str, sys.version_info[:2])]
+
+
+def environment() -> dict[str, str]:
+    """The caller's environment without what would lead pip or Python astray."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+        and (not name.startswith("PIP_") or name in PIP_SOURCES)
+    }
+    # Some machines set these in pip's own configuration file.
+    kept.update(PIP_USER="0", PIP_REQUIRE_VIRTUALENV="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    return kept
+
+
+# -------------------------------------------------------------------------------------------- stamp
+
+
+def is_stamped(level: str) -> bool:
+    """Whether an earlier run installed exactly these locks, for this level or one above it."""
+    levels = list(LEVELS)[list(LEVELS).index(level) :]
+    return venv_works() and any(
+        stamp_path(one).is_file() and stamp_path(one).read_text() == fingerprint(one)
+        for one in levels
+    )
+
+
+def stamp_path(level: str) -> Path:
+    """The file that says what `.venv` holds."""
+    return VENV / f".corral-{level}"
+
+
+def fingerprint(level: str) -> str:
+    """A digest of everything that decides what an installation contains."""
+    digest = hashlib.sha256()
+    files = [ROOT / "requirements" / f"{name}.txt" for name in LEVELS[level]]
+    for path in [*files, ROOT / "pyproject.toml", Path(__file__)]:
+        digest.update(path.read_bytes())
+    digest.update(os.environ.get("CMAKE_ARGS", "").encode())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Renders docs/configuration.md from the settings classes, so that it cannot fall behind."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from corral_cli.services import SERVICES, settings_class
+from svc_kit.settings import ServiceSettings
+
+HEAD = """\
+# Configuration
+
+Generated from the settings classes by `make docs`; do not edit.
+
+Each service reads, later ones winning: the defaults below, its table in the TOML file of
+`--config`, environment variables, flags. A name with dots is in a table of the file
+(`[inference.engine]`) and has two underscores in a variable (`CORRAL_INFERENCE_ENGINE__SLOTS=8`).
+Lists are JSON in a variable. Unknown names are refused. `corral config check` prints the result.
+
+`CORRAL_DATA_DIR` sets the data folder; without it that is `$XDG_DATA_HOME/corral` or
+`~/.local/share/corral`. `CORRAL_API_KEY` is the key that `corral chat` sends.
+"""
+COMPUTED_DEFAULTS = {"data_dir": "see above"}
+
+
+def render() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(_service(settings_class(name)) for name in SERVICES)])
+
+
+def _service(cls: type[ServiceSettings]) -> str:
+    rows = [
+        f"| `{name}` | {_kind(field)} | {_default(name, field)} | {_description(field)} |"
+        for name, field in _fields(cls, "")
+    ]
+    title = f"## [{cls.toml_table}], environment prefix `{cls.env_prefix()}`"
+    return "\n".join(
+        [title, "", "| name | kind | default | meaning |", "|---|---|---|---|", *rows, ""]
+    )
+
+
+def _fields(cls: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting under its full name; those of a group follow the group's own line."""
+    for name, field in cls.model_fields.items():
+        group = _group(field)
+        if group is None or field.default is None:
+            yield prefix + name, field
+        if group is not None:
+            yield from _fields(group, f"{prefix}{name}{'[].' if _is_list(field) else '.'}")
+
+
+def _group(field: FieldInfo) -> type[BaseModel] | None:
+    """The class of a setting that is a group of settings, or a list of such groups."""
+    for candidate in (field.annotation, *get_args(field.annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return str(field.annotation).startswith("list[")
+
+
+def _kind(field: FieldInfo) -> str:
+    """The type in words, with its bounds."""
+    if _group(field) is not None:
+        return "list of tables" if _is_list(field) else "table"
+    schema = _schema(field)
+    options = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    return " or ".join(_kind_of(option) for option in options)
+
+
+def _kind_of(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind_of(schema.get('items', {}))}"
+    if schema.get("format") in ("path", "file-path"):
+        return "path"
+    names = {"integer": "integer", "number": "number", "boolean": "true or false"}
+    bounds = [
+        f"{sign} {schema[key]:,}"
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+        )
+        if key in schema
+    ]
+    return " ".join([names.get(schema.get("type", ""), "text"), *bounds])
+
+
+def _schema(field: FieldInfo) -> dict[str, Any]:
+    """The JSON Schema of one setting, which has its bounds in one form whatever their origin."""
+    definitions: Any = {"value": (field.annotation, field)}
+    model = create_model("One", **definitions)
+    return dict(model.model_json_schema()["properties"]["value"])
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    last = name.rpartition(".")[2]
+    if last in COMPUTED_DEFAULTS and field.default_factory is not None:
+        return COMPUTED_DEFAULTS[last]
+    if field.default is PydanticUndefined:
+        return "required"
+    if field.default is None:
+        return "unset"
+    value = sorted(field.default) if isinstance(field.default, frozenset) else field.default
+    return f"`{json.dumps(value, default=str)}`"
+
+
+def _description(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")

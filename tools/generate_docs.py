@@ -1,0 +1,34 @@
+"""Writes the pages of docs/ that follow from the code; with --check, only compares."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import configuration_page, errors_page
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES: dict[str, Callable[[], str]] = {
+    "configuration.md": configuration_page.render,
+    "errors.md": errors_page.render,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write every page, or with --check say which differ; returns the exit code."""
+    stale = []
+    for name, render in PAGES.items():
+        path, text = DOCS / name, render()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(f"docs/{name}")
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote docs/{name}")
+    if "--check" in arguments and stale:
+        print(f"not what the code says: {', '.join(stale)}; run make docs", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""What cannot be installed from here: Python itself, compilers, disk, free ports.
+
+Each thing that is missing is one line with its remedy, and all of them are told at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+OLDEST_PYTHON = (3, 11)
+DISK_BYTES = 2_000_000_000  # .venv takes 0.6 GB; the build of llama.cpp and the downloads the rest
+
+
+def problems(root: Path, up_arguments: list[str] | None) -> list[str]:
+    """Everything that is missing; `up_arguments` are those of `corral up` where it follows."""
+    addresses = [] if up_arguments is None else listen_addresses(up_arguments)
+    return missing_tools() + missing_disk(root) + taken_ports(addresses)
+
+
+def missing_tools() -> list[str]:
+    """One line for each thing that is absent, with its remedy."""
+    found = []
+    version = ".".join(map(str, sys.version_info[:2]))
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        found.append(
+            f"Python 3.11 or newer is needed, this is {version}: install one (apt-get install"
+            " python3.11) and say make PYTHON=python3.11 ..."
+        )
+    elif not can_import("venv") or not can_import("ensurepip"):
+        found.append("Python's venv module is missing: apt-get install python3-venv")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        found.append("Python's headers (Python.h) are missing: apt-get install python3-dev")
+    if not compiles("c++", ["CXX", "c++", "g++", "clang++"], "#include <vector>"):
+        found.append("a C++ compiler is missing: apt-get install g++")
+    if not compiles("c", ["CC", "cc", "gcc", "clang"], "#include <stdio.h>"):
+        found.append("a C compiler is missing: apt-get install gcc libc6-dev")
+    if shutil.which("make") is None:
+        found.append("make is missing: apt-get install make")
+    return found
+
+
+def can_import(module: str) -> bool:
+    """Ask a fresh interpreter, because a distribution may ship `venv` without what it needs."""
+    command = [sys.executable, "-c", f"import {module}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def compiles(language: str, names: list[str], include: str) -> bool:
+    """Compile and link two lines: a compiler alone may lack its headers or its library."""
+    named = [os.environ.get(names[0], ""), *names[1:]]
+    compilers = [found for found in map(shutil.which, filter(None, named)) if found]
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder) / "probe", Path(folder) / "probe.out"
+        source.write_text(f"{include}\nint main() {{ return 0; }}\n")
+        command = ["-x", language, str(source), "-o", str(program)]
+        return any(
+            subprocess.run([compiler, *command], capture_output=True, check=False).returncode == 0
+            for compiler in compilers
+        )
+
+
+def missing_disk(root: Path) -> list[str]:
+    """The virtual environment and the build of llama.cpp need room."""
+    found = []
+    for folder in sorted({str(root), tempfile.gettempdir()}):
+        free = shutil.disk_usage(folder).free
+        if free < DISK_BYTES:
+            found.append(
+                f"{DISK_BYTES / 1e9:.0f} GB of disk are needed in {folder}, {free / 1e9:.1f} GB"
+                " are free: make room there (TMPDIR chooses another folder for the build)"
+            )
+    return found
+
+
+def listen_addresses(up_arguments: list[str]) -> list[str]:
+    """The addresses that `corral up` will listen on, as far as flags and environment say."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--listen", default=os.environ.get("CORRAL_GATEWAY_LISTEN"))
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", default="8080")
+    parser.add_argument(
+        "--inference-listen",
+        default=os.environ.get("CORRAL_INFERENCE_LISTEN") or "127.0.0.1:50051",
+    )
+    parser.add_argument("--config")
+    known = parser.parse_known_args(up_arguments)[0]
+    if known.config:
+        return []  # the file decides, and `corral up` checks again before it starts anything
+    return [known.listen or f"{known.host}:{known.port}", known.inference_listen]
+
+
+def taken_ports(addresses: list[str]) -> list[str]:
+    """One line for each address that is taken: better now than after minutes of compiling."""
+    found = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host.strip("[]"), int(port)))
+            except (OSError, ValueError, OverflowError) as error:
+                found.append(
+                    f"cannot listen on {address} ({getattr(error, 'strerror', None) or error}):"
+                    " stop what runs there, or choose other ports with"
+                    ' make run ARGS="--port 8090 --inference-listen 127.0.0.1:50151"'
+                )
+    return found
