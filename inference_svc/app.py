@@ -28,9 +28,8 @@ from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
 from inference_svc.models.description import ModelClass, ModelFile
-from inference_svc.models.huggingface import HuggingFaceDownloads
 from inference_svc.models.memory import available_memory_bytes
-from inference_svc.models.references import resolve_models
+from inference_svc.models.references import Download, RemoteFile, resolve_models
 from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, plan_limits
 from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
@@ -69,7 +68,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     the time of loading, and probes must see a server that is coming up.
     """
     files = await asyncio.to_thread(
-        resolve_models, settings.models, HuggingFaceDownloads(settings.data_dir / "models")
+        resolve_models, settings.models, _downloads(settings.data_dir / "models")
     )
     limits = _plan(files, settings)
     registry = CollectorRegistry()
@@ -138,6 +137,16 @@ async def _drain(inference: Inference, grace_s: float) -> None:
     except TimeoutError:
         log.warning("some requests did not end within %g s", grace_s)
     await inference.server.drain(_LAST_GRACE_S)
+
+
+def _downloads(folder: Path) -> Download:
+    def download(remote: RemoteFile) -> Path:
+        # Here, because its library takes as long to import as everything else and few need it.
+        from inference_svc.models.huggingface import HuggingFaceDownloads
+
+        return HuggingFaceDownloads(folder)(remote)
+
+    return download
 
 
 def _plan(files: Sequence[ModelFile], settings: InferenceSettings) -> list[ResolvedLimits]:

@@ -94,7 +94,10 @@ class Generating:
             caller.deadline,
         )
         visible = model.visible_tokens(prompt.turn_format.marker_texts)
-        requests = [replace(item, visible_tokens=visible) for item in requests]
+        requests = [
+            replace(item, visible_tokens=visible, stop=(*item.stop, *prompt.stop_texts))
+            for item in requests
+        ]
         admitted = self._admit(requests, request.options, model, caller)
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
         turns = [
@@ -102,6 +105,7 @@ class Generating:
                 i,
                 self._parser(item, model, prompt, conversation, inline=inline),
                 token_ids=request.options.output.token_ids,
+                max_calls=None if conversation.tool_choice.parallel else 1,
             )
             for i, item in enumerate(requests)
         ]

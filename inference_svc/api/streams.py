@@ -154,12 +154,15 @@ class TextTurn:
 
 
 class ChatTurn:
-    """Content, reasoning and tool calls, as `Chat` sends them."""
+    """Content, reasoning and tool calls, as `Chat` sends them; calls beyond `max_calls` are not."""
 
-    def __init__(self, index: int, parser: TurnParser, *, token_ids: bool) -> None:
+    def __init__(
+        self, index: int, parser: TurnParser, *, token_ids: bool, max_calls: int | None = None
+    ) -> None:
         self._index = index
         self._parser = parser
         self._token_ids = token_ids
+        self._max_calls = max_calls
         self.reasoning_tokens = 0
 
     def delta(self, pending: Pending) -> service_pb.ChatDelta:
@@ -193,6 +196,8 @@ class ChatTurn:
             index=self._index, content=parsed.content, reasoning=parsed.reasoning
         )
         for call in parsed.tool_calls:
+            if self._max_calls is not None and call.index >= self._max_calls:
+                continue
             delta.tool_calls.append(
                 chat_pb.ToolCallDelta(
                     index=call.index, id=call.id, name=call.name, arguments_json=call.arguments

@@ -1,0 +1,107 @@
+"""Jobs for tests of the sandbox; they run in its child processes."""
+
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from inference_svc.sandbox.jobs import Job, JobRefused
+
+
+def job(function: str, **limits: Any) -> Job:
+    """Name one of the functions below as a job."""
+    return Job(__name__, function, **limits)
+
+
+def echo(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return what came."""
+    return payload
+
+
+def own_pid(_: dict[str, Any]) -> int:
+    """Say which process this is."""
+    return os.getpid()
+
+
+def spin(_: dict[str, Any]) -> None:
+    """Never end, in Python."""
+    while True:
+        pass
+
+
+def sleep(_: dict[str, Any]) -> None:
+    """Never end, in the kernel."""
+    time.sleep(60)
+
+
+def meet(payload: dict[str, Any]) -> int:
+    """Wait until so many processes are in this job at once; return the process id."""
+    folder = Path(payload["folder"])
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < payload["number"]:
+        time.sleep(0.005)
+    return os.getpid()
+
+
+def wait_for(payload: dict[str, Any]) -> None:
+    """Wait until a file exists."""
+    while not Path(payload["file"]).exists():
+        time.sleep(0.005)
+
+
+def eat_memory(payload: dict[str, Any]) -> int:
+    """Take as many bytes as asked."""
+    return len(bytearray(payload["bytes"]))
+
+
+def exhaust(_: dict[str, Any]) -> None:
+    """Find no memory left."""
+    raise MemoryError
+
+
+def write_much(payload: dict[str, Any]) -> str:
+    """Return a long result."""
+    return "x" * payload["characters"]
+
+
+def die(_: dict[str, Any]) -> None:
+    """End the process as a native abort does."""
+    os.abort()
+
+
+def refuse(payload: dict[str, Any]) -> None:
+    """Say no."""
+    raise JobRefused(payload["why"])
+
+
+def fail(_: dict[str, Any]) -> None:
+    """Have a defect."""
+    raise KeyError("secret detail")
+
+
+def recurse(_: dict[str, Any]) -> None:
+    """Never come back."""
+    recurse(_)
+
+
+def environment(_: dict[str, Any]) -> dict[str, str]:
+    """Show the environment."""
+    return dict(os.environ)
+
+
+def try_mischief(payload: dict[str, Any]) -> list[str]:
+    """Return which forbidden things went wrong, as they should."""
+    refused = []
+    try:
+        Path(payload["file"]).write_text("data")
+    except OSError:
+        refused.append("write")
+    try:
+        [socket.socket() for _ in range(200)]
+    except OSError:
+        refused.append("descriptors")
+    if resource.getrlimit(resource.RLIMIT_NPROC) == (0, 0):
+        refused.append("fork")
+    return refused
