@@ -90,8 +90,10 @@ def to_requests(
     principal: Principal,
     deadline: float | None,
 ) -> list[SequenceRequest]:
-    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time. Raises the `DomainError` of the
-    first bad field."""
+    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time.
+
+    Raises the `DomainError` of the first bad field.
+    """
     _refuse_what_is_not_there_yet(options)
     _check_label(options.label)
     _check_prompt(prompt, target)

@@ -1,0 +1,190 @@
+"""From engine events to the messages of a stream."""
+
+from collections.abc import Sequence
+
+import pytest
+from corral.inference.v1 import generation_pb2 as pb
+from corral.inference.v1 import inference_service_pb2 as service_pb
+
+from inference_svc.api.streams import Admitted, ChatTurn, Event, TextTurn, Turn, stream_events
+from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.parsers.turn import Markers, TurnFormat
+from inference_svc.engine import events
+from inference_svc.runtime.generation import Generation, ReaderLimits
+from svc_kit.errors import DecodeFailed
+from tests.support.sequences import a_request
+
+HERMES = TurnFormat(Markers("<think>", "</think>"), Markers("<tool_call>", "</tool_call>"))
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+
+
+class Running:
+    """A generation of some choices, with a count of cancels."""
+
+    def __init__(self, choices: int = 1) -> None:
+        self.cancelled = 0
+        self.generation = Generation(
+            "req_1",
+            tuple(range(choices)),
+            ReaderLimits(1000, 60.0),
+            steer=lambda _: None,
+            end=self._cancel,
+        )
+        self.admitted = Admitted(
+            [a_request(i) for i in range(choices)], self.generation, 2, "demo", False
+        )
+
+    def _cancel(self) -> None:
+        self.cancelled += 1
+
+    def say(self, text: str, choice: int = 0) -> None:
+        """One token of text."""
+        self.generation.deliver(events.Delta(choice, text, (7,), ()))
+
+    def end(self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP) -> None:
+        """The end of a choice after three tokens."""
+        timings = events.Timings(0.5, 0.25, 2.0)
+        self.generation.deliver(events.Finished(choice, reason, None, 2, 3, timings))
+
+
+def texts(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
+    """Raw turns."""
+    return [TextTurn(i, token_ids=token_ids) for i in range(choices)]
+
+
+def a_chat(max_calls: int | None = None) -> list[ChatTurn]:
+    """One turn that may call tools."""
+    parser = TurnParser(HERMES, offers_tools=True, new_call_id=lambda: "call_1")
+    return [ChatTurn(0, parser, token_ids=False, max_calls=max_calls)]
+
+
+async def collect(
+    running: Running, turns: Sequence[Turn], into: list[Event] | None = None
+) -> list[Event]:
+    """All events; those before an error are in `into`."""
+    seen = [] if into is None else into
+    async for event in stream_events(running.admitted, turns):
+        seen.append(event)
+    return seen
+
+
+async def test_events_come_in_order() -> None:
+    """Accepted, started, deltas, finished, done."""
+    running = Running()
+    running.generation.deliver(events.Started(0, 3, 2))
+    running.say("a")
+    running.end()
+
+    accepted, started, delta, finished, done = await collect(running, texts())
+
+    assert isinstance(accepted, pb.Accepted)
+    assert (accepted.request_id, accepted.queue_position, accepted.model) == ("req_1", 2, "demo")
+    assert isinstance(started, pb.Started)
+    assert started.cached_tokens == 2
+    assert isinstance(delta, service_pb.TextDelta)
+    assert (delta.text, delta.num_tokens, list(delta.token_ids)) == ("a", 1, [])
+    assert isinstance(finished, pb.ChoiceFinished)
+    assert (finished.reason, finished.stop_token_id) == (pb.FINISH_REASON_STOP, 2)
+    assert isinstance(done, pb.Done)
+    assert (done.usage.completion_tokens, done.usage.cached_tokens) == (3, 2)
+    assert done.timings.queue.ToTimedelta().total_seconds() == 0.5
+
+
+async def test_pending_deltas_of_a_choice_become_one_message() -> None:
+    """Text, ids and counts are joined; choices stay apart."""
+    running = Running(2)
+    running.say("a")
+    running.say("x", 1)
+    running.say("b")
+    running.end(0)
+    running.end(1)
+
+    deltas = [
+        event
+        for event in await collect(running, texts(2, token_ids=True))
+        if isinstance(event, service_pb.TextDelta)
+    ]
+
+    assert [(delta.index, delta.text, list(delta.token_ids)) for delta in deltas] == [
+        (0, "ab", [7, 7]),
+        (1, "x", [7]),
+    ]
+
+
+async def test_usage_sums_over_the_choices() -> None:
+    """The prompt counts once."""
+    running = Running(2)
+    running.end(0)
+    running.end(1)
+
+    done = (await collect(running, texts(2)))[-1]
+
+    assert isinstance(done, pb.Done)
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (3, 6)
+
+
+async def test_leaving_a_stream_cancels_it() -> None:
+    """Also before the first event from the engine."""
+    running = Running()
+    stream = stream_events(running.admitted, texts())
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    assert running.cancelled == 1
+
+
+async def test_an_error_ends_the_stream_after_its_text() -> None:
+    """What was said before is sent."""
+    running = Running()
+    running.say("a")
+    running.generation.fail(DecodeFailed(request_id="r"))
+    seen: list[Event] = []
+    with pytest.raises(DecodeFailed):
+        await collect(running, texts(), seen)
+
+    assert [type(event).__name__ for event in seen] == ["Accepted", "TextDelta"]
+
+
+async def test_thinking_and_calls_come_as_such() -> None:
+    """The finish reason says that tools are called."""
+    running = Running()
+    for piece in ("<think>hm", "</think>", CALL):
+        running.say(piece)
+    running.end()
+
+    received = await collect(running, a_chat())
+    (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
+    (finished,) = [event for event in received if isinstance(event, pb.ChoiceFinished)]
+
+    assert delta.reasoning == "hm"
+    assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
+    assert finished.reason == pb.FINISH_REASON_TOOL_CALLS
+
+
+async def test_a_length_stop_stays_one_with_calls_too() -> None:
+    """A call that was cut off must not look complete."""
+    running = Running()
+    running.say(CALL)
+    running.end(reason=events.FinishReason.LENGTH)
+
+    received = await collect(running, a_chat())
+
+    (finished,) = [event for event in received if isinstance(event, pb.ChoiceFinished)]
+    assert finished.reason == pb.FINISH_REASON_LENGTH
+
+
+async def test_calls_that_were_not_asked_for_are_left_out() -> None:
+    """`parallel` false means one call a turn."""
+    running = Running()
+    running.say(CALL + CALL)
+    running.end()
+
+    received = await collect(running, a_chat(max_calls=1))
+
+    calls = [
+        call.index
+        for event in received
+        if isinstance(event, service_pb.ChatDelta)
+        for call in event.tool_calls
+    ]
+    assert set(calls) == {0}
