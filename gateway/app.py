@@ -106,7 +106,13 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
         bound = bind(wanted, settings.unread_limit_s)
         address = Address(wanted.host, bound.getsockname()[1])
         listener = await stack.enter_async_context(
-            listening(gateway.app, bound, settings.tls, settings.drain_grace_s)
+            listening(
+                gateway.app,
+                bound,
+                tls=settings.tls,
+                grace_s=settings.drain_grace_s,
+                head_timeout_s=settings.receive_timeout_s,
+            )
         )
         try:
             yield Endpoints(address, management)

@@ -1,15 +1,18 @@
 """Who sends an HTTP request, and as whom the gateway calls on its behalf."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from svc_kit.auth import Authenticator, Principal, Scope, ServiceToken, on_behalf_of, set_principal
-from svc_kit.errors import ScopeMissing
+from svc_kit.errors import ApiKeyInvalid, ScopeMissing
 from svc_kit.telemetry import current_request_id, project_var
 
 MAX_LABEL_BYTES = 256
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -43,8 +46,13 @@ class Authentication:
             method = f"{request.method} {request.url.path}"
             raise ScopeMissing(scope=Scope.INFERENCE, method=method)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
-        traceparent = request.headers.get("traceparent")
-        return Caller(principal, authorization, label.decode(errors="ignore"), traceparent)
+        traceparent = request.headers.get("traceparent", "")
+        return Caller(
+            principal=principal,
+            authorization=authorization,
+            label=label.decode(errors="ignore"),
+            traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
+        )
 
 
 class Credentials:
@@ -58,7 +66,7 @@ class Credentials:
         self._service_token = service_token
 
     def for_caller(self, caller: Caller) -> Metadata:
-        """The metadata of a call for a caller."""
+        """The metadata of a call for a caller. Raises ApiKeyInvalid for what cannot be a key."""
         common = [("x-request-id", current_request_id())]
         if caller.traceparent is not None:
             common.append(("traceparent", caller.traceparent))
@@ -66,5 +74,7 @@ class Credentials:
             bearer = ("authorization", f"Bearer {self._service_token.secret}")
             return [*common, bearer, *on_behalf_of(caller.principal)]
         if caller.authorization is not None:
+            if not (caller.authorization.isascii() and caller.authorization.isprintable()):
+                raise ApiKeyInvalid
             return [*common, ("authorization", caller.authorization)]
         return common

@@ -40,7 +40,7 @@ class GatewaySettings(ServiceSettings):
     listen: ListenAddress = "127.0.0.1:8080"
     """Where HTTP is served."""
     management_listen: ListenAddress | None = "127.0.0.1:8081"
-    """Where /metrics, /healthz and /readyz are served. Empty: nowhere."""
+    """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
     tls: TlsSettings | None = None
     """HTTPS instead of HTTP."""
     keys: tuple[KeySettings, ...] = ()
@@ -66,8 +66,8 @@ class GatewaySettings(ServiceSettings):
 
     body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 16 * MIB
     """The largest request body. A larger one gets 413."""
-    body_timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """How long a client may take to send a body."""
+    receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long a client may take to send the head of a request, and again for its body."""
     max_requests: Annotated[int, Field(ge=1)] = 1024
     """How many HTTP requests run at a time. Further ones get 429."""
     ping_interval_s: Annotated[float, Field(gt=0)] = 15.0

@@ -6,6 +6,7 @@ head has a size and a time, and what is no HTTP is refused in OpenAI's words lik
 """
 
 import asyncio
+from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -14,15 +15,16 @@ from openai_wire.errors import error_body
 from svc_kit.errors import InvalidField
 
 MAX_HEAD_BYTES = 64 * 1024
-HEAD_TIMEOUT_S = 30.0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection. A head that is too long gets 431; one that is too slow is cut."""
 
-    head_timeout_s = HEAD_TIMEOUT_S
-    _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
+    def __init__(self, *, head_timeout_s: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._head_timeout_s = head_timeout_s
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the clock of the first head."""
@@ -60,7 +62,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
+        self._head_timer = self.loop.call_later(self._head_timeout_s, self.transport.close)
 
     def _have_head(self) -> None:
         if self._head_timer is not None:

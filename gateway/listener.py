@@ -1,6 +1,7 @@
 """The HTTP listener: a socket of our own under a uvicorn that leaves the process alone."""
 
 import asyncio
+import functools
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -81,15 +82,21 @@ def bind(address: Address, unread_limit_s: float) -> socket.socket:
 
 @asynccontextmanager
 async def listening(
-    app: ASGIApp, bound: socket.socket, tls: TlsSettings | None, grace_s: float
+    app: ASGIApp,
+    bound: socket.socket,
+    *,
+    tls: TlsSettings | None,
+    grace_s: float,
+    head_timeout_s: float,
 ) -> AsyncIterator[Listener]:
     """Serves `app` on a bound socket; leaving waits `grace_s` at most for running requests.
 
     Raises StartupError when the TLS files cannot be used.
     """
+    protocol: Any = functools.partial(BoundedHttpProtocol, head_timeout_s=head_timeout_s)
     config = uvicorn.Config(
         app,
-        http=BoundedHttpProtocol,
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -46,7 +46,7 @@ class Parts:
 
     async def read_body(self, request: Request) -> dict[str, Any]:
         """The JSON object of a request. Raises as `read_json`."""
-        limit, timeout_s = self.settings.body_limit_bytes, self.settings.body_timeout_s
+        limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
         return await read_json(request, limit, timeout_s)
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:

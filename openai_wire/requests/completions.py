@@ -22,6 +22,7 @@ from svc_kit.errors import InvalidField, TooLong
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 2048
 MAX_BEST_OF = 20
+MAX_PROMPT_TOKENS = 2**20
 
 COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
     "messages": (),
@@ -38,7 +39,7 @@ def _prompt_kind(value: object) -> str:
     return kind_of(value) if not isinstance(value, list) else "~array of strings"
 
 
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
 Prompt = Annotated[
     Annotated[str, Tag("~string")]
     | Annotated[list[str], Field(min_length=1), Tag("~array of strings")]

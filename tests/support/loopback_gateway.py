@@ -20,6 +20,8 @@ from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.settings import KeySettings
 
 LOOPBACK = "127.0.0.1:0"
+PATIENCE_S = 20.0
+"""When a test that waits for ever is ended: uvloop swallows what the test runner's alarm raises."""
 SERVICE = "corral.inference.v1.InferenceService"
 
 
@@ -77,9 +79,12 @@ async def a_gateway(
     """A gateway in front of the fake; `settings` are the gateway's."""
     fake = fake or FakeInference()
     token_file = settings.get("service_token_file")
-    async with an_inference_service(
-        fake, keys=inference_keys, service_token_file=token_file
-    ) as inference:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        an_inference_service(
+            fake, keys=inference_keys, service_token_file=token_file
+        ) as inference,
+    ):
         defaults = {
             "listen": LOOPBACK,
             "management_listen": None,
@@ -104,7 +109,8 @@ async def a_gateway_until(
 
     life = asyncio.create_task(live())
     try:
-        yield await started
+        async with asyncio.timeout(PATIENCE_S):
+            yield await started
     finally:
         stop.set()
         await life

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import grpc
 from corral.inference.v1 import chat_pb2, generation_pb2, sampling_pb2
@@ -20,6 +20,8 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 if TYPE_CHECKING:
     from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
     from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub
+
+ChatStream: TypeAlias = "grpc.aio.UnaryStreamCall[pb.ChatRequest, pb.ChatResponse]"
 
 CAPITAL = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
@@ -43,9 +45,9 @@ class Rpc:
 
 
 @asynccontextmanager
-async def connect(target: str) -> AsyncIterator[Rpc]:
-    """A plain channel with gRPC's own defaults."""
-    async with grpc.aio.insecure_channel(target) as channel:
+async def connect(target: str, *options: tuple[str, int]) -> AsyncIterator[Rpc]:
+    """A plain channel with gRPC's own defaults, unless options are given."""
+    async with grpc.aio.insecure_channel(target, options=options) as channel:
         yield Rpc(channel, InferenceServiceStub(channel), EngineServiceStub(channel))
 
 
@@ -133,7 +135,9 @@ class Answer:
         self.logprobs[delta.index].extend(delta.logprobs)
 
 
-async def gather(stream: AsyncIterable[pb.ChatResponse] | AsyncIterable[pb.GenerateResponse]) -> Answer:
+async def gather(
+    stream: AsyncIterable[pb.ChatResponse] | AsyncIterable[pb.GenerateResponse],
+) -> Answer:
     """Read a stream to its end. Raises grpc.aio.AioRpcError."""
     answer = Answer()
     async for response in stream:
@@ -141,8 +145,14 @@ async def gather(stream: AsyncIterable[pb.ChatResponse] | AsyncIterable[pb.Gener
     return answer
 
 
+async def accepted(stream: ChatStream) -> generation_pb2.Accepted:
+    """The first event of a stream. What follows can still be read."""
+    response: pb.ChatResponse = await anext(aiter(stream))
+    return response.accepted
+
+
 async def first_delta(stream: AsyncIterable[pb.ChatResponse]) -> str:
-    """Read a stream up to its first output; returns the request's id."""
+    """Read a stream up to its next output; returns the request's id where it was read too."""
     request_id = ""
     async for response in stream:
         request_id = response.accepted.request_id or request_id

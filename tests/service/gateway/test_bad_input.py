@@ -168,7 +168,7 @@ async def test_a_body_that_grows_over_the_limit_is_refused() -> None:
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     """A client that stops in the middle of its body is answered after the limit."""
     async with (
-        a_gateway(body_timeout_s=0.05) as gateway,
+        a_gateway(receive_timeout_s=0.05) as gateway,
         a_connection(gateway.address) as connection,
     ):
         await connection.send(
@@ -229,6 +229,21 @@ async def test_what_is_no_http_has_the_envelope_too(raw: bytes) -> None:
 
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"error":{"message":' in answer
+
+
+async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
+    """A connection that says nothing, or stops within a head, is closed after the limit."""
+    async with (
+        a_gateway(receive_timeout_s=0.05) as gateway,
+        a_connection(gateway.address) as silent,
+        a_connection(gateway.address) as slow,
+    ):
+        await slow.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea")
+        _, headers = await slow.head()
+        await slow.body(headers)
+        ends = await silent.rest(), await slow.rest()
+
+    assert ends == (b"", b"")
 
 
 async def test_an_endless_head_is_refused() -> None:

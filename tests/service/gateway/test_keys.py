@@ -132,7 +132,8 @@ async def test_a_caller_cannot_name_its_own_project(tmp_path: Path) -> None:
 async def test_the_callers_request_id_is_a_label() -> None:
     """Our own id names the request everywhere; the caller's travels as its label."""
     fake = FakeInference()
-    headers = {"x-request-id": "mine", "traceparent": "00-1-2-01"}
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    headers = {"x-request-id": "mine", "traceparent": trace}
     async with a_gateway(fake) as gateway, gateway.client(headers=headers) as client:
         answer = await client.post("/v1/chat/completions", json=CHAT)
 
@@ -140,7 +141,19 @@ async def test_the_callers_request_id_is_a_label() -> None:
     assert own.startswith("req_")
     assert fake.seen.requests[0].options.label == "mine"
     assert fake.seen.metadata[0]["x-request-id"] == own
-    assert fake.seen.metadata[0]["traceparent"] == "00-1-2-01"
+    assert fake.seen.metadata[0]["traceparent"] == trace
+
+
+async def test_headers_that_gRPC_cannot_carry_do_no_harm() -> None:
+    """A trace context that is none is dropped, a key that can be none is refused."""
+    fake = FakeInference()
+    odd = "schlüssel".encode()
+    async with a_gateway(fake) as gateway, gateway.client() as client:
+        traced = await client.get("/v1/models", headers={b"traceparent": odd, b"x-request-id": odd})
+        keyed = await client.get("/v1/models", headers={b"authorization": b"Bearer " + odd})
+
+    assert (traced.status_code, keyed.status_code) == (200, 401)
+    assert "traceparent" not in fake.seen.metadata[0]
 
 
 async def test_an_open_address_needs_a_key() -> None:

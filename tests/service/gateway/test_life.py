@@ -67,20 +67,23 @@ async def test_probes_may_ask_for_the_head_alone(path: str) -> None:
 
 
 async def test_a_drain_lets_running_streams_finish() -> None:
-    """What runs gets its end; new connections are refused meanwhile."""
+    """What runs gets its end; meanwhile connections are refused and the probe says so."""
     fake, stop, hold = FakeInference(), asyncio.Event(), asyncio.Event()
     fake.script = Script(hold=hold, hold_at=1)
     async with (
-        a_gateway_until(stop, fake) as gateway,
+        a_gateway_until(stop, fake, management_listen=LOOPBACK) as gateway,
         a_connection(gateway.address) as connection,
+        httpx.AsyncClient(base_url=f"http://{gateway.management}", trust_env=False) as prober,
     ):
         await connection.send(a_post(CHAT, BODY | {"stream": True}))
         await connection.head()
         stop.set()
         await until_refused(gateway)
+        probe = await prober.get("/readyz")
         hold.set()
         events = await connection.chunks()
 
+    assert probe.status_code == 503
     assert events[-1] == b"data: [DONE]\n\n"
 
 

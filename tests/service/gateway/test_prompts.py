@@ -11,8 +11,8 @@ from tests.support.raw_http import a_connection, a_post
 TEXT = "/v1/completions"
 
 
-async def test_many_prompts_run_some_at_a_time() -> None:
-    """A long list does not fill the service's queue by itself, and loses nothing."""
+async def test_many_prompts_are_all_answered() -> None:
+    """A long list loses nothing and keeps its order."""
     fake = FakeInference()
     prompts = [str(number) for number in range(3 * PARALLEL_PROMPTS)]
     async with a_gateway(fake) as gateway, gateway.client() as client:
@@ -20,7 +20,21 @@ async def test_many_prompts_run_some_at_a_time() -> None:
 
     texts = [choice["text"] for choice in answer.json()["choices"]]
     assert texts == [f"{prompt}Hello world" for prompt in prompts]
-    assert fake.seen.peak_running <= PARALLEL_PROMPTS
+
+
+async def test_the_stream_opens_with_the_first_round() -> None:
+    """Only so many calls run at a time, and the stream does not wait for the others."""
+    fake, hold = FakeInference(), asyncio.Event()
+    fake.script = Script(hold=hold, hold_at=1)
+    body = {"model": "fake", "prompt": ["a"] * (PARALLEL_PROMPTS + 4), "stream": True}
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(TEXT, body))
+        await connection.head()
+        hold.set()
+        events = await connection.chunks()
+
+    assert fake.seen.peak_running == PARALLEL_PROMPTS
+    assert sum(b'"finish_reason":"stop"' in event for event in events) == PARALLEL_PROMPTS + 4
 
 
 async def test_a_refused_prompt_refuses_the_request() -> None:

@@ -1,0 +1,83 @@
+"""The gateway as its own process."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gateway.fake_inference import FakeInference, Script
+from svc_kit.addresses import Address, parse_address
+from tests.support.loopback_gateway import LOOPBACK, PATIENCE_S, an_inference_service
+from tests.support.raw_http import a_connection, a_post
+
+BODY = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+ANNOUNCEMENT = "serving HTTP on http://"
+
+
+@asynccontextmanager
+async def a_process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m gateway` with these settings; killed at the end where it still runs."""
+    own = {f"CORRAL_GATEWAY_{name.upper()}": value for name, value in environment.items()}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway"),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | own,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def announced(process: asyncio.subprocess.Process) -> Address:
+    """Where the process says that it listens."""
+    assert process.stderr is not None
+    async for line in process.stderr:
+        message = json.loads(line)["message"]
+        if message.startswith(ANNOUNCEMENT):
+            return parse_address(message.removeprefix(ANNOUNCEMENT))
+    raise AssertionError("the process ended before it served")
+
+
+async def test_sigterm_under_load_ends_with_zero() -> None:
+    """A running stream gets its end, then the process exits with 0 and without a traceback."""
+    fake, hold = FakeInference(), asyncio.Event()
+    fake.script = Script(hold=hold, hold_at=1)
+    async with (
+        an_inference_service(fake) as inference,
+        a_process(
+            listen=LOOPBACK, management_listen=LOOPBACK, inference_target=str(inference.address)
+        ) as process,
+        a_connection(await announced(process)) as connection,
+    ):
+        await connection.send(a_post("/v1/chat/completions", BODY))
+        await connection.head()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while json.loads(await process.stderr.readline())["message"] != "draining":
+            pass
+        hold.set()
+        events = await connection.chunks()
+        connection.leave()
+        status, log = await process.wait(), await process.stderr.read()
+
+    assert events[-1] == b"data: [DONE]\n\n"
+    assert status == 0
+    assert b"Traceback" not in log
+
+
+async def test_what_keeps_it_from_starting_is_one_line() -> None:
+    """Wrong settings end the process with a message for people and a status."""
+    async with a_process(listen="127.0.0.1", nonsense="1") as process:
+        _, text = await process.communicate()
+
+    assert process.returncode == 2
+    assert b"CORRAL_GATEWAY_NONSENSE" in text
+    assert b"CORRAL_GATEWAY_LISTEN" in text
+    assert b"Traceback" not in text
