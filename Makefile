@@ -1,7 +1,7 @@
 # One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick lock clean runtime dev
 PYTHON ?= python3
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
@@ -62,9 +62,6 @@ bench: ## Measure Corral beside llama.cpp's own programs (twenty minutes, an idl
 bench-quick: ## See in seconds whether the benchmark itself works
 	@$(PYTHON) -m tools.bootstrap bench
 	$(BIN)/python -m bench.run --quick $(ARGS)
-
-soak: dev ## Run the tests that take longer than a change can wait for
-	$(BIN)/pytest -m slow $(ARGS)
 
 lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upgrade moves them)
 	$(UV_LOCK) $(ARGS) requirements/build.in -o requirements/build.txt

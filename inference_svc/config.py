@@ -66,7 +66,7 @@ class InferenceSettings(ServiceSettings):
     listen: ListenAddress = "127.0.0.1:50051"
     """Where gRPC is served."""
     management_listen: ListenAddress | None = "127.0.0.1:50061"
-    """Where /metrics, /healthz and /readyz are served. Unset: nowhere."""
+    """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
     models: list[str] = Field(["bundled"], min_length=1)
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
     data_dir: Path = Field(default_factory=default_data_dir)

@@ -20,7 +20,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
@@ -84,6 +84,18 @@ class _Method:
     is_long_lived: bool
     in_flight: Gauge
     log_level: int
+
+
+@dataclass
+class _Call:
+    """One call on its way through the stack."""
+
+    method: _Method
+    context: grpc.aio.ServicerContext[Any, Any]
+    metadata: Mapping[str, Any]
+    request_id: str = field(default_factory=new_request_id)
+    started: float = field(default_factory=time.perf_counter)
+    key_id: str = ""
 
 
 class RpcStack(grpc.aio.ServerInterceptor):
@@ -186,16 +198,14 @@ class RpcStack(grpc.aio.ServerInterceptor):
         context: grpc.aio.ServicerContext[Any, Any],
         serve: Callable[[], Awaitable[Any]],
     ) -> Any:
-        request_id = new_request_id()
-        request_id_var.set(request_id)
-        context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
-        metadata = dict(context.invocation_metadata() or ())
-        started = time.perf_counter()
+        call = _Call(method, context, dict(context.invocation_metadata() or ()))
+        request_id_var.set(call.request_id)
+        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         method.in_flight.inc()
         error: DomainError | None = None
         try:
-            await self._identify(method, metadata)
-            return await self._in_time(method, context, serve)
+            await self._identify(call)
+            return await self._in_time(call, serve)
         except DomainError as raised:
             error = raised
         except (asyncio.CancelledError, grpc.aio.InternalError):
@@ -206,30 +216,27 @@ class RpcStack(grpc.aio.ServerInterceptor):
         except grpc.aio.AbortError:
             raise
         except Exception as defect:
-            error = _as_domain_error(defect, method, context, request_id)
+            error = _as_domain_error(defect, call)
         finally:
             method.in_flight.dec()
-            self._record(method, context, metadata, error, time.perf_counter() - started)
-        if isinstance(error, Internal) and not isinstance(error, InternalError):
-            _log.error("%s: %s", error.reason, error.message)
-        return await context.abort(*to_status(error, request_id))
+            self._record(call, error)
+        return await context.abort(*to_status(error, call.request_id))
 
-    async def _identify(self, method: _Method, metadata: Mapping[str, Any]) -> None:
-        if method.scope is Scope.PUBLIC:
+    async def _identify(self, call: _Call) -> None:
+        scope = call.method.scope
+        if scope is Scope.PUBLIC:
             return
-        principal = await self._authenticator.identify(metadata.get("authorization"), metadata)
+        authorization = call.metadata.get("authorization")
+        principal = await self._authenticator.identify(authorization, call.metadata)
+        call.key_id = principal.key_id
         set_principal(principal)
         project_var.set(principal.project)
-        if not principal.has(method.scope):
-            raise ScopeMissing(scope=method.scope.value, method=method.name)
+        if not principal.has(scope):
+            raise ScopeMissing(scope=scope.value, method=call.method.name)
 
-    async def _in_time(
-        self,
-        method: _Method,
-        context: grpc.aio.ServicerContext[Any, Any],
-        serve: Callable[[], Awaitable[Any]],
-    ) -> Any:
-        timer = asyncio.timeout(self._limit(method, context.time_remaining()))
+    async def _in_time(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
+        method = call.method
+        timer = asyncio.timeout(self._limit(method, call.context.time_remaining()))
         _deadline.set(timer.when())
         try:
             async with timer:
@@ -253,29 +260,27 @@ class RpcStack(grpc.aio.ServerInterceptor):
             return min(asked, self._settings.max_deadline_s)
         return None if method.is_long_lived else self._settings.default_deadline_s
 
-    def _record(
-        self,
-        method: _Method,
-        context: grpc.aio.ServicerContext[Any, Any],
-        metadata: Mapping[str, Any],
-        error: DomainError | None,
-        seconds: float,
-    ) -> None:
-        status = context.code() or grpc.StatusCode.OK
+    def _record(self, call: _Call, error: DomainError | None) -> None:
+        method, seconds = call.method, time.perf_counter() - call.started
+        status = call.context.code() or grpc.StatusCode.OK
         code = (status if error is None else row_of(error).grpc_code).name
         reason = "" if error is None else error.reason
         self._metrics.duration.labels(method.name, code).observe(seconds)
         self._metrics.calls.labels(method.name, code, reason).inc()
-        if _log.isEnabledFor(method.log_level):
-            fields = {
-                "method": method.name,
-                "code": code,
-                "duration_ms": round(seconds * 1000, 3),
-                "peer": context.peer(),
-                **({"reason": reason} if reason else {}),
-                **_labels(metadata),
-            }
-            _log.log(method.log_level, "call ended", extra={"fields": fields})
+        level = logging.ERROR if isinstance(error, Internal) else method.log_level
+        if not _log.isEnabledFor(level):
+            return
+        fields = {
+            "method": method.name,
+            "code": code,
+            "reason": reason,
+            "duration_ms": round(seconds * 1000, 3),
+            "peer": call.context.peer(),
+            "key": call.key_id,
+            **_labels(call.metadata),
+        }
+        told = {name: value for name, value in fields.items() if value != ""}
+        _log.log(level, "call ended", extra={"fields": told})
 
 
 def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -290,18 +295,14 @@ def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _as_domain_error(
-    defect: Exception,
-    method: _Method,
-    context: grpc.aio.ServicerContext[Any, Any],
-    request_id: str,
-) -> DomainError:
+def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
     """What the caller is told of an exception that nobody foresaw: nothing but the request id."""
-    if isinstance(defect, NotImplementedError) and context.code() is grpc.StatusCode.UNIMPLEMENTED:
+    not_written = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
+    if isinstance(defect, NotImplementedError) and not_written:
         # The generated method, which the servicer does not override.
-        return FeatureUnsupported(feature=method.name)
-    _log.error("%s failed", method.name, exc_info=defect)
-    return InternalError(request_id=request_id)
+        return FeatureUnsupported(feature=call.method.name)
+    _log.error("%s failed", call.method.name, exc_info=defect)
+    return InternalError(request_id=call.request_id)
 
 
 async def _forward(

@@ -150,13 +150,13 @@ class RpcServer:
 
     def _bind(self, server: grpc.aio.Server) -> int:
         target = str(self._wanted)
+        # gRPC would not say why, and it would write a line of its own first.
+        open_listener(self._wanted).close()
         try:
             if self._tls is None:
                 return server.add_insecure_port(target)
             return server.add_secure_port(target, _server_credentials(self._tls))
         except RuntimeError as error:
-            # gRPC says only that it failed. Trying it ourselves tells why.
-            open_listener(self._wanted).close()
             raise StartupError(f"Cannot listen on {target}: {error}") from error
 
 

@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -29,6 +30,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from svc_kit.addresses import parse_address
 from svc_kit.settings_sources import (
     explain,
+    may_be_none,
     merge,
     read_environment,
     read_overrides,
@@ -37,10 +39,17 @@ from svc_kit.settings_sources import (
 from svc_kit.startup import StartupError as StartupError
 
 
+def _unset_none(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
+    """TOML and the environment have no null; the word "none" unsets what may be unset."""
+    field = cls.model_fields[info.field_name or ""]
+    return None if value == "none" and may_be_none(field.annotation) else value
+
+
 class SettingsGroup(BaseModel):
     """A few settings that belong together; services compose their class from groups."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    _none_word = field_validator("*", mode="before")(_unset_none)
 
 
 class ServiceSettings(BaseSettings):
@@ -53,6 +62,7 @@ class ServiceSettings(BaseSettings):
         env_nested_delimiter="__",
         case_sensitive=False,
     )
+    _none_word = field_validator("*", mode="before")(_unset_none)
     toml_table: ClassVar[str]
     """The service's table in a configuration file."""
 
@@ -201,9 +211,7 @@ def _toml_lines(group: BaseModel, table: str) -> Iterator[str]:
     yield f"[{table}]"
     values = {name: getattr(group, name) for name in type(group).model_fields}
     for name, value in values.items():
-        if value is None:
-            yield f"# {name} is not set"
-        elif not isinstance(value, BaseModel):
+        if not isinstance(value, BaseModel):
             yield f"{name} = {_toml_value(value)}"
     for name, value in values.items():
         if isinstance(value, BaseModel):
@@ -215,7 +223,7 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     if isinstance(value, Mapping):
-        pairs = [f"{name} = {_toml_value(v)}" for name, v in value.items() if v is not None]
+        pairs = [f"{name} = {_toml_value(v)}" for name, v in value.items()]
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, set | frozenset):
         value = sorted(value)
@@ -225,7 +233,7 @@ def _toml_value(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    return json.dumps("none" if value is None else str(value), ensure_ascii=False)
 
 
 def read_secret(path: Path) -> str:

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -131,6 +131,11 @@ def group_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def may_be_none(annotation: Any) -> bool:
+    """Whether a setting can be unset."""
+    return NoneType in _options(annotation)
+
+
 def _options(annotation: Any) -> tuple[Any, ...]:
     is_union = get_origin(annotation) in (Union, UnionType)
     return get_args(annotation) if is_union else (annotation,)
@@ -138,6 +143,8 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 
 def _decode(text: str, annotation: Any) -> Any:
     """A value as text: JSON for groups, lists and tables; a list may also be a,b,c."""
+    if text == "none" and may_be_none(annotation):
+        return text
     containers = [get_origin(option) or option for option in _options(annotation)]
     is_list = any(container in (list, tuple, set, frozenset) for container in containers)
     if not (is_list or dict in containers or group_in(annotation)):

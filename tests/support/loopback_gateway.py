@@ -41,7 +41,7 @@ class Loopback:
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         """A plain HTTP client; errors are answers like others."""
-        return httpx.AsyncClient(base_url=self.url, trust_env=False, verify=False, timeout=20, **options)
+        return httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=20, **options)
 
 
 @asynccontextmanager
@@ -81,9 +81,7 @@ async def a_gateway(
     token_file = settings.get("service_token_file")
     async with (
         asyncio.timeout(PATIENCE_S),
-        an_inference_service(
-            fake, keys=inference_keys, service_token_file=token_file
-        ) as inference,
+        an_inference_service(fake, keys=inference_keys, service_token_file=token_file) as inference,
     ):
         defaults = {
             "listen": LOOPBACK,

@@ -63,7 +63,7 @@ def exhaust(_: dict[str, Any]) -> None:
 
 def write_much(payload: dict[str, Any]) -> str:
     """Return a long result."""
-    return "x" * payload["characters"]
+    return "x" * int(payload["characters"])
 
 
 def die(_: dict[str, Any]) -> None:

@@ -64,9 +64,7 @@ def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> N
     ends = [ChatEvent(finished=finished(index)) for index in range(NUM_CHOICES)]
     events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
     whole = ChatCompletion(an_envelope(), num_choices=NUM_CHOICES, logprobs=True)
-    chunks = ChatChunks(
-        an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True
-    )
+    chunks = ChatChunks(an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True)
     payloads: list[bytes] = []
     for event in events:
         whole.add(event)

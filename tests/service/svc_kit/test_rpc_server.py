@@ -285,8 +285,8 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
     assert (received.reason, received.field) == ("INVALID_FIELD", "request")
 
 
-@pytest.mark.parametrize("size", [70_000, 300_000])
-async def test_a_message_over_the_limit_is_refused_with_both_numbers(size: int) -> None:
+@pytest.mark.parametrize(("size", "limit"), [(70_000, 65_536), (300_000, 131_072)])
+async def test_a_message_over_the_limit_is_refused_with_both_numbers(size: int, limit: int) -> None:
     """By us with details, by gRPC itself where it is far too large: the client reads both."""
     settings = ServerSettings(max_message_bytes=65_536)
     async with serving(settings=settings) as running:
@@ -294,7 +294,8 @@ async def test_a_message_over_the_limit_is_refused_with_both_numbers(size: int) 
 
     assert isinstance(received, errors.RequestTooLarge)
     assert received.size > size
-    assert str(received.limit) in received.message
+    assert received.limit == limit
+    assert str(limit) in received.message
 
 
 async def test_a_message_at_the_limit_is_taken() -> None:
@@ -431,6 +432,7 @@ async def test_each_call_is_one_log_line_without_its_prompt(
 
     assert len(lines) == 1
     assert (lines[0]["method"], lines[0]["code"]) == (f"{METHOD}Tokenize", "OK")
+    assert (lines[0]["key"], lines[0]["peer"][:15]) == ("keyless", "ipv4:127.0.0.1:")
     assert lines[0]["caller_request_id"] == ("mine" * 100)[:128]
     assert lines[0]["traceparent"] == "00-ab-cd-01"
     assert "my secret" not in json.dumps(lines) + caplog.text
@@ -490,6 +492,15 @@ async def test_a_taken_port_is_one_clear_line() -> None:
     async with serving() as running:
         with pytest.raises(StartupError, match=f"{running.target}: another process has this port"):
             await a_server(running.target).start()
+
+
+async def test_nobody_can_share_the_servers_port() -> None:
+    """gRPC's default lets a second process take half of the calls in silence."""
+    async with serving() as running:
+        with socket.socket() as second:
+            second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            with pytest.raises(OSError, match="in use"):
+                second.bind(("127.0.0.1", running.server.port))
 
 
 async def test_a_port_taken_by_something_else_is_one_clear_line() -> None:
@@ -555,6 +566,20 @@ async def test_a_drain_cancels_what_outlives_the_grace() -> None:
 
     assert endless.ended.is_set()
     assert received == errors.Draining()
+
+
+async def test_balancers_are_told_before_calls_are_refused() -> None:
+    """In the delay the server is NOT_SERVING and serves."""
+    settings = ServerSettings(drain_delay_s=0.5)
+    async with serving(settings=settings) as running:
+        drain = asyncio.create_task(running.server.drain(0))
+        health = health_pb2_grpc.HealthStub(running.channel)
+        state = await health.Check(health_pb2.HealthCheckRequest())
+        answer = await running.stub.Tokenize(pb.TokenizeRequest())
+        await drain
+
+    assert state.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert list(answer.token_ids) == [1, 2]
 
 
 async def test_draining_a_server_that_never_started_is_nothing() -> None:

@@ -246,6 +246,16 @@ def test_an_unknown_reason_keeps_kind_reason_and_advice() -> None:
     assert openai_error(decoded)["code"] == "moon_phase"
 
 
+def test_the_servers_own_words_are_kept() -> None:
+    """A newer server may phrase a message better."""
+    sent = over_the_wire(errors.ModelNotFound(model="m"))
+    reworded = grpc.aio.AioRpcError(
+        sent.code(), sent.initial_metadata(), sent.trailing_metadata(), "There is no m."
+    )
+
+    assert from_rpc_error(reworded).message == "There is no m."
+
+
 def test_metadata_of_another_release_keep_kind_and_reason() -> None:
     """A key that is missing, or not the number it should be, is no reason to fail differently."""
     for metadata in ({"bound": "requests"}, {"bound": "r", "depth": "x", "limit": "1"}):

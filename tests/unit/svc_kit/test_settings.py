@@ -29,6 +29,7 @@ class KilnSettings(SettingsGroup):
 
     slots: int = Field(4, ge=1)
     heat: float = 1.5
+    limit: int | None = 7
 
 
 class SampleSettings(ServiceSettings):
@@ -38,6 +39,8 @@ class SampleSettings(ServiceSettings):
     toml_table: ClassVar[str] = "gateway"
 
     listen: ListenAddress = "127.0.0.1:1"
+    management: ListenAddress | None = "127.0.0.1:2"
+    label: str = "a"
     models: tuple[str, ...] = ("bundled",)
     kiln: KilnSettings = KilnSettings()
     server: ServerSettings = ServerSettings()
@@ -111,6 +114,20 @@ def test_the_environment_speaks_json_and_lists() -> None:
 def test_an_empty_variable_is_absent() -> None:
     """Compose files pass variables on that nobody set."""
     assert load(None, {"CORRAL_SAMPLE_LISTEN": ""}).listen == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_the_word_none_unsets_what_may_be_unset(tmp_path: Path, source: str) -> None:
+    """TOML has no null, nor has the environment."""
+    lines = "[gateway]\nmanagement = 'none'\nlabel = 'none'\nkiln.limit = 'none'\n"
+    variables = {f"CORRAL_SAMPLE_{n}": "none" for n in ("MANAGEMENT", "LABEL", "KILN__LIMIT")}
+    if source == "file":
+        settings = load(a_file(tmp_path, lines))
+    else:
+        settings = load(None, {**variables, "CORRAL_SAMPLE_TLS": "none"})
+
+    assert (settings.management, settings.kiln.limit, settings.tls) == (None, None, None)
+    assert settings.label == "none"
 
 
 def test_constructing_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,10 +224,10 @@ def test_description_is_toml_without_secrets() -> None:
 
     assert "hunter2" not in text
     assert DIGEST not in text
-    assert document["kiln"] == {"slots": 4, "heat": 1.5}
+    assert document["kiln"] == {"slots": 4, "heat": 1.5, "limit": 7}
     assert document["keys"][0]["scopes"] == ["inference"]
     assert document["keys"][0]["expires_at"].year == 2027
-    assert "# tls is not set" in text
+    assert document["tls"] == "none"
 
 
 def test_a_description_without_secrets_loads_again(tmp_path: Path) -> None:

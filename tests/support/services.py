@@ -1,0 +1,121 @@
+"""Corral as its users start it: `corral up`, `corral serve`, with small sizes and free ports."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from tests.support.processes import PATIENCE_S, Program
+
+CORRAL = Path(sys.executable).with_name("corral")
+MODEL = "demo-chat"
+LONG_CONTEXT = 16384
+"""Far more than a test generates: a stream that ignores the end of text runs until it is ended."""
+
+Settings = Mapping[str, object]
+"""Dotted names and values, as in {"engine.slots": 2}."""
+
+TINY: Settings = {
+    "engine.slots": 2,
+    "engine.context_tokens": LONG_CONTEXT,
+    "engine.threads": 1,
+    "engine.warm_up_s": 0,
+    "management_listen": "127.0.0.1:0",
+}
+ANY_MANAGEMENT_PORT: Settings = {"management_listen": "127.0.0.1:0"}
+
+
+@dataclass(frozen=True)
+class Corral:
+    """A running Corral: `url` is the gateway's, `target` the inference service's."""
+
+    program: Program
+    url: str
+    target: str
+
+    @property
+    def api(self) -> str:
+        """What SDKs call the base URL."""
+        return f"{self.url}/v1"
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A running inference service without a gateway."""
+
+    program: Program
+    target: str
+
+
+def environment(
+    data_dir: Path, inference: Settings | None = None, gateway: Settings | None = None
+) -> dict[str, str]:
+    """The variables that carry settings to the services."""
+    return {
+        "CORRAL_DATA_DIR": str(data_dir),
+        **_variables("CORRAL_INFERENCE_", {**TINY, **(inference or {})}),
+        **_variables("CORRAL_GATEWAY_", {**ANY_MANAGEMENT_PORT, **(gateway or {})}),
+    }
+
+
+def _variables(prefix: str, settings: Settings) -> dict[str, str]:
+    return {
+        prefix + name.upper().replace(".", "__"): value
+        if isinstance(value, str)
+        else json.dumps(value)
+        for name, value in settings.items()
+    }
+
+
+def start(
+    directory: Path,
+    *arguments: str | Path,
+    inference: Settings | None = None,
+    gateway: Settings | None = None,
+) -> Program:
+    """Start the `corral` command with small sizes, in an empty folder."""
+    variables = environment(directory / "data", inference, gateway)
+    return Program([CORRAL, *arguments], environment=variables, directory=directory)
+
+
+@contextmanager
+def corral_up(
+    directory: Path,
+    *flags: str | Path,
+    inference: Settings | None = None,
+    gateway: Settings | None = None,
+) -> Iterator[Corral]:
+    """`corral up` on free ports, ready; leaving stops it and fails if anything is left behind."""
+    ports = ("--port", "0", "--inference-listen", "127.0.0.1:0")
+    with start(directory, "up", *ports, *flags, inference=inference, gateway=gateway) as program:
+        program.wait_for_line(r"Ctrl-C stops everything", stream="stdout")
+        url = program.wait_for_line(r"OpenAI API +(http://\S+)/v1", stream="stdout")[1]
+        target = program.wait_for_line(r"gRPC +(\S+)", stream="stdout")[1]
+        yield Corral(program, url, target)
+
+
+@contextmanager
+def inference_alone(directory: Path, settings: Settings | None = None) -> Iterator[Inference]:
+    """`corral serve inference` on a free port, ready."""
+    listening = {"listen": "127.0.0.1:0", **(settings or {})}
+    with start(directory, "serve", "inference", inference=listening) as program:
+        target = program.wait_for_line(r"serving gRPC on (\S+)")[1]
+        wait_until_serving(target)
+        yield Inference(program, target)
+
+
+def wait_until_serving(target: str) -> None:
+    """Return when health says SERVING, told by the service itself rather than asked for."""
+    with grpc.insecure_channel(target) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=PATIENCE_S
+        )
+        for answer in watch:
+            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                watch.cancel()
+                return
