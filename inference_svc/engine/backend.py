@@ -31,6 +31,12 @@ class Sampled(NamedTuple):
     logprob: ChosenLogprob | None
 
 
+class SampleFailed(NamedTuple):
+    """No token could be chosen for this sequence; the others have theirs."""
+
+    problem: str
+
+
 class Sampler(Protocol):
     """The sampling state of one sequence; all of it can be rebuilt from the request and the output
     tokens."""
@@ -65,7 +71,7 @@ class Backend(Protocol):
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. Raises `DecodeError`; the slots may then hold a part of it."""
 
-    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled]:
+    def sample(self, tasks: Sequence[SampleTask]) -> Sequence[Sampled | SampleFailed]:
         """Choose a token for each task, in order."""
 
     def new_sampler(self, request: SequenceRequest) -> Sampler:

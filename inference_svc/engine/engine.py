@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.admission import AdmissionQueue
-from inference_svc.engine.backend import Backend, DecodeError, Sampled, SampleTask
+from inference_svc.engine.backend import (
+    Backend,
+    DecodeError,
+    Sampled,
+    SampleFailed,
+    SampleTask,
+)
 from inference_svc.engine.events import (
     Cancelled,
     Delta,
@@ -247,7 +253,10 @@ class Engine:
         if not tasks:
             return
         for sequence, sampled in zip(chosen, self._backend.sample(tasks), strict=True):
-            self._take(sequence, sampled)
+            if isinstance(sampled, SampleFailed):
+                self._fail(sequence, DecodeFailed(request_id=str(sequence.request.sequence_id)))
+            else:
+                self._take(sequence, sampled)
 
     def _take(self, sequence: Sequence, sampled: Sampled) -> None:
         if sequence.first_token_at is None:

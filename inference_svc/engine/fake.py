@@ -10,13 +10,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from inference_svc.engine.backend import DecodeError, Sampled, SampleTask
+from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
 from inference_svc.engine.events import ChosenLogprob, Logprob
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 
 END_TOKEN = 256
 VOCABULARY_SIZE = 257
+FAILING_SEED = 666
 
 
 def next_token(tokens: Sequence[int], seed: int, choice: int, draw: int, *, end_after: int) -> int:
@@ -89,14 +90,16 @@ class FakeBackend:
                 rows.append(array("i", cells))
         return rows
 
-    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled]:
-        """The hash of each row's history."""
+    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled | SampleFailed]:
+        """The hash of each row's history; the seed `FAILING_SEED` fails."""
         return [self._choose(task) for task in tasks]
 
-    def _choose(self, task: SampleTask) -> Sampled:
+    def _choose(self, task: SampleTask) -> Sampled | SampleFailed:
         if not isinstance(task.sampler, FakeSampler):
             raise TypeError("a sampler of another backend")
         request = task.sampler.request
+        if request.seed == FAILING_SEED:
+            return SampleFailed("asked to")
         token = next_token(
             self._rows[task.row], request.seed, request.choice, task.draw, end_after=self._end_after
         )

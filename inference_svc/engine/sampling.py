@@ -156,7 +156,8 @@ class Sampling:
             yield "mirostat.eta", self.mirostat.eta, 0, 1
         if self.adaptive is not None:
             yield "adaptive.target", self.adaptive.target, 0, 1
-            yield "adaptive.decay", self.adaptive.decay, 0, 0.99
+            # The 32 bits of the wire make a little more of 0.99.
+            yield "adaptive.decay", round(self.adaptive.decay, 6), 0, 0.99
 
     def _validate_tokens(self, vocabulary_size: int) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIAS:

@@ -5,6 +5,7 @@ context call leaves the step thread; only sampling, on row pointers taken here, 
 """
 
 import ctypes
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from inference_svc.engine.backend import DecodeError, Sampled, SampleTask
+from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from inference_svc.llama.samplers import Candidates, Logits, SamplerChain
 from inference_svc.llama.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 # Below this many logits a step, handing rows to threads costs more than it saves.
 _PARALLEL_LOGITS = 200_000
@@ -125,7 +128,7 @@ class LlamaBackend:
         """Wait until the last decode is done (devices may still be computing)."""
         llama_cpp.llama_synchronize(self._context)
 
-    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled]:
+    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled | SampleFailed]:
         """Choose a token for each task; rows are shared out to threads where that pays."""
         rows = [self._row(task.row) for task in tasks]
         if len(tasks) > 1 and len(tasks) * self._n_vocab >= _PARALLEL_LOGITS:
@@ -136,15 +139,18 @@ class LlamaBackend:
         pointer = llama_cpp.llama_get_logits_ith(self._context, self._output_rows[output])
         return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,))
 
-    def _choose(self, task: SampleTask, row: Logits) -> Sampled:
+    def _choose(self, task: SampleTask, row: Logits) -> Sampled | SampleFailed:
         if not isinstance(task.sampler, SamplerChain):
             raise TypeError("a sampler of another backend")
         scratch = self._scratch.get()
         try:
             token = task.sampler.choose(row, task.draw, scratch)
+            return Sampled(token, task.sampler.logprobs(row, token))
+        except Exception as error:  # one request's settings must not end the process of all
+            log.exception("sampling failed")
+            return SampleFailed(repr(error))
         finally:
             self._scratch.put(scratch)
-        return Sampled(token, task.sampler.logprobs(row, token))
 
     def new_sampler(self, request: SequenceRequest) -> SamplerChain:
         """The sampler of a sequence, having seen the prompt."""

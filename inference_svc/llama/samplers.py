@@ -15,6 +15,7 @@ over, so that rows can be sampled on several threads, each with its own `Candida
 
 import ctypes
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -256,6 +257,8 @@ class SamplerChain:
         if settings is None:
             raise ValueError("no mirostat settings")
         found = np.sort(scratch.view(), order="logit")[::-1]
+        if np.isneginf(found["logit"][0]):
+            return int(found["id"][0])  # the request forbids every token: nothing to learn from
         probabilities = _softmax(found["logit"])
         if settings.version == 1:
             keep = self._mirostat_top_k(probabilities)
@@ -282,9 +285,10 @@ class SamplerChain:
         if slope <= 0:
             return len(probabilities)
         excess = slope - 1 if slope != 1 else 1e-6
-        whole = 1 - self._vocabulary_size**-excess
-        k = (excess * 2**self._mu / whole) ** (1 / slope)
-        return int(min(max(k, 1), len(probabilities)))
+        whole = -math.expm1(-excess * math.log(self._vocabulary_size))
+        # In logarithms: a large mu, or a flat row, is beyond what a float can hold.
+        log_k = (math.log(excess / whole) + self._mu * _LN2) / slope
+        return int(math.exp(min(max(log_k, 0.0), math.log(len(probabilities)))))
 
     def _choose_adaptive(self, draw: int, scratch: Candidates) -> int:
         """Adaptive-p: prefer tokens whose probability is near a target that makes up for the past.
@@ -295,6 +299,8 @@ class SamplerChain:
         if settings is None:
             raise ValueError("no adaptive settings")
         found = scratch.view().copy()
+        if np.isneginf(found["logit"].max()):
+            return int(found["id"][0])  # as in mirostat
         probabilities = _softmax(found["logit"])
         aim = float(np.clip(2 * settings.target - self._adaptive_sum / self._adaptive_weight, 0, 1))
         distance = np.abs(probabilities - aim) / 0.3

@@ -6,7 +6,13 @@ import pytest
 
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Cancelled, Delta, FinishReason, ModelLoad, Started
-from inference_svc.engine.fake import END_TOKEN, VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.fake import (
+    END_TOKEN,
+    FAILING_SEED,
+    VOCABULARY_SIZE,
+    FakeBackend,
+    next_token,
+)
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from svc_kit.errors import DeadlineExpired, DecodeFailed
 from tests.support.sequences import Bench, a_request
@@ -323,6 +329,16 @@ def test_one_failing_row_fails_alone(code: int) -> None:
 
     assert bench.failures()[1].error == DecodeFailed(request_id="1")
     assert bench.tokens(0) == bench.tokens(2) == _expected([65, 66, 67], 6)
+
+
+def test_a_sampler_that_fails_ends_its_own_sequence_only() -> None:
+    """Settings that cannot be sampled with disturb nobody else."""
+    bench = Bench()
+    bench.submit(a_request(0, seed=FAILING_SEED), a_request(1, max_tokens=4))
+    bench.run()
+
+    assert bench.failures().keys() == {0}
+    assert len(bench.tokens(1)) == 4
 
 
 def test_logprobs_ride_on_their_tokens() -> None:

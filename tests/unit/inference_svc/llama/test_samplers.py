@@ -1,11 +1,12 @@
 """Sampler chains on rows of a large vocabulary, without a model."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
-from inference_svc.engine.sampling import Sampling
+from inference_svc.engine.sampling import Adaptive, Mirostat, Sampling
 from inference_svc.llama.samplers import Candidates, SamplerChain
 from tests.support.sequences import a_request
 
@@ -73,3 +74,32 @@ def test_temperature_shapes_draws_from_all_tokens() -> None:
     chain.close()
 
     assert taken.count(123) > 95
+
+
+@pytest.mark.parametrize("tau", [5.0, 100.0])
+@pytest.mark.parametrize("row", [np.zeros(SIZE), np.linspace(0, -1, SIZE), np.eye(1, SIZE)[0] * 90])
+def test_mirostat_bears_every_row_and_target(row: "np.ndarray[Any, Any]", tau: float) -> None:
+    """Its estimate is a power that no float can hold: an exception here would end the engine."""
+    chain = a_chain(Sampling(mirostat=Mirostat(version=1, tau=tau, eta=1.0)))
+    tokens = [chain.choose(row.astype(np.float32), draw, Candidates(SIZE)) for draw in range(10)]
+    chain.close()
+
+    assert all(0 <= token < SIZE for token in tokens)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(mirostat=Mirostat(version=1)),
+        Sampling(mirostat=Mirostat(version=2)),
+        Sampling(adaptive=Adaptive(target=0.5)),
+    ],
+    ids=["mirostat 1", "mirostat 2", "adaptive"],
+)
+def test_a_row_without_any_token_left_is_borne(sampling: Sampling) -> None:
+    """What contradicts itself (only the end allowed, the end forbidden) harms nobody else."""
+    chain, scratch = a_chain(sampling), Candidates(SIZE)
+    for draw in range(3):
+        assert 0 <= chain.choose(np.full(SIZE, -np.inf, np.float32), draw, scratch) < SIZE
+    assert chain.choose(np.eye(1, SIZE)[0].astype(np.float32) * 90, 3, scratch) == 0
+    chain.close()
