@@ -313,9 +313,13 @@ class EngineWorker:
     # --- steering ---------------------------------------------------------------------------------
 
     def abort(self, request_id: str, *, project: str | None) -> bool:
-        """End a request (of `project`, where one is given). Returns whether it was live."""
+        """End a request (of `project`, where one is given). Returns whether it was live.
+
+        One that has ended, and whose slot the engine has not reported free yet, no longer is.
+        """
         for live in self.live.values():
-            if live.generation.request_id == request_id and project in (None, live.project):
+            named = live.generation.request_id == request_id and project in (None, live.project)
+            if named and not live.generation.is_over:
                 live.generation.fail(AbortedByOperator())
                 return True
         return False

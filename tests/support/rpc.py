@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import grpc
 from corral.inference.v1 import chat_pb2, generation_pb2, sampling_pb2
+from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
@@ -196,3 +197,31 @@ def rich(failure: grpc.aio.AioRpcError) -> RichError:
         request.request_id,
         retry_after,
     )
+
+
+async def failure_of(stream: AsyncIterable[object]) -> RichError:
+    """The error that a stream ends with, whatever came before. Raises ValueError without one."""
+    try:
+        async for _ in stream:
+            pass
+    except grpc.aio.AioRpcError as failure:
+        return rich(failure)
+    raise ValueError("the stream ended well")
+
+
+async def refused(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest) -> RichError:
+    """The error that a request ends with; nothing may have been computed for it."""
+    before = await num_steps(rpc)
+    asking = rpc.chat(request) if isinstance(request, pb.ChatRequest) else rpc.generate(request)
+    try:
+        await asking
+    except grpc.aio.AioRpcError as failure:
+        if await num_steps(rpc) != before:
+            raise ValueError("something was computed") from None
+        return rich(failure)
+    raise ValueError("it was not refused")
+
+
+async def num_steps(rpc: Rpc) -> int:
+    """How many steps the engine has made."""
+    return (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load.num_steps

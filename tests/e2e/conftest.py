@@ -1,0 +1,123 @@
+"""Servers that many tests share. Tests that kill or stop one start their own."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from inference_svc.models.references import BUNDLED_PATH
+from tests.support.gguf_patch import with_template
+from tests.support.plain_http import plain_client
+from tests.support.rpc import Rpc, connect
+from tests.support.services import MODEL, Corral, corral_up
+
+ODD_NAME = "acme:demo-1.0"
+"""A second name of the demo model, with what URLs must carry unharmed."""
+HOSTILE = "hostile"
+"""The demo model with a chat template that never ends."""
+ENDLESS_TEMPLATE = (
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    "{{ messages[0].content }}"
+)
+BODY_LIMIT = 64 * 1024
+MESSAGE_LIMIT = 128 * 1024
+PATIENCE_S = 1.5
+UNREAD_LIMIT_S = 3
+
+
+@dataclass(frozen=True)
+class Mortal(Corral):
+    """A Corral that may be hurt; `model` is its model's file."""
+
+    model: Path
+
+
+@pytest.fixture(scope="session")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with two models, for tests that leave it as it was."""
+    flags = ("--model", "bundled", "--model", f"{ODD_NAME}=bundled")
+    sizes = {"engine.slots": 4, "engine.context_tokens": 4096}
+    with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=sizes) as corral:
+        yield corral
+
+
+@pytest.fixture
+async def rpc(up: Corral) -> AsyncIterator[Rpc]:
+    """A bare gRPC client of the shared server."""
+    async with connect(up.target) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with one slot, room for one to wait, tight limits and a hostile model."""
+    folder = tmp_path_factory.mktemp("narrow")
+    model = with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
+    flags = ("--model", "bundled", "--model", f"{HOSTILE}={model}")
+    inference = {
+        "engine.slots": 1,
+        "engine.queued_requests": 1,
+        "limits.caller_templates": True,
+        "limits.messages": 100,
+        "server.max_message_bytes": MESSAGE_LIMIT,
+    }
+    gateway = {"body_limit_bytes": BODY_LIMIT}
+    with corral_up(folder, *flags, inference=inference, gateway=gateway) as corral:
+        yield corral
+
+
+@pytest.fixture
+async def narrow_rpc(narrow: Corral) -> AsyncIterator[Rpc]:
+    """A bare gRPC client of the narrow server."""
+    async with connect(narrow.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def http(up: Corral) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain HTTP client of the shared server."""
+    async with plain_client(up) as client:
+        yield client
+
+
+@pytest.fixture
+async def narrow_http(narrow: Corral) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain HTTP client of the narrow server."""
+    async with plain_client(narrow) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    """`corral up` that loses patience soon; every test leaves it able to serve the next one."""
+    folder = tmp_path_factory.mktemp("mortal")
+    model = Path(shutil.copy(BUNDLED_PATH, folder / "own.gguf"))
+    inference = {
+        "engine.slots": 3,
+        "engine.prefill_chunk_tokens": 16,
+        "engine.unread_events": 32,
+        "engine.reader_patience_s": PATIENCE_S,
+    }
+    gateway = {"unread_limit_s": UNREAD_LIMIT_S}
+    with corral_up(
+        folder, "--model", f"{MODEL}={model}", inference=inference, gateway=gateway
+    ) as corral:
+        yield Mortal(corral.program, corral.url, corral.target, model)
+
+
+@pytest.fixture
+async def mortal_rpc(mortal: Mortal) -> AsyncIterator[Rpc]:
+    """A bare gRPC client of the server that may be hurt."""
+    async with connect(mortal.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def sdk(mortal: Mortal) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The SDK at the server that may be hurt, without retries of its own."""
+    async with openai.AsyncOpenAI(base_url=mortal.api, api_key="x", max_retries=0) as connected:
+        yield connected

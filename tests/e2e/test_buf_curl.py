@@ -1,0 +1,107 @@
+"""`buf curl` as an operator's tool: reflection tells it everything it needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.rpc import CAPITAL, PARIS
+from tests.support.services import Corral
+
+pytestmark = pytest.mark.e2e
+
+BUF = Path(sys.executable).with_name("buf")
+PROTOS = Path(__file__).resolve().parents[2] / "protos"
+INFERENCE = "corral.inference.v1.InferenceService"
+ENGINE = "corral.inference.v1.EngineService"
+
+
+def buf_curl(up: Corral, path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run it against the shared server."""
+    command = [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments]
+    return subprocess.run(
+        [*command, f"http://{up.target}/{path}"], capture_output=True, text=True, timeout=25
+    )
+
+
+def messages(text: str) -> list[dict[str, Any]]:
+    """The JSON objects that it prints one after the other."""
+    decoder, found, position = json.JSONDecoder(), [], 0
+    while position < len(text.rstrip()):
+        message, position = decoder.raw_decode(text, position)
+        position += len(text[position:]) - len(text[position:].lstrip())
+        found.append(message)
+    return found
+
+
+@pytest.mark.parametrize("version", ["grpc-v1", "grpc-v1alpha"])
+def test_reflection_lists_the_services(up: Corral, version: str) -> None:
+    """Both versions of reflection name every service, health among them."""
+    listed = buf_curl(up, "", "--reflect-protocol", version, "--list-services")
+
+    assert {INFERENCE, ENGINE, "grpc.health.v1.Health"} <= set(listed.stdout.split()), listed.stderr
+
+
+def test_reflection_lists_the_methods(up: Corral) -> None:
+    """What the protos declare is what the server shows."""
+    listed = buf_curl(up, "", "--list-methods").stdout.split()
+    declared = buf_curl(up, "", "--schema", str(PROTOS), "--list-methods").stdout.split()
+
+    assert f"{INFERENCE}/Chat" in declared
+    assert set(declared) <= set(listed)
+
+
+def test_a_stream_is_called_by_reflection_alone(up: Corral) -> None:
+    """No schema at hand: the request is written in JSON, the answer streams in JSON."""
+    body = {
+        "conversation": {"messages": [{"role": "ROLE_USER", "parts": [{"text": CAPITAL}]}]},
+        "options": {"sampling": {"temperature": 0}},
+    }
+    called = buf_curl(up, f"{INFERENCE}/Chat", "--data", json.dumps(body))
+    events = messages(called.stdout)
+
+    assert called.returncode == 0, called.stderr
+    assert "accepted" in events[0]
+    assert "".join(event.get("delta", {}).get("content", "") for event in events) == PARIS
+    assert events[-1]["done"]["usage"]["completionTokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "field"),
+    [
+        (f"{INFERENCE}/ListModels", "models"),
+        (f"{ENGINE}/GetServerInfo", "version"),
+        (f"{ENGINE}/GetLoad", "load"),
+        ("grpc.health.v1.Health/Check", "status"),
+    ],
+)
+def test_unary_methods_are_called_by_reflection_alone(up: Corral, method: str, field: str) -> None:
+    """Services of ours and standard ones alike."""
+    called = buf_curl(up, method, "--data", "{}")
+
+    assert called.returncode == 0, called.stderr
+    assert field in json.loads(called.stdout)
+
+
+def test_the_repositorys_schema_fits_the_server(up: Corral) -> None:
+    """A client that holds the protos needs no reflection."""
+    called = buf_curl(
+        up, f"{INFERENCE}/CountTokens", "--schema", str(PROTOS), "--data", '{"text": "Hello"}'
+    )
+
+    assert called.returncode == 0, called.stderr
+    assert json.loads(called.stdout)["promptTokens"] > 0
+
+
+def test_an_error_shows_its_details(up: Corral) -> None:
+    """The status, the text for people and the typed details reach the terminal."""
+    called = buf_curl(up, f"{INFERENCE}/GetModel", "--data", '{"model": "gpt-9"}')
+    error = json.loads(called.stderr)
+
+    assert called.returncode != 0
+    assert error["code"] == "not_found"
+    assert "gpt-9" in error["message"]
+    assert "google.rpc.ErrorInfo" in {detail["type"] for detail in error["details"]}

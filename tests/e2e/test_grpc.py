@@ -1,0 +1,426 @@
+"""A bare gRPC client against the real service: every RPC, every promise of the protos."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import pytest
+from corral.inference.v1 import chat_pb2, generation_pb2
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import inference_service_pb2 as pb
+from google.protobuf.duration_pb2 import Duration
+
+from tests.e2e.conftest import ODD_NAME
+from tests.support.rpc import (
+    CAPITAL,
+    PARIS,
+    Rpc,
+    a_chat,
+    a_text,
+    endless,
+    failure_of,
+    first_delta,
+    gather,
+    rich,
+    user,
+)
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
+"""What the demo model's template makes of the question."""
+
+
+# --- generating -----------------------------------------------------------------------------------
+
+
+async def test_chat_streams_an_answer_event_by_event(rpc: Rpc) -> None:
+    """Accepted, started, a delta for each step, finished with its cause, then usage once."""
+    answer = await rpc.chat(a_chat())
+
+    assert answer.text[0] == PARIS
+    assert answer.kinds[:2] == ["accepted", "started"]
+    assert answer.kinds[-2:] == ["finished", "done"]
+    assert answer.kinds.count("delta") > 1
+    assert answer.accepted.model == MODEL
+    assert answer.accepted.request_id.startswith("req_")
+    assert answer.finished[0].reason == generation_pb2.FINISH_REASON_STOP
+    assert answer.finished[0].HasField("stop_token_id")
+    usage = answer.done.usage
+    assert usage.prompt_tokens == answer.accepted.prompt_tokens
+    assert usage.completion_tokens == answer.finished[0].completion_tokens > 5
+
+
+async def test_chat_remembers_earlier_turns(rpc: Rpc) -> None:
+    """The whole conversation reaches the model, not its last message."""
+    said = chat_pb2.ChatMessage(
+        role=chat_pb2.ROLE_ASSISTANT, parts=[chat_pb2.ContentPart(text="Nice to meet you, Mira.")]
+    )
+    answer = await rpc.chat(a_chat(user("My name is Mira."), said, user("What is my name?")))
+
+    assert "Mira" in answer.text[0]
+
+
+async def test_generate_continues_text_and_token_ids_alike(rpc: Rpc) -> None:
+    """A prompt given as text and the same prompt given as ids get the same answer."""
+    tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=TURN, parse_special=True))
+    as_ids = a_text("")
+    as_ids.token_ids.ids.extend(tokens.token_ids)
+    from_text, from_ids = await rpc.generate(a_text(TURN)), await rpc.generate(as_ids)
+
+    assert from_text.text[0] == from_ids.text[0] == PARIS
+    assert from_ids.accepted.prompt_tokens == len(tokens.token_ids)
+
+
+async def test_a_stop_text_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
+    """Also where it begins in the middle of one token and ends in another."""
+    answer = await rpc.chat(a_chat(stopping={"stop": ["tal of Fr"]}))
+
+    assert answer.text[0] == "The capi"
+    assert answer.finished[0].stop_text == "tal of Fr"
+
+
+async def test_max_tokens_ends_with_length(rpc: Rpc) -> None:
+    """The limit is exact, and said to be the cause."""
+    answer = await rpc.chat(a_chat(stopping={"max_tokens": 4}, output={"token_ids": True}))
+
+    assert answer.finished[0].reason == generation_pb2.FINISH_REASON_LENGTH
+    assert (len(answer.tokens[0]), answer.done.usage.completion_tokens) == (4, 4)
+    assert PARIS.startswith(answer.text[0])
+
+
+async def test_choices_of_a_seeded_request_differ_and_repeat(rpc: Rpc) -> None:
+    """`n` answers draw differently from one another, and the same way each time."""
+    request = a_chat(
+        user("Tell me a story."),
+        sampling={"temperature": 1.5, "seed": 7, "top_k": 0, "top_p": 1, "min_p": 0},
+        stopping={"max_tokens": 12, "ignore_eos": True},
+        num_choices=3,
+    )
+    first, second = await rpc.chat(request), await rpc.chat(request)
+
+    assert len(set(first.text.values())) == 3
+    assert first.text == second.text
+    assert first.accepted.seed == 7
+    assert first.done.usage.completion_tokens == 36
+
+
+async def test_logprobs_name_the_chosen_token_and_its_rivals(rpc: Rpc) -> None:
+    """Greedy decoding chooses the best of them; probabilities are probabilities."""
+    answer = await rpc.chat(a_chat(output={"top_logprobs": 3, "token_ids": True}))
+    logprobs = answer.logprobs[0]
+
+    # The end token has one too; a chat hides its text, not its cost.
+    assert [entry.chosen.token_id for entry in logprobs] == answer.tokens[0]
+    assert b"".join(entry.chosen.token for entry in logprobs).startswith(PARIS.encode())
+    assert all(len(entry.top) == 3 for entry in logprobs)
+    assert all(entry.top[0].token_id == entry.chosen.token_id for entry in logprobs)
+    assert all(-5 < entry.chosen.logprob <= 0 for entry in logprobs)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.2])
+async def test_a_resumed_stream_goes_on_as_if_never_interrupted(
+    rpc: Rpc, temperature: float
+) -> None:
+    """The output token ids so far and the seed are all that a successor needs."""
+    settings: dict[str, Any] = {
+        "sampling": {
+            "temperature": temperature,
+            "seed": 11,
+            # What these do to the next token depends on all earlier ones.
+            "frequency_penalty": 1.5,
+            "repetition_penalty": 1.3,
+        },
+        "stopping": {"max_tokens": 40, "ignore_eos": True},
+        "output": {"token_ids": True},
+    }
+    whole = await rpc.chat(a_chat(user("Tell me a story."), **settings))
+    for cut in (1, 17, 39):
+        so_far = generation_pb2.ResumedChoice(output_token_ids=whole.tokens[0][:cut])
+        rest = await rpc.chat(a_chat(user("Tell me a story."), resume=[so_far], **settings))
+
+        assert rest.tokens[0] == whole.tokens[0][cut:]
+        assert whole.text[0].endswith(rest.text[0])
+        assert rest.finished[0].completion_tokens == 40
+
+
+async def test_a_tool_call_is_parsed_out_of_the_stream(rpc: Rpc) -> None:
+    """Name and arguments come typed, the markup does not come at all."""
+    request = a_chat(user("What is the weather in Paris?"))
+    request.conversation.tools.add(
+        name="get_weather",
+        description="Get the weather of a city",
+        parameters_json='{"type":"object","properties":{"city":{"type":"string"}},'
+        '"required":["city"]}',
+    )
+    calls: list[chat_pb2.ToolCallDelta] = []
+    content, reason = "", generation_pb2.FINISH_REASON_UNSPECIFIED
+    async for response in rpc.inference.Chat(request):
+        calls.extend(response.delta.tool_calls)
+        content += response.delta.content
+        reason = response.finished.reason or reason
+
+    assert calls[0].name == "get_weather"
+    assert calls[0].id
+    assert "".join(call.arguments_json for call in calls) == '{"city": "Paris"}'
+    assert "<tool_call>" not in content
+    assert reason == generation_pb2.FINISH_REASON_TOOL_CALLS
+
+
+async def test_thinking_comes_as_reasoning(rpc: Rpc) -> None:
+    """Asked to think, the model's thoughts are kept apart from its answer, and counted."""
+    request = a_chat(user("What is 3 plus 4?"))
+    request.conversation.template.enable_thinking = True
+    answer = await rpc.chat(request)
+
+    assert answer.reasoning[0]
+    assert answer.text[0]
+    assert "<think>" not in answer.text[0] + answer.reasoning[0]
+    assert 0 < answer.done.usage.reasoning_tokens < answer.done.usage.completion_tokens
+
+
+# --- tokens and prompts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello, world!\n", "Grüße, 世界 🐎", "  tabs\tand  spaces ", "<|im_end|> as text", ""]
+)
+async def test_tokenize_and_detokenize_are_inverse(rpc: Rpc, text: str) -> None:
+    """Whatever the text: ids to text gives it back, and the pieces spell it byte for byte."""
+    tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=text, pieces=True))
+    back = await rpc.inference.Detokenize(pb.DetokenizeRequest(token_ids=tokens.token_ids))
+
+    assert back.text == text
+    assert b"".join(tokens.pieces).decode() == text
+
+
+async def test_counted_tokens_are_the_tokens_of_the_prompt(rpc: Rpc) -> None:
+    """CountTokens, RenderChat and the accepted request agree, for conversations and for texts."""
+    request = a_chat(user("How are you, my 🐎?"), stopping={"max_tokens": 1})
+    counted = await rpc.inference.CountTokens(
+        pb.CountTokensRequest(conversation=request.conversation)
+    )
+    rendered = await rpc.inference.RenderChat(
+        pb.RenderChatRequest(conversation=request.conversation)
+    )
+    accepted = (await rpc.chat(request)).accepted
+    as_text = await rpc.inference.CountTokens(pb.CountTokensRequest(text=CAPITAL))
+    raw = a_text(CAPITAL, stopping={"max_tokens": 1})
+    raw.parse_special = False
+
+    assert counted.prompt_tokens == len(rendered.token_ids) == accepted.prompt_tokens
+    assert as_text.prompt_tokens == (await rpc.generate(raw)).accepted.prompt_tokens
+
+
+async def test_a_rendered_chat_is_what_the_template_says(rpc: Rpc) -> None:
+    """The demo model's own template, with the assistant's turn opened."""
+    rendered = await rpc.inference.RenderChat(
+        pb.RenderChatRequest(conversation=a_chat().conversation)
+    )
+
+    assert rendered.text == TURN
+
+
+# --- models and load ------------------------------------------------------------------------------
+
+
+async def test_models_are_listed_in_pages_and_described(rpc: Rpc) -> None:
+    """Sorted by name, with the sizes in force, which are those asked for."""
+    first = await rpc.inference.ListModels(pb.ListModelsRequest(page_size=1))
+    rest = await rpc.inference.ListModels(pb.ListModelsRequest(page_token=first.next_page_token))
+    model = (await rpc.inference.GetModel(pb.GetModelRequest())).model
+
+    assert [first.models[0].name, *(m.name for m in rest.models)] == [ODD_NAME, MODEL]
+    assert not rest.next_page_token
+    assert model.name == MODEL, "an empty name means the server's first model"
+    assert (model.requested_limits.slots, model.resolved_limits.slots) == (4, 4)
+    assert model.resolved_limits.context_tokens == 4096
+    assert model.resolved_limits.kv_bytes > 0
+    assert (model.vocabulary_size, model.architecture) == (2048, "llama")
+    assert model.chat_template_source == "gguf"
+    assert model.default_sampling.HasField("temperature")
+
+
+async def test_the_server_describes_itself(rpc: Rpc) -> None:
+    """Version, engine state and process, and the limits that requests meet."""
+    info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+
+    assert info.version
+    assert info.engine_state == engine_pb.ENGINE_STATE_SERVING
+    assert info.engine_pid > 0
+    assert info.limits.queued_requests > 0
+    assert "resume" in info.features
+
+
+async def test_watched_load_follows_a_request(rpc: Rpc) -> None:
+    """The watch shows it running, then gone, and counts its tokens."""
+    interval = Duration(nanos=100_000_000)
+    watch = rpc.engine.WatchLoad(engine_pb.WatchLoadRequest(interval=interval), timeout=20)
+    loads = watch.__aiter__()
+    before = (await anext(loads)).load
+    stream = rpc.inference.Chat(endless())
+    await first_delta(stream)
+    running = (await anext(loads)).load
+    while running.num_running == 0:
+        running = (await anext(loads)).load
+    stream.cancel()
+    after = (await anext(loads)).load
+    while after.num_running:
+        after = (await anext(loads)).load
+    watch.cancel()
+
+    assert before.num_slots == 8, "two models of four slots"
+    assert after.num_steps > before.num_steps
+    assert after.completion_tokens_total > before.completion_tokens_total
+
+
+async def test_too_short_an_interval_is_refused(rpc: Rpc) -> None:
+    """A watch may not become a busy loop."""
+    request = engine_pb.WatchLoadRequest(interval=Duration(nanos=1_000_000))
+    error = await failure_of(rpc.engine.WatchLoad(request, timeout=10))
+
+    assert (error.reason, error.metadata["minimum"]) == ("OUT_OF_RANGE", "0.1")
+
+
+# --- steering -------------------------------------------------------------------------------------
+
+
+async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
+    """By the id of `Accepted`; its stream says so, and a second abort does nothing."""
+    request = endless()
+    request.options.label = "mine"
+    stream = rpc.inference.Chat(request)
+    request_id = await first_delta(stream)
+    listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
+    abort = engine_pb.AbortRequest(request_ids=[request_id, "req_unknown"])
+    outcomes = (await rpc.engine.Abort(abort)).outcomes
+    ended = await failure_of(stream)
+    again = (await rpc.engine.Abort(abort)).outcomes
+
+    (mine,) = [live for live in listed.requests if live.request_id == request_id]
+    assert (mine.label, mine.model, mine.project) == ("mine", MODEL, "default")
+    assert mine.choices[0].HasField("slot")
+    assert [outcome.kind for outcome in outcomes] == [
+        engine_pb.AbortOutcome.KIND_ABORTED,
+        engine_pb.AbortOutcome.KIND_NOT_RUNNING,
+    ]
+    assert ended.code is grpc.StatusCode.CANCELLED
+    assert ended.reason == "ABORTED_BY_OPERATOR"
+    assert again[0].kind == engine_pb.AbortOutcome.KIND_NOT_RUNNING
+
+
+async def test_a_deadline_ends_the_call_and_frees_the_slot(rpc: Rpc, up: Corral) -> None:
+    """The caller learns it in time, the server logs it, and nothing goes on computing."""
+    mark = up.program.bookmark()
+    started = time.monotonic()
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await gather(rpc.inference.Chat(endless(), timeout=0.5))
+    took = time.monotonic() - started
+    await up.program.line(
+        "call ended",
+        after=mark,
+        method="/corral.inference.v1.InferenceService/Chat",
+        reason="DEADLINE_EXPIRED",
+    )
+    await until_idle(rpc)
+
+    assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert 0.4 < took < 5
+
+
+async def until_idle(rpc: Rpc) -> None:
+    """Return when nothing waits or runs; each look is an RPC, so this does not spin."""
+    async with asyncio.timeout(10):
+        while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
+            pass
+
+
+# --- what is not there, and what errors say -------------------------------------------------------
+
+NOT_THERE_YET: Mapping[str, Any] = {
+    "Embed": pb.EmbedRequest(),
+    "Rerank": pb.RerankRequest(),
+    "LoadModel": engine_pb.LoadModelRequest(),
+    "UnloadModel": engine_pb.UnloadModelRequest(),
+    "LoadAdapter": engine_pb.LoadAdapterRequest(),
+    "UnloadAdapter": engine_pb.UnloadAdapterRequest(),
+    "ListAdapters": engine_pb.ListAdaptersRequest(),
+    "SaveSnapshot": engine_pb.SaveSnapshotRequest(),
+    "RestoreSnapshot": engine_pb.RestoreSnapshotRequest(),
+    "DropSnapshots": engine_pb.DropSnapshotsRequest(),
+    "FlushCache": engine_pb.FlushCacheRequest(),
+}
+
+
+@pytest.mark.parametrize("method", NOT_THERE_YET)
+async def test_what_is_not_there_yet_says_so(rpc: Rpc, method: str) -> None:
+    """UNIMPLEMENTED with the feature's name, never a bare status."""
+    stub = rpc.inference if hasattr(rpc.inference, method) else rpc.engine
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await getattr(stub, method)(NOT_THERE_YET[method])
+
+    error = rich(failure.value)
+    assert (error.code, error.reason) == (grpc.StatusCode.UNIMPLEMENTED, "FEATURE_UNSUPPORTED")
+    assert error.metadata["feature"]
+
+
+async def test_an_unknown_method_is_refused_with_details(rpc: Rpc) -> None:
+    """Even a method that no service has gets ErrorInfo."""
+    call: Any = rpc.channel.unary_unary("/corral.inference.v1.InferenceService/Guess")
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call(b"")
+
+    error = rich(failure.value)
+    assert (error.code, error.reason) == (grpc.StatusCode.UNIMPLEMENTED, "FEATURE_UNSUPPORTED")
+
+
+FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
+    "unknown model": (
+        pb.ChatRequest(model="gpt-9", conversation=a_chat().conversation),
+        grpc.StatusCode.NOT_FOUND,
+        "MODEL_NOT_FOUND",
+    ),
+    "no messages": (pb.ChatRequest(), grpc.StatusCode.INVALID_ARGUMENT, "MISSING_FIELD"),
+    "constraint": (
+        a_chat(constraint=generation_pb2.Constraint(regex="a+")),
+        grpc.StatusCode.UNIMPLEMENTED,
+        "FEATURE_UNSUPPORTED",
+    ),
+    "label": (a_chat(label="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG"),
+    "priority": (
+        a_chat(scheduling=generation_pb2.SchedulingOptions(priority=9)),  # type: ignore[arg-type]
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "OUT_OF_RANGE",
+    ),
+    "resume without seed": (
+        a_chat(resume=[generation_pb2.ResumedChoice(output_token_ids=[5])]),
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "MISSING_FIELD",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+async def test_every_error_carries_its_reason_and_the_request_id(rpc: Rpc, case: str) -> None:
+    """ErrorInfo of our domain, the id of the log line, a text for people."""
+    request, code, reason = FAILING[case]
+    error = await failure_of(rpc.inference.Chat(request))
+
+    assert (error.code, error.reason, error.domain) == (code, reason, "corral")
+    assert error.request_id.startswith("req_")
+    assert error.message
+
+
+async def test_the_request_id_is_the_servers_own(rpc: Rpc, up: Corral) -> None:
+    """A caller's id is a label in the log; the server's goes out at once and at the end."""
+    mark = up.program.bookmark()
+    call = rpc.inference.Chat(a_chat(), metadata=(("x-request-id", "mine-17"),))
+    answer = await gather(call)
+    initial, trailing = dict(await call.initial_metadata()), dict(await call.trailing_metadata())
+    await up.program.line("call ended", after=mark, caller_request_id="mine-17")
+
+    assert answer.accepted.request_id.startswith("req_")
+    assert initial["x-request-id"] == trailing["x-request-id"] == answer.accepted.request_id

@@ -1,0 +1,383 @@
+"""Keys, scopes and projects, from the HTTP header through the gateway to the engine's requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import inference_service_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from svc_kit.auth import create_key, hash_key
+from tests.support.processes import Program
+from tests.support.rpc import (
+    CAPITAL,
+    PARIS,
+    RichError,
+    Rpc,
+    a_chat,
+    connect,
+    endless,
+    failure_of,
+    first_delta,
+    gather,
+    rich,
+)
+from tests.support.services import MODEL, Corral, corral_up, start
+
+pytestmark = pytest.mark.e2e
+
+EXPIRED = "2020-01-01T00:00:00Z"
+METADATA = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A Corral that wants keys, and the keys."""
+
+    corral: Corral
+    red: str
+    """Inference, project red."""
+    blue: str
+    """Inference, project blue, made by `corral keys create`."""
+    operator: str
+    """Inference and admin, project operators."""
+    watcher: str
+    """Admin alone."""
+    expired: str
+    service_token: str
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """`corral up` with keys from a configuration file."""
+    folder = tmp_path_factory.mktemp("guarded")
+    blue, blue_lines = key_by_command(folder)
+    keys = {name: create_key() for name in ("red", "operator", "watcher", "expired")}
+    lines = [
+        *blue_lines,
+        *entries("red", keys["red"], project="red"),
+        *entries("operator", keys["operator"], project="operators", scopes=["inference", "admin"]),
+        *entries("watcher", keys["watcher"], project="operators", scopes=["admin"]),
+        *entries("expired", keys["expired"], project="red", expires_at=EXPIRED),
+    ]
+    config = folder / "corral.toml"
+    config.write_text("\n".join(lines))
+    with corral_up(folder, "--config", config) as corral:
+        token = (folder / "data" / "service-token").read_text().strip()
+        yield Guarded(corral, blue=blue, service_token=token, **keys)
+
+
+def key_by_command(folder: Path) -> tuple[str, list[str]]:
+    """A key as an operator makes it, and the lines that the command says to put into the file."""
+    with start(folder, "keys", "create", "--name", "blue", "--project", "blue") as program:
+        assert program.wait() == 0
+        lines = [line.text for line in program.stdout]
+    key = lines[0].rpartition(" ")[2]
+    begin = next(number for number, line in enumerate(lines) if line.startswith("[["))
+    end = next(number for number, line in enumerate(lines) if line.startswith("Callers"))
+    return key, lines[begin:end]
+
+
+def entries(
+    name: str,
+    key: str,
+    *,
+    project: str,
+    scopes: list[str] | None = None,
+    expires_at: str | None = None,
+) -> list[str]:
+    """The tables of one key for both services."""
+    lines = [f'name = "{name}"', f'sha256 = "{hash_key(key)}"', f'project = "{project}"']
+    lines.append(f"scopes = {scopes or ['inference']}")
+    if expires_at:
+        lines.append(f"expires_at = {expires_at}")
+    return [
+        line for service in ("gateway", "inference") for line in (f"[[{service}.keys]]", *lines)
+    ]
+
+
+@pytest.fixture
+async def rpc(guarded: Guarded) -> AsyncIterator[Rpc]:
+    """A bare gRPC client."""
+    async with connect(guarded.corral.target) as connected:
+        yield connected
+
+
+def bearer(key: str) -> METADATA:
+    """The metadata that shows a key."""
+    return (("authorization", f"Bearer {key}"),)
+
+
+async def refusal(rpc: Rpc, metadata: METADATA = ()) -> RichError:
+    """The error that a chat with this metadata ends with."""
+    return await failure_of(rpc.inference.Chat(a_chat(), metadata=metadata))
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+async def test_grpc_wants_a_key_that_it_knows(guarded: Guarded, rpc: Rpc) -> None:
+    """UNAUTHENTICATED with the reason: missing, unknown, expired, or of a foreign scheme."""
+    errors = {
+        "API_KEY_MISSING": await refusal(rpc),
+        "API_KEY_INVALID": await refusal(rpc, bearer("sk-wrong")),
+        "API_KEY_EXPIRED": await refusal(rpc, bearer(guarded.expired)),
+    }
+    basic = await refusal(rpc, (("authorization", f"Basic {guarded.red}"),))
+    answer = await gather(rpc.inference.Chat(a_chat(), metadata=bearer(guarded.red)))
+
+    for reason, error in errors.items():
+        assert (error.code, error.reason) == (grpc.StatusCode.UNAUTHENTICATED, reason)
+    assert basic.reason == "API_KEY_INVALID"
+    assert answer.text[0] == PARIS
+
+
+async def test_http_wants_a_key_that_it_knows(guarded: Guarded) -> None:
+    """The SDK's AuthenticationError, 401, for every route under /v1."""
+    for key, code in (("sk-wrong", "invalid_api_key"), (guarded.expired, "api_key_expired")):
+        async with openai.AsyncOpenAI(
+            base_url=guarded.corral.api, api_key=key, max_retries=0
+        ) as client:
+            with pytest.raises(openai.AuthenticationError) as failure:
+                await client.chat.completions.create(
+                    model=MODEL, messages=[{"role": "user", "content": CAPITAL}]
+                )
+            with pytest.raises(openai.AuthenticationError):
+                await client.models.list()
+        assert failure.value.code == code
+        assert key not in failure.value.message
+    async with httpx.AsyncClient(base_url=guarded.corral.url, trust_env=False) as plain:
+        for path in ("/v1/models", f"/v1/models/{MODEL}"):
+            response = await plain.get(path)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+        assert (await plain.get("/health")).status_code == 200
+        assert (await plain.get("/ready")).status_code == 200
+
+
+async def test_a_key_made_by_the_command_is_accepted(guarded: Guarded) -> None:
+    """What `corral keys create` prints is all there is to do."""
+    async with openai.AsyncOpenAI(
+        base_url=guarded.corral.api, api_key=guarded.blue, max_retries=0
+    ) as client:
+        answer = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
+        )
+
+    assert answer.choices[0].message.content == PARIS
+
+
+async def test_probes_need_no_key(rpc: Rpc) -> None:
+    """Balancers ask for health without a credential."""
+    answer = await health_pb2_grpc.HealthStub(rpc.channel).Check(health_pb2.HealthCheckRequest())
+
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+# --- scopes ---------------------------------------------------------------------------------------
+
+
+async def test_an_inference_key_may_not_operate_the_server(guarded: Guarded, rpc: Rpc) -> None:
+    """Every RPC of the operators' plane but those for one's own requests."""
+    open_to_all = {"ListRequests", "Abort"}
+    service = engine_pb.DESCRIPTOR.services_by_name["EngineService"]
+    guarded_methods = [method for method in service.methods if method.name not in open_to_all]
+    for method in guarded_methods:
+        call: Any = rpc.channel.unary_unary(f"/{service.full_name}/{method.name}")
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await call(b"", metadata=bearer(guarded.red))
+        error = rich(failure.value)
+
+        assert (error.code, error.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
+        assert error.metadata == {
+            "scope": "admin",
+            "method": f"/{service.full_name}/{method.name}",
+        }
+    assert len(guarded_methods) >= 14
+
+
+async def test_an_admin_key_may_operate_and_nothing_else(guarded: Guarded, rpc: Rpc) -> None:
+    """Scopes do not contain one another; the gateway knows them too."""
+    info = await rpc.engine.GetServerInfo(
+        engine_pb.GetServerInfoRequest(), metadata=bearer(guarded.watcher)
+    )
+    error = await refusal(rpc, bearer(guarded.watcher))
+    async with openai.AsyncOpenAI(
+        base_url=guarded.corral.api, api_key=guarded.watcher, max_retries=0
+    ) as client:
+        with pytest.raises(openai.PermissionDeniedError) as failure:
+            await client.models.list()
+
+    assert info.engine_state == engine_pb.ENGINE_STATE_SERVING
+    assert (error.reason, error.metadata["scope"]) == ("SCOPE_MISSING", "inference")
+    assert failure.value.code == "scope_missing"
+
+
+# --- projects -------------------------------------------------------------------------------------
+
+
+async def test_another_projects_requests_cannot_be_seen_or_aborted(
+    guarded: Guarded, rpc: Rpc
+) -> None:
+    """Its ids look unknown; the owner and an operator see them."""
+    stream = rpc.inference.Chat(endless(), metadata=bearer(guarded.red))
+    request_id = await first_delta(stream)
+    abort = engine_pb.AbortRequest(request_ids=[request_id])
+    seen = {key: await listed(rpc, getattr(guarded, key)) for key in ("red", "blue", "operator")}
+    by_blue = await rpc.engine.Abort(abort, metadata=bearer(guarded.blue))
+    still = await listed(rpc, guarded.red)
+    by_red = await rpc.engine.Abort(abort, metadata=bearer(guarded.red))
+    ended = await failure_of(stream)
+
+    assert seen == {"red": {request_id: "red"}, "blue": {}, "operator": {request_id: "red"}}
+    assert by_blue.outcomes[0].kind == engine_pb.AbortOutcome.KIND_NOT_RUNNING
+    assert still == {request_id: "red"}
+    assert by_red.outcomes[0].kind == engine_pb.AbortOutcome.KIND_ABORTED
+    assert ended.reason == "ABORTED_BY_OPERATOR"
+
+
+async def listed(rpc: Rpc, key: str) -> dict[str, str]:
+    """The live requests that a key shows, with their projects."""
+    answer = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest(), metadata=bearer(key))
+    return {live.request_id: live.project for live in answer.requests}
+
+
+async def test_the_gateway_acts_on_its_callers_behalf(guarded: Guarded, rpc: Rpc) -> None:
+    """With the installation's token it calls as itself, in the caller's project, with its label."""
+    async with openai.AsyncOpenAI(
+        base_url=guarded.corral.api, api_key=guarded.red, max_retries=0
+    ) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            stream=True,
+            extra_body={"ignore_eos": True},
+            extra_headers={"x-request-id": "mine-4"},
+        )
+        await anext(aiter(stream))
+        mine = await rpc.engine.ListRequests(
+            engine_pb.ListRequestsRequest(), metadata=bearer(guarded.red)
+        )
+        others = await listed(rpc, guarded.blue)
+        await stream.close()
+
+    assert [(live.project, live.label) for live in mine.requests] == [("red", "mine-4")]
+    assert others == {}
+    async with asyncio.timeout(10):
+        while await listed(rpc, guarded.red):
+            pass
+
+
+async def test_a_callers_word_on_its_project_is_not_believed(guarded: Guarded, rpc: Rpc) -> None:
+    """The metadata of our own services counts beside their token only."""
+    claim = (("x-corral-project", "blue"), ("x-corral-scopes", "admin,inference"))
+    stream = rpc.inference.Chat(endless(), metadata=(*bearer(guarded.red), *claim))
+    request_id = await first_delta(stream)
+    seen = await listed(rpc, guarded.red)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await rpc.engine.GetLoad(
+            engine_pb.GetLoadRequest(), metadata=(*bearer(guarded.red), *claim)
+        )
+    stream.cancel()
+    by_service = await rpc.inference.ListModels(
+        pb.ListModelsRequest(), metadata=(*bearer(guarded.service_token), *claim)
+    )
+
+    assert seen == {request_id: "red"}
+    assert rich(failure.value).reason == "SCOPE_MISSING"
+    assert by_service.models[0].name == MODEL
+
+
+async def test_projects_do_not_share_prefixes(guarded: Guarded, rpc: Rpc) -> None:
+    """Cached tokens would tell one project what another has sent."""
+    request = a_chat(stopping={"max_tokens": 1})
+    request.conversation.messages[0].parts[0].text = "A secret of the red project. " * 5
+
+    async def cached(key: str) -> int:
+        answer = await gather(rpc.inference.Chat(request, metadata=bearer(key)))
+        return answer.done.usage.cached_tokens
+
+    first, again, other = [await cached(key) for key in (guarded.red, guarded.red, guarded.blue)]
+
+    assert (first, other) == (0, 0)
+    assert again > 0
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+async def test_no_secret_is_ever_logged(guarded: Guarded, rpc: Rpc) -> None:
+    """Neither keys nor tokens nor prompts, whatever became of the request."""
+    prompt = "Xyzzy is the word of the day."
+    request = a_chat()
+    request.conversation.messages[0].parts[0].text = prompt
+    await gather(rpc.inference.Chat(request, metadata=bearer(guarded.red)))
+    await refusal(rpc, bearer("sk-nobody-knows"))
+    async with httpx.AsyncClient(base_url=guarded.corral.url, trust_env=False) as plain:
+        await plain.post(
+            "/v1/completions",
+            json={"model": MODEL, "prompt": prompt, "no_such_field": prompt},
+            headers={"authorization": f"Bearer {guarded.blue}"},
+        )
+    await guarded.corral.program.line("^request$", status="400")
+    said = "\n".join(
+        line.text for line in (*guarded.corral.program.stderr, *guarded.corral.program.stdout)
+    )
+
+    for secret in (
+        prompt,
+        "sk-nobody-knows",
+        guarded.red,
+        guarded.blue,
+        guarded.service_token,
+        hash_key(guarded.red),
+    ):
+        assert secret not in said
+
+
+def test_the_service_token_is_its_owners_alone(guarded: Guarded, tmp_path: Path) -> None:
+    """Mode 0600; a service refuses to start with one that others can read."""
+    (token,) = [
+        path
+        for path in Path(guarded.corral.program.directory / "data").iterdir()
+        if path.name == "service-token"
+    ]
+    open_to_all = tmp_path / "token"
+    open_to_all.write_text("secret")
+    open_to_all.chmod(0o644)
+    settings = {"service_token_file": str(open_to_all), "listen": "127.0.0.1:0"}
+    with start(tmp_path, "serve", "inference", inference=settings) as program:
+        lines = complaint(program)
+
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert len(lines) == 1
+    assert "chmod 600" in lines[0]
+
+
+# --- keyless --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", ["inference", "gateway"])
+def test_without_keys_no_service_listens_beyond_this_machine(tmp_path: Path, service: str) -> None:
+    """One line with the remedy, before anything is loaded."""
+    with start(tmp_path, "serve", service, **{service: {"listen": "0.0.0.0:0"}}) as program:
+        lines = complaint(program)
+
+    assert len(lines) == 1
+    assert "no API key is configured" in lines[0]
+    assert "corral keys create" in lines[0]
+
+
+def complaint(program: Program) -> list[str]:
+    """What a service that refuses to start says beside its log."""
+    assert program.wait() == 1
+    lines = [line.text for line in program.stderr if not line.fields]
+    assert not any("Traceback" in line for line in lines)
+    return lines

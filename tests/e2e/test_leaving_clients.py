@@ -1,0 +1,187 @@
+"""Clients that go away or stop reading: their work ends, memory stays bounded, others go on."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1.load_pb2 import LiveRequest
+
+from tests.e2e.conftest import PATIENCE_S, Mortal
+from tests.support.engine_log import FREED, assert_freed_at_once
+from tests.support.processes import resident_bytes
+from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
+from tests.support.sdk import begun_story
+from tests.support.services import MODEL
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+SMALL_WINDOW = ("grpc.http2.bdp_probe", 0)
+"""Else gRPC lets megabytes pile up at a client on the same machine before it stops the server."""
+
+
+# --- clients go away ------------------------------------------------------------------------------
+
+
+async def test_a_disconnect_in_mid_stream_frees_the_slot(
+    mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
+) -> None:
+    """At the next step, from the HTTP socket through gateway and frontend to the engine."""
+    mark = mortal.program.bookmark()
+    stream = await begun_story(sdk)
+    await stream.close()
+    freed = await mortal.program.line(FREED, after=mark, service="engine")
+    access = await mortal.program.line("^request$", after=mark, service="gateway", status="499")
+
+    assert_freed_at_once(freed, "decode")
+    assert access
+    await until_states(mortal_rpc, [])
+
+
+async def test_a_cancelled_grpc_stream_frees_the_slot(mortal: Mortal, mortal_rpc: Rpc) -> None:
+    """The same without the gateway."""
+    mark = mortal.program.bookmark()
+    stream = mortal_rpc.inference.Chat(endless())
+    await first_delta(stream)
+    stream.cancel()
+    freed = await mortal.program.line(FREED, after=mark, service="engine")
+
+    assert_freed_at_once(freed, "decode")
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_a_disconnect_before_the_first_token_frees_the_slot(
+    mortal: Mortal, mortal_rpc: Rpc, streaming: bool
+) -> None:
+    """While the prompt is still computed nothing has been written that could fail."""
+    beside = mortal_rpc.inference.Chat(endless())  # keeps the chunks of the prompt small
+    await first_delta(beside)
+    mark = mortal.program.bookmark()
+    with request_over(mortal, prompt="word " * 6000, max_tokens=1, stream=streaming):
+        await until_states(mortal_rpc, [LiveRequest.STATE_DECODE, LiveRequest.STATE_PREFILL])
+    freed = await mortal.program.line(FREED, after=mark, service="engine")
+    beside.cancel()
+    await until_states(mortal_rpc, [])
+
+    assert_freed_at_once(freed, "prefill")
+
+
+async def test_a_disconnect_in_the_queue_is_forgotten_at_once(
+    mortal: Mortal, mortal_rpc: Rpc
+) -> None:
+    """Who waits for a slot and leaves never gets one."""
+    running = [mortal_rpc.inference.Chat(endless()) for _ in range(3)]
+    for stream in running:
+        await first_delta(stream)
+    mark = mortal.program.bookmark()
+    with request_over(mortal, prompt="Hello", stream=True):
+        await until_states(
+            mortal_rpc,
+            [LiveRequest.STATE_DECODE] * 3 + [LiveRequest.STATE_QUEUED],
+        )
+    freed = await mortal.program.line(FREED, after=mark, service="engine")
+    for stream in running:
+        stream.cancel()
+    await until_states(mortal_rpc, [])
+
+    assert_freed_at_once(freed, "queued")
+
+
+@contextmanager
+def request_over(mortal: Mortal, **body: object) -> Iterator[socket.socket]:
+    """A completion asked for over a bare socket that takes little and reads nothing by itself."""
+    content = httpx.Request("POST", mortal.url, json={"model": MODEL, **body}).content
+    address = urlsplit(mortal.url)
+    with socket.socket() as connection:
+        # Small segments and a small window: the kernel buffers kilobytes, not megabytes.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(10)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%b" % (address.netloc.encode(), len(content), content)
+        )
+        yield connection
+
+
+async def until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None:
+    """Return when the live requests, oldest first, are in these states.
+
+    Each look is an RPC, so this does not spin.
+    """
+    seen: list[LiveRequest.State] = []
+    try:
+        async with asyncio.timeout(15):
+            while True:
+                listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
+                seen = [live.choices[0].state for live in listed.requests]
+                if seen == states:
+                    return
+    except TimeoutError:
+        raise AssertionError(f"{seen} never became {states}") from None
+
+
+# --- clients stop reading -------------------------------------------------------------------------
+
+
+async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
+    mortal: Mortal, mortal_rpc: Rpc
+) -> None:
+    """Its sequence stops, others are served meanwhile, memory stays bounded, then it ends."""
+    frontend, mark = mortal.program.member("serve inference").pid, mortal.program.bookmark()
+    before = resident_bytes(frontend)
+    async with connect(mortal.target, SMALL_WINDOW) as lazy:
+        slow = lazy.inference.Chat(endless(output={"top_logprobs": 20}))
+        await first_delta(slow)
+        await until_others_run_alone(mortal_rpc)
+        freed = await mortal.program.line(FREED, after=mark, service="engine")
+        grown = resident_bytes(frontend) - before
+        error = await failure_of(slow)
+
+    assert_freed_at_once(freed, "decode")
+    assert grown < 32 * MIB
+    assert (error.code, error.reason) == (grpc.StatusCode.ABORTED, "SLOW_READER")
+    assert error.metadata == {"unread_events": "32", "limit_s": str(PATIENCE_S)}
+
+
+async def until_others_run_alone(rpc: Rpc) -> None:
+    """Return when others get their answers and no token is computed for who does not read."""
+    seen: list[tuple[LiveRequest.State, int]] = []
+    async with asyncio.timeout(15):
+        while True:
+            assert (await rpc.chat(a_chat())).text[0] == PARIS
+            listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+            before = seen
+            seen = [
+                (each.state, each.completion_tokens) for live in listed for each in live.choices
+            ]
+            if seen == before and [state for state, _ in seen] == [LiveRequest.STATE_PAUSED]:
+                return
+
+
+async def test_an_http_client_that_stops_reading_is_cut_off(
+    mortal: Mortal, mortal_rpc: Rpc
+) -> None:
+    """Back pressure reaches from its socket to the engine, and the connection ends."""
+    pids = [mortal.program.member(words).pid for words in ("serve inference", "serve gateway")]
+    before, mark = [resident_bytes(pid) for pid in pids], mortal.program.bookmark()
+    with request_over(
+        mortal, prompt="Hello", max_tokens=9999, logprobs=20, stream=True, ignore_eos=True
+    ) as connection:
+        await until_others_run_alone(mortal_rpc)
+        freed = await mortal.program.line(FREED, after=mark, service="engine")
+        await mortal.program.line("^request$", after=mark, service="gateway", status="499")
+        grown = [resident_bytes(pid) - size for pid, size in zip(pids, before, strict=True)]
+        assert connection.recv(12) == b"HTTP/1.1 200"
+
+    assert_freed_at_once(freed, "decode")
+    assert max(grown) < 32 * MIB
+    await until_states(mortal_rpc, [])

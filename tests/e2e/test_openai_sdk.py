@@ -1,0 +1,453 @@
+"""The official `openai` package, unmodified, against a real Corral with a real model."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+
+from tests.e2e.conftest import ODD_NAME
+from tests.support.rpc import CAPITAL, PARIS
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": CAPITAL}]
+TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
+WEATHER: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def client(up: Corral) -> Iterator[openai.OpenAI]:
+    """The synchronous client; a key must be given, a keyless server takes any."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def aclient(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The asynchronous client."""
+    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+# --- chat -----------------------------------------------------------------------------------------
+
+
+def test_a_chat_is_answered(client: openai.OpenAI) -> None:
+    """Every field that the SDK's types promise is there and means something."""
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0)
+    choice = answer.choices[0]
+
+    assert choice.message.content == PARIS
+    assert choice.message.role == "assistant"
+    assert choice.finish_reason == "stop"
+    assert choice.message.tool_calls is None
+    assert (answer.object, answer.model) == ("chat.completion", MODEL)
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens > 10
+    assert answer._request_id is not None
+
+
+async def test_a_chat_is_answered_asynchronously(aclient: openai.AsyncOpenAI) -> None:
+    """The async client gets the same answer."""
+    answer = await aclient.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0)
+
+    assert answer.choices[0].message.content == PARIS
+
+
+def test_a_chat_streams(client: openai.OpenAI) -> None:
+    """First the role, then the words, then the cause; usage in a chunk of its own, where asked."""
+    with client.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    ) as stream:
+        chunks = list(stream)
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == PARIS
+    assert len([delta for delta in deltas if delta.content]) > 1
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 5
+    assert {chunk.usage for chunk in chunks[:-1]} == {None}
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_a_chat_streams_asynchronously(aclient: openai.AsyncOpenAI) -> None:
+    """Without `include_usage` no chunk tells of it."""
+    stream = await aclient.chat.completions.create(
+        model=MODEL, messages=QUESTION, temperature=0, stream=True
+    )
+    chunks = [chunk async for chunk in stream]
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == PARIS
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_the_streaming_accumulator_understands_the_stream(
+    aclient: openai.AsyncOpenAI,
+) -> None:
+    """The SDK's own helper puts the chunks together to the message that was meant."""
+    async with aclient.chat.completions.stream(
+        model=MODEL, messages=QUESTION, temperature=0
+    ) as stream:
+        answer = await stream.get_final_completion()
+
+    assert answer.choices[0].message.content == PARIS
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_the_model_remembers_earlier_turns(client: openai.OpenAI) -> None:
+    """A conversation of several turns, as applications keep it."""
+    turns: list[ChatCompletionMessageParam] = [{"role": "user", "content": "My name is Mira."}]
+    first = client.chat.completions.create(model=MODEL, messages=turns, temperature=0)
+    turns += [
+        {"role": "assistant", "content": first.choices[0].message.content},
+        {"role": "user", "content": "What is my name?"},
+    ]
+    second = client.chat.completions.create(model=MODEL, messages=turns, temperature=0)
+
+    assert "Mira" in (second.choices[0].message.content or "")
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 10, "the prefix is reused"
+
+
+def test_a_trailing_assistant_message_is_continued(client: openai.OpenAI) -> None:
+    """The answer is what follows, without the beginning that was given."""
+    started: list[ChatCompletionMessageParam] = [
+        *QUESTION,
+        {"role": "assistant", "content": "The capital of France"},
+    ]
+    answer = client.chat.completions.create(model=MODEL, messages=started, temperature=0)
+
+    assert answer.choices[0].message.content == " is Paris."
+
+
+def test_thinking_is_kept_apart(client: openai.OpenAI) -> None:
+    """`enable_thinking` brings reasoning in its own field, and counts it."""
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is 3 plus 4?"}],
+        temperature=0,
+        extra_body={"enable_thinking": True},
+    )
+    message = answer.choices[0].message
+
+    assert message.model_extra is not None
+    assert message.model_extra["reasoning_content"]
+    assert "<think>" not in (message.content or "")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert (answer.usage.completion_tokens_details.reasoning_tokens or 0) > 0
+
+
+def test_reasoning_effort_none_turns_thinking_off(client: openai.OpenAI) -> None:
+    """OpenAI's own field for it."""
+    answer = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, temperature=0, reasoning_effort="none"
+    )
+
+    assert answer.choices[0].message.content == PARIS
+    assert "reasoning_content" not in (answer.choices[0].message.model_extra or {})
+
+
+def test_stop_texts_end_the_answer(client: openai.OpenAI) -> None:
+    """As a text or a list; what matched is not sent."""
+    for stop in (" is Par", ["nowhere", " is Par"]):
+        answer = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, temperature=0, stop=stop
+        )
+        assert answer.choices[0].message.content == "The capital of France"
+        assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_token_limit_ends_the_answer_with_length(client: openai.OpenAI) -> None:
+    """By either name of the field."""
+    fields: list[dict[str, int]] = [{"max_tokens": 3}, {"max_completion_tokens": 3}]
+    for limit in fields:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, temperature=0, extra_body=limit
+        )
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 3
+
+
+def test_seeded_choices_differ_and_repeat(client: openai.OpenAI) -> None:
+    """`n` answers to one question, the same ones again with the same seed."""
+
+    def ask() -> list[str | None]:
+        answer = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            n=3,
+            seed=5,
+            temperature=1.5,
+            max_tokens=12,
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        return [choice.message.content for choice in answer.choices]
+
+    first = ask()
+
+    assert len(set(first)) == 3
+    assert ask() == first
+
+
+def test_logprobs_spell_the_answer(client: openai.OpenAI) -> None:
+    """Tokens, their bytes and their rivals, as OpenAI lists them."""
+    answer = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, temperature=0, logprobs=True, top_logprobs=2
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+
+    assert "".join(token.token for token in logprobs.content).startswith(PARIS)
+    assert all(len(token.top_logprobs) == 2 for token in logprobs.content)
+    assert all(token.logprob == token.top_logprobs[0].logprob for token in logprobs.content)
+    assert bytes(logprobs.content[0].bytes or ()).decode() == logprobs.content[0].token
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI) -> None:
+    """The whole loop: a question, the model's call, the tool's result, the answer."""
+    turns: list[ChatCompletionMessageParam] = [
+        {"role": "user", "content": "What is the weather in Paris?"}
+    ]
+    asked = client.chat.completions.create(
+        model=MODEL, messages=turns, tools=[WEATHER], temperature=0
+    )
+    message = asked.choices[0].message
+    assert message.tool_calls is not None
+    call = message.tool_calls[0]
+    assert call.type == "function"
+    turns += [
+        message.to_dict(),  # type: ignore[list-item]
+        {"role": "tool", "tool_call_id": call.id, "content": '{"weather": "sunny"}'},
+    ]
+    told = client.chat.completions.create(
+        model=MODEL, messages=turns, tools=[WEATHER], temperature=0
+    )
+
+    assert asked.choices[0].finish_reason == "tool_calls"
+    assert message.content is None
+    assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Paris"}')
+    assert told.choices[0].finish_reason == "stop"
+    assert "sunny" in (told.choices[0].message.content or "")
+
+
+async def test_a_tool_call_streams(aclient: openai.AsyncOpenAI) -> None:
+    """Id and name first, then the arguments in pieces, never the markup."""
+    stream = await aclient.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+        tools=[WEATHER],
+        tool_choice="auto",
+        temperature=0,
+        stream=True,
+    )
+    chunks = [chunk async for chunk in stream]
+    pieces = [piece for chunk in chunks for piece in chunk.choices[0].delta.tool_calls or ()]
+
+    assert pieces[0].id
+    assert pieces[0].function is not None
+    assert pieces[0].function.name == "get_weather"
+    arguments = "".join(piece.function.arguments or "" for piece in pieces if piece.function)
+    assert arguments == '{"city": "Paris"}'
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_tool_choice_none_calls_nothing(client: openai.OpenAI) -> None:
+    """The tools are not even shown to the model."""
+    answer = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, tools=[WEATHER], tool_choice="none", temperature=0
+    )
+
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].message.content == PARIS
+
+
+# --- completions ----------------------------------------------------------------------------------
+
+
+def test_a_text_is_continued(client: openai.OpenAI) -> None:
+    """The older endpoint; control tokens in the prompt are the caller's own template."""
+    answer = client.completions.create(model=MODEL, prompt=TURN, temperature=0, max_tokens=30)
+
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text == PARIS
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_the_default_limit_of_a_completion_is_sixteen_tokens(client: openai.OpenAI) -> None:
+    """OpenAI's default, which applications count on."""
+    answer = client.completions.create(
+        model=MODEL, prompt="Once upon a time", temperature=0, extra_body={"ignore_eos": True}
+    )
+
+    assert answer.usage is not None
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (16, "length")
+
+
+def test_several_prompts_are_continued_at_once(client: openai.OpenAI) -> None:
+    """Texts and token ids; the choices come in the order of the prompts, n for each."""
+    other = TURN.replace("France", "Italy")
+    texts = client.completions.create(
+        model=MODEL, prompt=[TURN, other], temperature=0, max_tokens=30, n=2
+    )
+
+    assert [choice.index for choice in texts.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in texts.choices[:2]] == [PARIS, PARIS]
+    assert all("Rome" in choice.text for choice in texts.choices[2:])
+
+
+def test_token_ids_are_prompts_too(client: openai.OpenAI) -> None:
+    """One list of ids, or a list of such lists; echo gives them back as text."""
+    hello = client.completions.create(
+        model=MODEL, prompt=[72, 101], echo=True, max_tokens=0, temperature=0
+    )
+    both = client.completions.create(
+        model=MODEL, prompt=[[72, 101], [101, 72]], echo=True, max_tokens=0, temperature=0
+    )
+
+    assert len(hello.choices[0].text) == 2
+    assert [choice.text for choice in both.choices] == [
+        hello.choices[0].text,
+        hello.choices[0].text[::-1],
+    ]
+    assert hello.usage is not None
+    assert (hello.usage.prompt_tokens, hello.usage.completion_tokens) == (2, 0)
+
+
+def test_echo_puts_the_prompt_before_the_answer(client: openai.OpenAI) -> None:
+    """Whole and streamed."""
+    whole = client.completions.create(
+        model=MODEL, prompt=TURN, echo=True, temperature=0, max_tokens=30
+    )
+    with client.completions.create(
+        model=MODEL, prompt=TURN, echo=True, temperature=0, max_tokens=30, stream=True
+    ) as stream:
+        streamed = "".join(chunk.choices[0].text for chunk in stream if chunk.choices)
+
+    assert whole.choices[0].text == TURN + PARIS
+    assert streamed == whole.choices[0].text
+
+
+def test_completion_logprobs_line_up_with_the_text(client: openai.OpenAI) -> None:
+    """Four parallel lists, as the older endpoint has them."""
+    answer = client.completions.create(
+        model=MODEL, prompt=TURN, temperature=0, max_tokens=6, logprobs=2
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    tokens, text = logprobs.tokens or [], answer.choices[0].text
+    places = zip(logprobs.text_offset or [], tokens, strict=True)
+
+    assert len(tokens) == 6
+    assert "".join(tokens) == text
+    assert all(text[offset:].startswith(token) for offset, token in places)
+    assert len(logprobs.token_logprobs or ()) == len(logprobs.top_logprobs or ()) == 6
+
+
+async def test_a_completion_streams(aclient: openai.AsyncOpenAI) -> None:
+    """With a stop text and the usage at the end."""
+    stream = await aclient.completions.create(
+        model=MODEL,
+        prompt=TURN,
+        temperature=0,
+        max_tokens=30,
+        stop=" Paris",
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+
+    text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+    assert text == "The capital of France is"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens > 10
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
+    """Under the very names that requests use, colons and all."""
+    names = [model.id for model in client.models.list()]
+
+    assert sorted(names) == [ODD_NAME, MODEL]
+    for name in names:
+        model = client.models.retrieve(name)
+        assert (model.id, model.object) == (name, "model")
+        answer = client.chat.completions.create(model=name, messages=QUESTION, temperature=0)
+        assert (answer.model, answer.choices[0].message.content) == (name, PARIS)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt-9", "no/such:model-7b"])
+def test_an_unknown_model_is_not_found(client: openai.OpenAI, name: str) -> None:
+    """The SDK's NotFoundError, whatever characters the name has, for models and for requests."""
+    with pytest.raises(openai.NotFoundError) as looked_up:
+        client.models.retrieve(name)
+    with pytest.raises(openai.NotFoundError) as asked:
+        client.chat.completions.create(model=name, messages=QUESTION)
+
+    for failure in (looked_up.value, asked.value):
+        assert failure.code == "model_not_found"
+        assert f"'{name}'" in failure.message
+        assert failure.request_id
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"messages": []}, "messages", "missing_required_parameter"),
+    ({"temperature": -0.5}, "temperature", "decimal_below_min_value"),
+    ({"top_p": 1.5}, "top_p", "decimal_above_max_value"),
+    ({"n": 0}, "n", "integer_below_min_value"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"max_tokens": "many"}, "max_tokens", "invalid_type"),
+    ({"no_such_field": 1}, "no_such_field", "unknown_parameter"),
+    ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+    ({"stop": ["x"] * 17}, "stop", "array_above_max_length"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), BAD, ids=[row[1] for row in BAD])
+def test_a_bad_request_names_the_field(
+    client: openai.OpenAI, fields: dict[str, Any], param: str, code: str
+) -> None:
+    """The SDK's BadRequestError with `param` and `code` as OpenAI writes them."""
+    body = {"model": MODEL, "messages": QUESTION, **fields}
+    with pytest.raises(openai.BadRequestError) as failure:
+        client.post("/chat/completions", body=body, cast_to=object)
+
+    assert (failure.value.param, failure.value.code) == (param, code)
+    assert failure.value.type == "invalid_request_error"

@@ -1,0 +1,160 @@
+"""A server with one slot and room for one to wait: who is refused, who waits, and for how long."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import generation_pb2
+from google.protobuf.duration_pb2 import Duration
+
+from tests.support.rpc import (
+    CAPITAL,
+    PARIS,
+    ChatStream,
+    Rpc,
+    a_chat,
+    accepted,
+    endless,
+    failure_of,
+    first_delta,
+)
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+async def full(narrow_rpc: Rpc) -> AsyncIterator[list[ChatStream]]:
+    """One endless stream in the slot, one in the queue, cancelled at the end."""
+    running = narrow_rpc.inference.Chat(endless())
+    await first_delta(running)
+    waiting = narrow_rpc.inference.Chat(endless())
+    await accepted(waiting)
+    yield [running, waiting]
+    await let_go([running, waiting], narrow_rpc)
+
+
+async def let_go(streams: list[ChatStream], rpc: Rpc) -> None:
+    """Cancel streams; return when the server has noticed."""
+    for stream in streams:
+        stream.cancel()
+    async with asyncio.timeout(10):
+        while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
+            pass
+
+
+async def test_a_full_queue_refuses_over_grpc(narrow_rpc: Rpc, full: list[ChatStream]) -> None:
+    """RESOURCE_EXHAUSTED with the bound, its limit and when to come back; others are unharmed."""
+    error = await failure_of(narrow_rpc.inference.Chat(a_chat()))
+    listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+
+    assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    assert error.metadata == {"bound": "requests", "depth": "2", "limit": "1"}
+    assert error.retry_after is not None
+    assert 1 <= error.retry_after <= 60
+    assert len(listed) == len(full)
+
+
+async def test_a_full_queue_refuses_over_http(narrow: Corral, full: list[ChatStream]) -> None:
+    """The SDK's RateLimitError, with Retry-After."""
+    async with openai.AsyncOpenAI(base_url=narrow.api, api_key="x", max_retries=0) as client:
+        for stream in (False, True):
+            with pytest.raises(openai.RateLimitError) as failure:
+                await client.post(
+                    "/chat/completions",
+                    body={
+                        "model": MODEL,
+                        "messages": [{"role": "user", "content": CAPITAL}],
+                        "stream": stream,
+                    },
+                    cast_to=object,
+                )
+
+            assert len(full) == 2
+            assert failure.value.code == "queue_full"
+            assert 1 <= int(failure.value.response.headers["retry-after"]) <= 60
+            assert failure.value.response.headers["content-type"] == "application/json"
+
+
+async def test_the_sdks_own_retries_outlast_a_full_queue(
+    narrow: Corral, narrow_rpc: Rpc, full: list[ChatStream]
+) -> None:
+    """It waits as long as it was told to and is served once there is room."""
+    mark = narrow.program.bookmark()
+    async with openai.AsyncOpenAI(base_url=narrow.api, api_key="x", max_retries=3) as client:
+        asking = asyncio.create_task(
+            client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
+            )
+        )
+        await narrow.program.line("^request$", after=mark, status="429")
+        await let_go(full, narrow_rpc)
+        answer = await asking
+
+    assert answer.choices[0].message.content == PARIS
+
+
+async def test_who_waits_is_told_and_then_served(narrow_rpc: Rpc) -> None:
+    """A queued request is accepted at once with its place, and starts when the slot is free."""
+    running = narrow_rpc.inference.Chat(endless())
+    await first_delta(running)
+    waiting = narrow_rpc.inference.Chat(a_chat())
+    place = (await accepted(waiting)).queue_position
+    listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+    running.cancel()
+    text = "".join([response.delta.content async for response in waiting])
+
+    assert place == 0, "nobody is ahead in the queue"
+    assert [live.choices[0].HasField("slot") for live in listed] == [True, False]
+    assert text == PARIS
+
+
+async def test_a_queue_timeout_drops_who_waits_too_long(
+    narrow_rpc: Rpc, full: list[ChatStream]
+) -> None:
+    """DEADLINE_EXCEEDED with the phase; what runs goes on."""
+    full[1].cancel()
+    await until_listed(narrow_rpc, 1)
+    request = a_chat(
+        scheduling=generation_pb2.SchedulingOptions(queue_timeout=Duration(nanos=200_000_000))
+    )
+    error = await failure_of(narrow_rpc.inference.Chat(request))
+
+    assert (error.code, error.reason) == (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "DEADLINE_EXPIRED",
+    )
+    assert error.metadata == {"phase": "queued"}
+    await until_listed(narrow_rpc, 1)
+
+
+async def until_listed(rpc: Rpc, count: int) -> None:
+    """Return when so many requests are live; each look is an RPC, so this does not spin."""
+    async with asyncio.timeout(10):
+        while True:
+            listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
+            if len(listed.requests) == count:
+                return
+
+
+async def test_a_drained_server_goes_on_and_refuses(narrow_rpc: Rpc) -> None:
+    """Running streams go on, new ones are refused with advice, until it is undrained."""
+    running = narrow_rpc.inference.Chat(endless())
+    await first_delta(running)
+    drained = await narrow_rpc.engine.Drain(engine_pb.DrainRequest())
+    try:
+        error = await failure_of(narrow_rpc.inference.Chat(a_chat()))
+        load = (await narrow_rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
+        await first_delta(running)
+    finally:
+        await narrow_rpc.engine.Undrain(engine_pb.UndrainRequest())
+    running.cancel()
+
+    assert drained.num_requests == 1
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    assert error.retry_after is not None
+    assert load.draining
+    assert (await narrow_rpc.chat(a_chat())).text[0] == PARIS

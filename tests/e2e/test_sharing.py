@@ -1,0 +1,72 @@
+"""Continuous batching, proved by counting: streams that run together share the engine's steps."""
+
+import asyncio
+
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from openai.types.chat import ChatCompletionChunk
+
+from tests.support.rpc import Rpc, endless, first_delta, gather
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+SHORT = 150
+
+
+async def counts(rpc: Rpc) -> tuple[int, int]:
+    """Tokens and steps of the engine so far, once nothing runs (else they are a little old)."""
+    async with asyncio.timeout(10):
+        while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
+            pass
+    load = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
+    return load.completion_tokens_total, load.num_steps
+
+
+async def test_a_stream_that_joins_costs_no_steps_of_its_own(rpc: Rpc) -> None:
+    """Each of its tokens comes out of a step that gives the other stream a token too."""
+    tokens_before, steps_before = await counts(rpc)
+    long = rpc.inference.Chat(endless())
+    await first_delta(long)
+    short = await gather(
+        rpc.inference.Chat(endless("Count to ten.", stopping={"max_tokens": SHORT}))
+    )
+    await first_delta(long)
+    long.cancel()
+    tokens, steps = await counts(rpc)
+    shared = (tokens - tokens_before) - (steps - steps_before)
+
+    assert short.done.usage.completion_tokens == SHORT
+    assert 0.9 * SHORT <= shared <= SHORT
+
+
+async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
+    """Four of the SDK's streams at once take about the steps of one."""
+    tokens_before, steps_before = await counts(rpc)
+    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
+        streams = [
+            await client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": f"Tell me story {number}."}],
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            for number in range(4)
+        ]
+        # From here on all four run; each gets at least so many steps more.
+        await asyncio.gather(*(read_on(stream) for stream in streams))
+        for stream in streams:
+            await stream.close()
+    tokens, steps = await counts(rpc)
+
+    assert (tokens - tokens_before) - (steps - steps_before) >= 2 * SHORT
+
+
+async def read_on(stream: openai.AsyncStream[ChatCompletionChunk]) -> None:
+    """Read so many chunks."""
+    num_chunks = 0
+    async for _ in stream:
+        num_chunks += 1
+        if num_chunks == SHORT:
+            return

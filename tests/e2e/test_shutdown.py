@@ -1,0 +1,251 @@
+"""How Corral stops when it is told to, and how it refuses to start when it cannot."""
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+
+from inference_svc.models.references import BUNDLED_PATH
+from tests.support.processes import Program
+from tests.support.rpc import a_chat, connect, endless, failure_of, first_delta
+from tests.support.services import (
+    MODEL,
+    corral_up,
+    inference_alone,
+    start,
+)
+
+pytestmark = pytest.mark.e2e
+
+TOKENS = 400
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [lambda program: program.signal(signal.SIGTERM), Program.interrupt],
+    ids=["SIGTERM", "Ctrl-C"],
+)
+async def test_running_streams_finish_when_corral_is_stopped(
+    tmp_path: Path, stop: Callable[[Program], None]
+) -> None:
+    """New requests are refused, the old ones end as they should, exit code 0, nobody is left."""
+    with corral_up(tmp_path) as corral:
+        program = corral.program
+        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as client:
+            streams = [await begin(client) for _ in range(2)]
+            for stream in streams:
+                await anext(aiter(stream))
+            stop(program)
+            await program.line("^draining$", service="gateway")
+            with pytest.raises((openai.InternalServerError, openai.APIConnectionError)) as refused:
+                await begin(client)
+            endings = [await finish(stream) for stream in streams]
+        code = await asyncio.to_thread(program.wait)
+        left = await asyncio.to_thread(program.left_over)
+
+    if isinstance(refused.value, openai.InternalServerError):
+        assert (refused.value.status_code, refused.value.code) == (503, "draining")
+    assert endings == [("length", TOKENS)] * 2
+    assert code == 0
+    assert not left
+    assert program.stderr[-1].text == "corral: stopped"
+    assert "Traceback" not in "".join(line.text for line in program.stderr)
+
+
+async def begin(client: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
+    """A stream of known length."""
+    return await client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Tell me a story."}],
+        max_tokens=TOKENS,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+
+
+async def finish(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[str | None, int]:
+    """Why a stream ended, and after how many tokens."""
+    reason, tokens = None, 0
+    async for chunk in stream:
+        for choice in chunk.choices:
+            reason = choice.finish_reason or reason
+        if chunk.usage:
+            tokens = chunk.usage.completion_tokens
+    return reason, tokens
+
+
+async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
+    """The inference service alone: running streams finish, new ones get DRAINING, exit code 0."""
+    with inference_alone(tmp_path) as service:
+        async with connect(service.target) as rpc:
+            stream = rpc.inference.Chat(endless(stopping={"max_tokens": 2 * TOKENS}))
+            await first_delta(stream)
+            service.program.signal(signal.SIGTERM)
+            await service.program.line("^draining$", service="inference")
+            refused = await failure_of(rpc.inference.Chat(a_chat()))
+            finished = [response.finished.completion_tokens async for response in stream]
+        code = await asyncio.to_thread(service.program.wait)
+
+    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    assert refused.retry_after is not None
+    assert max(finished) == 2 * TOKENS
+    assert code == 0
+
+
+async def test_what_outlives_the_grace_is_ended(tmp_path: Path) -> None:
+    """An endless stream does not keep Corral from stopping, and is told why it ended."""
+    grace = {"drain_grace_s": 0.5}
+    with corral_up(tmp_path, inference={"server.drain_grace_s": 0.5}, gateway=grace) as corral:
+        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "Tell me a story."}],
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            await anext(aiter(stream))
+            corral.program.signal(signal.SIGTERM)
+            with pytest.raises(openai.APIError) as ended:
+                await finish(stream)
+        code = await asyncio.to_thread(corral.program.wait)
+
+    assert ended.value.code == "draining"
+    assert code == 0
+
+
+async def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
+    """Whoever presses it twice means it."""
+    with corral_up(tmp_path) as corral:
+        async with connect(corral.target) as rpc:
+            stream = rpc.inference.Chat(endless())
+            await first_delta(stream)
+            corral.program.interrupt()
+            await corral.program.line("^draining$", service="inference")
+            hurried_at = time.monotonic()
+            corral.program.interrupt()
+            await asyncio.to_thread(corral.program.wait)
+            took = time.monotonic() - hurried_at
+            left = await asyncio.to_thread(corral.program.left_over)
+            stream.cancel()
+
+    assert took < 5, "the grace would have been 30 s"
+    assert not left
+
+
+# --- not starting ---------------------------------------------------------------------------------
+
+
+def complaint(tmp_path: Path, *arguments: str | Path, code: int = 1) -> list[str]:
+    """What a command that cannot start says before it ends."""
+    with start(tmp_path, *arguments) as program:
+        assert program.wait() == code
+        lines = [line.text for line in program.stderr]
+    assert not any("Traceback" in line for line in lines), lines
+    return lines
+
+
+def test_a_missing_model_is_one_clear_line(tmp_path: Path) -> None:
+    """`corral up` finds it out before it starts anything."""
+    lines = complaint(tmp_path, "up", "--port", "0", "--model", "nowhere.gguf")
+
+    assert len(lines) == 1
+    assert lines[0].startswith("corral: model 'nowhere.gguf': there is no such file")
+
+
+BROKEN = {
+    "not GGUF": b"This is not a model.",
+    "cut in its tensors": BUNDLED_PATH.read_bytes()[:-100_000],
+    "lies about its size": b"GGUF" + bytes([3, 0, 0, 0]) + b"\xff" * 16,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_model_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    """Whatever is wrong with the file, it is named and nothing crashes over it."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(BROKEN[name])
+    lines = complaint(tmp_path, "up", "--port", "0", "--model", broken)
+
+    assert len(lines) == 1
+    assert str(broken) in lines[0]
+
+
+def test_a_model_that_only_llama_cpp_can_refuse_is_a_clear_line(tmp_path: Path) -> None:
+    """A head that is in order, around an architecture nobody knows."""
+    strange = tmp_path / "strange.gguf"
+    data = BUNDLED_PATH.read_bytes()
+    name = b"general.architecture"
+    place = data.index(name) + len(name) + 12
+    strange.write_bytes(data[:place] + b"lladl" + data[place + 5 :])
+    with start(
+        tmp_path,
+        "serve",
+        "inference",
+        inference={"models": [str(strange)], "listen": "127.0.0.1:0"},
+    ) as program:
+        code = program.wait()
+        lines = [line.text for line in program.stderr if not line.fields]
+
+    assert code == 1
+    assert any("strange.gguf" in line for line in lines), lines
+    assert not any("Traceback" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--inference-listen"])
+def test_a_taken_port_is_one_clear_line(tmp_path: Path, flag: str) -> None:
+    """With the address, before a model is loaded."""
+    others = {"--listen": "--inference-listen", "--inference-listen": "--listen"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        lines = complaint(tmp_path, "up", flag, address, others[flag], "127.0.0.1:0")
+
+    assert len(lines) == 1
+    assert lines[0].startswith(f"corral: {address} is taken")
+
+
+@pytest.mark.parametrize("service", ["inference", "gateway"])
+def test_a_service_alone_complains_of_a_taken_port_too(tmp_path: Path, service: str) -> None:
+    """The same clearness without the supervisor."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = {"listen": address}
+        with start(tmp_path, "serve", service, **{service: settings}) as program:
+            code = program.wait()
+            lines = [line.text for line in program.stderr if not line.fields]
+
+    assert code == 1
+    assert len(lines) == 1, lines
+    assert address in lines[0]
+
+
+def test_a_typing_error_in_the_settings_is_named(tmp_path: Path) -> None:
+    """All problems at once, each under the name its writer knows, with a suggestion."""
+    config = tmp_path / "corral.toml"
+    config.write_text("[inference]\nlisten = 'nowhere'\n[inference.engine]\nslotz = 4\n")
+    lines = complaint(tmp_path, "up", "--config", config)
+
+    assert len(lines) == 3
+    assert any("slotz" in line and "slots" in line for line in lines)
+    assert any("listen" in line for line in lines)
+
+
+def test_config_check_prints_the_settings_and_ends_well(tmp_path: Path) -> None:
+    """What `corral up` would run with."""
+    with start(tmp_path, "config", "check") as program:
+        assert program.wait() == 0
+        lines = [line.text for line in program.stdout]
+
+    assert "[inference]" in lines
+    assert "[gateway]" in lines
+    assert "slots = 2" in lines

@@ -1,0 +1,186 @@
+"""What dies: engine, frontend, gateway, supervisor. The rest goes on, or goes along with it."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import grpc
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+
+from tests.e2e.conftest import Mortal
+from tests.support.engine_log import FREED, assert_freed_at_once
+from tests.support.plain_http import plain_client
+from tests.support.processes import Ends, Program
+from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
+from tests.support.sdk import begun_story, capital_of_france
+from tests.support.services import corral_up, inference_alone, wait_until_serving
+
+pytestmark = pytest.mark.e2e
+
+ENGINE = "inference_svc.runtime.engine_process"
+FRONTEND = "serve inference"
+
+
+def load_seconds(program: Program) -> float:
+    """How long the engine took to load the model, by its own log."""
+    return float(program.wait_for_line(r"ready in ([\d.]+) s")[1])
+
+
+# --- the engine is killed -------------------------------------------------------------------------
+
+
+async def test_a_killed_engine_ends_streams_and_is_back_soon(tmp_path: Path) -> None:
+    """UNAVAILABLE with RetryInfo for what ran; served again within load time + 2 s; no orphan."""
+    with inference_alone(tmp_path) as service:
+        async with connect(service.target) as rpc:
+            load_s = load_seconds(service.program)
+            streams = [rpc.inference.Chat(endless()) for _ in range(2)]
+            for stream in streams:
+                await first_delta(stream)
+            engine = service.program.member(ENGINE).pid
+            with Ends([engine]) as ends:
+                os.kill(engine, signal.SIGKILL)
+                killed_at = time.monotonic()
+                errors = [await failure_of(stream) for stream in streams]
+                await asyncio.to_thread(wait_until_serving, service.target)
+                answer = await rpc.chat(a_chat())
+                took = time.monotonic() - killed_at
+                still_running = ends.wait(0)
+            info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+            engines = [member for member in service.program.family() if ENGINE in member.command]
+
+    for error in errors:
+        assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_RESTARTING")
+        assert error.retry_after is not None
+        assert error.retry_after >= 1
+    assert answer.text[0] == PARIS
+    assert took < load_s + 2
+    assert not still_running
+    assert [member.pid for member in engines] == [info.engine_pid] != [engine]
+    assert info.engine_restarts == 1
+
+
+async def test_a_killed_engine_ends_http_streams_with_an_error_event(
+    mortal: Mortal, sdk: openai.AsyncOpenAI
+) -> None:
+    """The SDK raises in mid-stream, and its next request is served, by its own retries."""
+    stream = await begun_story(sdk)
+    os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
+    with pytest.raises(openai.APIError) as torn:
+        async for _ in stream:
+            pass
+    answer = await capital_of_france(sdk.with_options(max_retries=3))
+
+    assert torn.value.code == "engine_restarting"
+    assert answer == PARIS
+
+
+async def test_while_the_engine_restarts_requests_are_refused_with_advice(
+    mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
+) -> None:
+    """UNAVAILABLE with RetryInfo and 503 with Retry-After, for as long as it takes."""
+    mark, hidden = mortal.program.bookmark(), mortal.model.with_suffix(".away")
+    mortal.model.rename(hidden)  # keeps the new engine from loading
+    try:
+        os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
+        await mortal.program.line("engine cannot start", after=mark)
+        over_grpc = await failure_of(mortal_rpc.inference.Chat(a_chat()))
+        with pytest.raises(openai.InternalServerError) as over_http:
+            await capital_of_france(sdk)
+        info = await mortal_rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+        async with plain_client(mortal) as plain:
+            probes = [(await plain.get(path)).status_code for path in ("/health", "/ready")]
+    finally:
+        hidden.rename(mortal.model)
+    answer = await capital_of_france(sdk.with_options(max_retries=5))
+
+    assert (over_grpc.code, over_grpc.reason) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "ENGINE_RESTARTING",
+    )
+    assert (over_grpc.retry_after or 0) >= 1
+    assert (over_http.value.status_code, over_http.value.code) == (503, "engine_restarting")
+    assert int(over_http.value.response.headers["retry-after"]) >= 1
+    assert info.engine_state == engine_pb.ENGINE_STATE_RESTARTING
+    assert info.engine_pid == 0
+    assert probes == [200, 503]
+    assert answer == PARIS
+
+
+async def test_a_killed_frontend_takes_its_engine_along_and_is_restarted(
+    mortal: Mortal, sdk: openai.AsyncOpenAI
+) -> None:
+    """Streams end with an error, nothing is orphaned, the supervisor starts the service again."""
+    program, mark = mortal.program, mortal.program.bookmark()
+    stream = await begun_story(sdk)
+    frontend = program.member(FRONTEND)
+    household = [member.pid for member in program.family() if member.session == frontend.session]
+    with Ends(household) as ends:
+        os.kill(frontend.pid, signal.SIGKILL)
+        with pytest.raises(openai.APIError):
+            async for _ in stream:
+                pass
+        with pytest.raises(openai.InternalServerError) as refused:
+            await capital_of_france(sdk)
+        left = await asyncio.to_thread(ends.wait, 5)
+    await program.line("inference was killed by SIGKILL", after=mark)
+    await program.line("inference is back", after=mark)
+
+    assert len(household) > 2, "frontend, engine and template children"
+    assert not left
+    assert refused.value.status_code == 503
+    assert await capital_of_france(sdk) == PARIS
+    assert program.member(ENGINE).pid not in household
+
+
+async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
+    mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
+) -> None:
+    """Its connections drop, their generations are cancelled, callers of gRPC notice nothing."""
+    program, mark = mortal.program, mortal.program.bookmark()
+    beside = mortal_rpc.inference.Chat(endless())
+    await first_delta(beside)
+    stream = await begun_story(sdk)
+    os.kill(program.member("serve gateway").pid, signal.SIGKILL)
+    freed = await program.line(FREED, after=mark, service="engine")
+    with pytest.raises(openai.APIConnectionError):
+        async for _ in stream:
+            pass
+    await program.line("gateway was killed by SIGKILL", after=mark)
+    await program.line("gateway is back", after=mark)
+    await first_delta(beside)
+    beside.cancel()
+
+    assert_freed_at_once(freed, "decode")
+    assert await capital_of_france(sdk) == PARIS
+
+
+async def test_a_killed_frontend_without_a_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The engine and the template children see to it themselves."""
+    with inference_alone(tmp_path) as service:
+        async with connect(service.target) as rpc:
+            stream = rpc.inference.Chat(endless())
+            await first_delta(stream)
+            with Ends(member.pid for member in service.program.family()) as household:
+                service.program.signal(signal.SIGKILL)
+                left = await asyncio.to_thread(household.wait, 5)
+            error = await failure_of(stream)
+
+    assert not left
+    assert error.code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Both services notice that `corral up` is gone, and end."""
+    with corral_up(tmp_path) as corral:
+        family = corral.program.family()
+        with Ends(member.pid for member in family) as household:
+            corral.program.signal(signal.SIGKILL)
+            left = await asyncio.to_thread(household.wait, 10)
+
+    assert len(family) >= 4, "two services, an engine and a template child"
+    assert not left

@@ -1,0 +1,29 @@
+"""The official SDK's requests that several tests make."""
+
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from tests.support.rpc import CAPITAL
+from tests.support.services import MODEL
+
+
+async def begun_story(sdk: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
+    """An endless stream that has sent its first words."""
+    stream = await sdk.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Tell me a story."}],
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    async for chunk in stream:
+        if chunk.choices[0].delta.content:
+            break
+    return stream
+
+
+async def capital_of_france(sdk: openai.AsyncOpenAI) -> str | None:
+    """The answer to the question that the demo model knows best."""
+    answer = await sdk.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
+    )
+    return answer.choices[0].message.content
