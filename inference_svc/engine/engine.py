@@ -221,7 +221,7 @@ class Engine:
         alive = [item for item in work if item.sequence.request.sequence_id in self._running]
         if len(alive) <= 1:
             for item in alive:
-                request_id = str(item.sequence.request.sequence_id)
+                request_id = item.sequence.request.request_id
                 self._fail(item.sequence, DecodeFailed(request_id=request_id), keep=False)
             return
         middle = len(alive) // 2
@@ -235,7 +235,7 @@ class Engine:
         owner = self._sequences.get(slot.owner) if slot.owner is not None else None
         del slot.tokens[:]
         if owner is not None:
-            self._fail(owner, DecodeFailed(request_id=str(slot.owner)), keep=False)
+            self._fail(owner, DecodeFailed(request_id=owner.request.request_id), keep=False)
 
     def _sample(self, work: SequenceOf[Work], rows: SequenceOf[Row]) -> None:
         output_index = {row.slot: index for index, row in enumerate(_ends(rows))}
@@ -254,7 +254,7 @@ class Engine:
             return
         for sequence, sampled in zip(chosen, self._backend.sample(tasks), strict=True):
             if isinstance(sampled, SampleFailed):
-                self._fail(sequence, DecodeFailed(request_id=str(sequence.request.sequence_id)))
+                self._fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
             else:
                 self._take(sequence, sampled)
 

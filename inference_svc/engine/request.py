@@ -15,7 +15,7 @@ class SequenceRequest:
     tokens that were produced before: they count as output, samplers are replayed over them and
     nothing of them is emitted again. `deadline` is on the machine's monotonic clock, and so is
     `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of different owners
-    apart.
+    apart. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int
@@ -39,6 +39,7 @@ class SequenceRequest:
     deadline: float | None = None
     queue_deadline: float | None = None
     reuse: bool = True
+    request_id: str = ""
 
 
 class Submit(NamedTuple):

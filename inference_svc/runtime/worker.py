@@ -252,8 +252,8 @@ class EngineWorker:
         """Admit the choices of one request; returns its stream and its place in the queue (0 is
         next).
 
-        `sequence_id`s are given here. Raises `Draining`, `EngineRestarting` or `QueueFull`; then
-        nothing was done.
+        Sequence and request ids are given here. Raises `Draining`, `EngineRestarting` or
+        `QueueFull`; then nothing was done.
         """
         self.check_open()
         model = requests[0].model
@@ -269,7 +269,7 @@ class EngineWorker:
         )
         now = time.monotonic()
         for sequence_id, request in zip(ids, requests, strict=True):
-            request = replace(request, sequence_id=sequence_id)
+            request = replace(request, sequence_id=sequence_id, request_id=submission.request_id)
             self.live[sequence_id] = Live(
                 request, generation, submission.project, submission.label, now
             )

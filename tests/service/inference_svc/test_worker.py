@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import textwrap
-import time
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -157,9 +156,8 @@ async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
     async with a_worker() as (worker, _, states):
         stream = _ask(worker, _endless())
         await _first_delta(stream)
-        load_s, old = worker.load_s, worker.pid
+        old = worker.pid
         os.kill(old, signal.SIGKILL)
-        killed = time.monotonic()
         with pytest.raises(EngineRestarting) as failure:
             await _text(stream)
         with pytest.raises(EngineRestarting):
@@ -168,12 +166,10 @@ async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
             while await states.get() is not awaited:
                 pass
         answer = await _text(_ask(worker))
-        took = time.monotonic() - killed
 
         assert failure.value.retry_after is not None
         assert answer == "The capital of France is Paris."
         assert (worker.restarts, worker.pid == old) == (1, False)
-        assert took < 60 + load_s
 
 
 async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:
@@ -297,6 +293,7 @@ async def test_abort_ends_a_request_of_its_project_only() -> None:
         stream = _ask(worker, _endless(), "mine")
         await _first_delta(stream)
 
+        assert {item.request.request_id for item in worker.live.values()} == {"mine"}
         assert not worker.abort("mine", project="other")
         assert worker.abort("mine", project="default")
         with pytest.raises(AbortedByOperator):

@@ -323,11 +323,13 @@ def test_one_failing_row_fails_alone(code: int) -> None:
 
     bench = Bench(FakeBackend(fails=fails))
     bench.submit(
-        a_request(0, max_tokens=6), a_request(1, prompt=[65, 200, 66]), a_request(2, max_tokens=6)
+        a_request(0, max_tokens=6),
+        a_request(1, prompt=[65, 200, 66], request_id="req_1"),
+        a_request(2, max_tokens=6),
     )
     bench.run()
 
-    assert bench.failures()[1].error == DecodeFailed(request_id="1")
+    assert bench.failures()[1].error == DecodeFailed(request_id="req_1")
     assert bench.tokens(0) == bench.tokens(2) == _expected([65, 66, 67], 6)
 
 
