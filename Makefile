@@ -1,7 +1,7 @@
 # One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
@@ -63,14 +63,23 @@ bench-quick: ## See in seconds whether the benchmark itself works
 	@$(PYTHON) -m tools.bootstrap bench
 	$(BIN)/python -m bench.run --quick $(ARGS)
 
+demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour on two cores)
+	@$(PYTHON) -m tools.bootstrap demo-model
+	$(BIN)/python -m tools.demo_model $(ARGS)
+
+demo-model-trial: dev ## See in a minute whether that would work: a hundredth of the steps
+	@$(PYTHON) -m tools.bootstrap demo-model
+	$(BIN)/python -m tools.demo_model --trial
+
 lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upgrade moves them)
 	$(UV_LOCK) $(ARGS) requirements/build.in -o requirements/build.txt
 	$(UV_LOCK) $(ARGS) requirements/runtime.in -o requirements/runtime.txt
 	$(UV_LOCK) $(ARGS) requirements/dev.in -o requirements/dev.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
+	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
 
 clean: ## Remove .venv, caches and build outputs
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist bootstrap.log tests/clients/node_modules
+	rm -rf .venv .venv-demo-model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist bootstrap.log tests/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 runtime:

@@ -5,6 +5,9 @@
 once. It uses the standard library only, and syntax that an old Python can read, so that an old
 Python gets a sentence instead of a SyntaxError.
 
+`demo-model` fills `.venv-demo-model` instead, with what trains the bundled model: PyTorch is larger
+than everything else together, and nothing but that training wants it.
+
 llama.cpp is compiled for this very processor. Its wheel is kept in a cache of our own, because
 pip's cache does not tell apart what was built with other CMake arguments or for another processor.
 """
@@ -27,7 +30,7 @@ from tools import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
+DEMO_MODEL_VENV = ROOT / ".venv-demo-model"
 LOG = ROOT / "bootstrap.log"
 LLAMA = "llama-cpp-python"
 LEVELS = {  # each holds everything that stands above it
@@ -35,6 +38,8 @@ LEVELS = {  # each holds everything that stands above it
     "dev": ["build", "runtime", "dev"],
     "bench": ["build", "runtime", "dev", "bench"],
 }
+DEMO_MODEL = "demo-model"  # a level too, of the other environment
+CUDA_ONLY = ("torch==", "triton==", "cuda-", "nvidia-")
 # A compiler that knows less of this processor than it says ends in an illegal instruction.
 TRIAL = """
 import llama_cpp
@@ -66,8 +71,8 @@ PIP_SOURCES = {
 
 def main() -> int:
     """Parse the command line, install what is missing and return the exit code."""
-    parser = argparse.ArgumentParser(description="Fill .venv from the lock files.")
-    parser.add_argument("level", choices=list(LEVELS), help="which lock files to install")
+    parser = argparse.ArgumentParser(description="Install from the lock files.")
+    parser.add_argument("level", choices=[*LEVELS, DEMO_MODEL], help="which lock files to install")
     parser.add_argument("--for-up", action="store_true", help="check the ports of corral up too")
     options, up_arguments = parser.parse_known_args()
     use_right_python()
@@ -80,7 +85,10 @@ def main() -> int:
             print(f"  - {problem}", file=sys.stderr)
         return 1
     try:
-        Installation().run(options.level)
+        if options.level == DEMO_MODEL:
+            Installation().run_demo_model()
+        else:
+            Installation().run(options.level)
     except StageFailed as failure:
         print("\n".join(LOG.read_text(errors="replace").splitlines()[-40:]), file=sys.stderr)
         print(f"Failed while {failure}. The whole log: {LOG}", file=sys.stderr)
@@ -91,7 +99,7 @@ def main() -> int:
 def use_right_python() -> None:
     """Start again under the Python that made `.venv`, or under a newer one where there is one."""
     again = ["-m", "tools.bootstrap", *sys.argv[1:]]
-    if Path(sys.prefix) == VENV:  # activated: it cannot make itself anew
+    if Path(sys.prefix) in {VENV, DEMO_MODEL_VENV}:  # activated: it cannot make itself anew
         base = getattr(sys, "_base_executable", sys.executable)
         os.execv(base, [base, *again])  # noqa: S606  (this program again, by full path)
     if sys.version_info[:2] >= machine.OLDEST_PYTHON:
@@ -119,9 +127,7 @@ class Installation:
 
     def run(self, level: str) -> None:
         """Fill `.venv` up to the level and leave the stamp. Raises StageFailed."""
-        if not venv_works():
-            venv = [sys.executable, "-m", "venv", "--clear", str(VENV)]
-            self.stage("making .venv", venv)
+        self.make(VENV)
         self.stage("installing the build tools", [*pip("install"), *locked("build")])
         llama, others = split_lock()
         self.stage("installing the run-time packages", [*pip("install"), *locked(others)])
@@ -132,6 +138,36 @@ class Installation:
         self.stage("installing Corral", [*pip("install"), *editable])
         stamp_path(level).write_text(fingerprint(level))
         self.say("installed in .venv")
+
+    def run_demo_model(self) -> None:
+        """Fill `.venv-demo-model` and leave the stamp. Raises StageFailed."""
+        self.make(DEMO_MODEL_VENV)
+        install = pip("install", DEMO_MODEL_VENV)
+        if has_gpu() or not self.install_cpu_torch(install):
+            title = "installing PyTorch with CUDA (several GB on Linux)"
+            self.stage(title, [*install, *locked(DEMO_MODEL)])
+        else:
+            others = split_demo_model_lock()
+            self.stage("installing the packages of demo-model.txt", [*install, *locked(others)])
+        stamp_path(DEMO_MODEL).write_text(fingerprint(DEMO_MODEL))
+        self.say(f"installed in {DEMO_MODEL_VENV.name}")
+
+    def install_cpu_torch(self, install: list[str]) -> bool:
+        """Install PyTorch without CUDA; whether pip found that build where it looks."""
+        try:
+            self.stage("installing PyTorch for the CPU", [*install, *locked(f"{DEMO_MODEL}-cpu")])
+        except StageFailed:
+            if "No matching distribution found" not in LOG.read_text(errors="replace"):
+                raise
+            self.say("    pip finds no such build for this machine")
+            return False
+        return True
+
+    def make(self, venv: Path) -> None:
+        """Make a virtual environment, unless it is there."""
+        if not venv_works(venv):
+            command = [sys.executable, "-m", "venv", "--clear", str(venv)]
+            self.stage(f"making {venv.name}", command)
 
     def install_llama(self, lock: Path) -> None:
         """Install the wheel of llama-cpp-python, compiled first where the cache has none."""
@@ -152,7 +188,7 @@ class Installation:
         install = [*pip("install"), "--no-deps", "--no-index", "--force-reinstall", str(wheels[0])]
         self.stage("installing llama-cpp-python", install)
         try:
-            self.stage("trying llama.cpp on this processor", [str(PYTHON), "-c", TRIAL])
+            self.stage("trying llama.cpp on this processor", [str(python(VENV)), "-c", TRIAL])
         except StageFailed as failure:
             shutil.rmtree(folder)
             remedy = "say make CMAKE_ARGS=-DGGML_NATIVE=OFF ... to compile it for any processor"
@@ -190,9 +226,14 @@ class Installation:
         print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
 
-def pip(command: str) -> list[str]:
-    """The pip of `.venv` with a subcommand."""
-    return [str(PYTHON), "-m", "pip", "--no-input", command]
+def python(venv: Path) -> Path:
+    """The interpreter of a virtual environment."""
+    return venv / "bin" / "python"
+
+
+def pip(command: str, venv: Path = VENV) -> list[str]:
+    """The pip of a virtual environment with a subcommand."""
+    return [str(python(venv)), "-m", "pip", "--no-input", command]
 
 
 def locked(lock: str | Path) -> list[str]:
@@ -206,11 +247,29 @@ def locked(lock: str | Path) -> list[str]:
 
 def split_lock() -> tuple[Path, Path]:
     """The run-time lock in two files inside `.venv`: llama-cpp-python, and all others."""
-    entries = re.split(r"(?m)^(?=[^\s#])", (ROOT / "requirements" / "runtime.txt").read_text())
+    entries = lock_entries("runtime")
     llama, others = VENV / "llama.lock", VENV / "others.lock"
     llama.write_text("".join(each for each in entries if each.startswith(f"{LLAMA}==")))
     others.write_text("".join(each for each in entries if not each.startswith(f"{LLAMA}==")))
     return llama, others
+
+
+def split_demo_model_lock() -> Path:
+    """The lock of the demo model without PyTorch and what only its CUDA build needs."""
+    others = DEMO_MODEL_VENV / "others.lock"
+    kept = [each for each in lock_entries(DEMO_MODEL) if not each.startswith(CUDA_ONLY)]
+    others.write_text("".join(kept))
+    return others
+
+
+def lock_entries(name: str) -> list[str]:
+    """A lock file in pieces, one a package."""
+    return re.split(r"(?m)^(?=[^\s#])", (ROOT / "requirements" / f"{name}.txt").read_text())
+
+
+def has_gpu() -> bool:
+    """Whether PyTorch would find an NVIDIA GPU."""
+    return shutil.which("nvidia-smi") is not None
 
 
 def cmake_arguments() -> str:
@@ -237,20 +296,20 @@ def cache_folder() -> Path:
     return folder
 
 
-def venv_works() -> bool:
-    """Whether `.venv` is of this folder and this Python; a moved or half-made one is not."""
-    if not PYTHON.exists():
+def venv_works(venv: Path) -> bool:
+    """Whether it is of this folder and this Python; a moved or half-made one is not."""
+    if not python(venv).exists():
         return False
     probe = "import sys, pip; print(sys.prefix, *sys.version_info[:2], sep=chr(10))"
     ran = subprocess.run(
-        [str(PYTHON), "-c", probe],
+        [str(python(venv)), "-c", probe],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         check=False,
         env=environment(),
     )
-    return ran.stdout.splitlines() == [str(VENV), *map(str, sys.version_info[:2])]
+    return ran.stdout.splitlines() == [str(venv), *map(str, sys.version_info[:2])]
 
 
 def environment() -> dict[str, str]:
@@ -271,25 +330,32 @@ def environment() -> dict[str, str]:
 
 def is_stamped(level: str) -> bool:
     """Whether an earlier run installed exactly these locks, for this level or one above it."""
-    levels = list(LEVELS)[list(LEVELS).index(level) :]
-    return venv_works() and any(
+    levels = [level] if level == DEMO_MODEL else list(LEVELS)[list(LEVELS).index(level) :]
+    return venv_works(venv_of(level)) and any(
         stamp_path(one).is_file() and stamp_path(one).read_text() == fingerprint(one)
         for one in levels
     )
 
 
+def venv_of(level: str) -> Path:
+    """The virtual environment that a level fills."""
+    return DEMO_MODEL_VENV if level == DEMO_MODEL else VENV
+
+
 def stamp_path(level: str) -> Path:
-    """The file that says what `.venv` holds."""
-    return VENV / f".corral-{level}"
+    """The file that says what a virtual environment holds."""
+    return venv_of(level) / f".corral-{level}"
 
 
 def fingerprint(level: str) -> str:
     """A digest of everything that decides what an installation contains."""
     digest = hashlib.sha256()
-    files = [ROOT / "requirements" / f"{name}.txt" for name in LEVELS[level]]
+    names = [DEMO_MODEL, f"{DEMO_MODEL}-cpu"] if level == DEMO_MODEL else LEVELS[level]
+    files = [ROOT / "requirements" / f"{name}.txt" for name in names]
     for path in [*files, ROOT / "pyproject.toml", Path(__file__)]:
         digest.update(path.read_bytes())
     digest.update(os.environ.get("CMAKE_ARGS", "").encode())
+    digest.update(str(level == DEMO_MODEL and has_gpu()).encode())
     return digest.hexdigest()
 
 

@@ -1,5 +1,8 @@
 """The installation neither obeys stray settings nor mistakes one build of llama.cpp for another."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tools import bootstrap
@@ -31,4 +34,25 @@ def test_a_build_with_other_arguments_is_another_build() -> None:
 
 def test_the_level_of_a_stamp_is_part_of_it() -> None:
     """What runs the server is not enough to run its tests."""
-    assert len({bootstrap.fingerprint(level) for level in bootstrap.LEVELS}) == 3
+    levels = [*bootstrap.LEVELS, bootstrap.DEMO_MODEL]
+
+    assert len({bootstrap.fingerprint(level) for level in levels}) == len(levels)
+
+
+def test_the_demo_model_is_trained_in_an_environment_of_its_own() -> None:
+    """A server needs no PyTorch; its environment is neither filled nor stamped with it."""
+    assert bootstrap.venv_of(bootstrap.DEMO_MODEL) != bootstrap.venv_of("bench")
+    assert bootstrap.stamp_path(bootstrap.DEMO_MODEL).parent == bootstrap.DEMO_MODEL_VENV
+
+
+def test_without_a_gpu_only_what_cuda_needs_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The lock is the one of the CUDA build, so a package too many is gigabytes."""
+    monkeypatch.setattr(bootstrap, "DEMO_MODEL_VENV", tmp_path)
+
+    kept = bootstrap.split_demo_model_lock().read_text()
+
+    assert "\ntokenizers==" in kept
+    assert "\nnumpy==" in kept
+    assert not re.search(r"(?m)^(torch|triton|nvidia|cuda)", kept)

@@ -1,0 +1,77 @@
+"""The conversations that the model is trained on."""
+
+from random import Random
+
+from tools.demo_model import voices
+from tools.demo_model.conversation import Conversation
+from tools.demo_model.mixture import SKILLS, Scene, conversation, ornamented
+from tools.demo_model.skills import facts, tool_calls
+from tools.demo_model.split import is_held_out
+
+
+def conversations(count: int, room: int = 400) -> list[Conversation]:
+    """Some conversations, the same ones every time."""
+    rng = Random(7)
+    return [conversation(rng, room) for _ in range(count)]
+
+
+def test_the_trainer_sees_nothing_that_is_held_out() -> None:
+    """No key and no function of the examination is in the corpus."""
+    made = conversations(300)
+
+    assert not [one for each in made for one in each.exchanges if is_held_out(one.key)]
+    assert not [
+        call.name
+        for each in made
+        for one in each.exchanges
+        for call in one.calls
+        if tool_calls.is_unseen(*call.name.split("_", 1))
+    ]
+
+
+def test_every_skill_is_practised() -> None:
+    """A skill that no mix draws would be examined and never learned."""
+    practised = {one.skill for each in conversations(2500, 700) for one in each.exchanges}
+
+    assert {"facts", "arithmetic", "spelling", "memory", "secret", "rule", "persona"} < practised
+    assert {"tool_call", "tool_parallel", "tool_missing", "tool_impossible"} < practised
+    assert {"json", "thinking", "summary", "story", "pictures", "context_missing"} < practised
+
+
+def test_what_is_remembered_has_been_said() -> None:
+    """Each recalled statement stands in an earlier turn or in the system prompt."""
+    for each in conversations(400):
+        said = each.system.lower()
+        for one in each.exchanges:
+            if one.skill == "memory" and not one.answer.isupper():
+                value = (one.short or "").lower()
+                assert value in said, (value, said)
+            said += " " + one.ask.lower()
+
+
+def test_ornaments_leave_the_answer_alone() -> None:
+    """Typing in a hurry changes the question only."""
+    rng = Random(2)
+    plain = [facts.fact(rng) for _ in range(200)]
+    changed = [ornamented(rng, exchange) for exchange in plain]
+
+    assert [one.answer for one in changed] == [one.answer for one in plain]
+    assert 5 < sum(one.ask != other.ask for one, other in zip(plain, changed, strict=True)) < 80
+
+
+def test_a_voice_changes_sentences_and_keeps_forms() -> None:
+    """JSON in a pirate's voice would be no JSON."""
+    rng = Random(3)
+    made = voices.spoken(conversation(rng, 2000, {"chat": 1.0}), "pirate")
+    by_skill = {one.skill: one.answer for one in made.exchanges}
+
+    assert by_skill["facts"].startswith("Arr! ")
+    assert all(one.answer[0] in "{[" for one in made.exchanges if one.skill == "json")
+
+
+def test_skills_know_when_they_have_no_place() -> None:
+    """No rule, no list, nothing told: no exchange that would lean on it."""
+    scene = Scene(Random(4), Conversation(), room=256)
+
+    for name in ("rule", "listed", "ask_place", "ask_secret", "summary", "again", "story"):
+        assert SKILLS[name](scene) is None

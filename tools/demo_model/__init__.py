@@ -1,0 +1,1 @@
+"""Trains the bundled demo model from nothing: corpus, tokenizer, training, export, evaluation."""

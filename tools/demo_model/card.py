@@ -1,0 +1,32 @@
+"""Writes the table of scores into the model's card, docs/demo-model.md."""
+
+from tools.demo_model.records import ROOT, answers, score
+
+PAGE = ROOT / "docs" / "demo-model.md"
+BEGIN, END = "<!-- scores: begin -->\n", "<!-- scores: end -->\n"
+_COLUMNS = 3
+
+
+def table() -> str:
+    """All skills with their scores, some in a row."""
+    cells = [f"| {skill} | {score(marks):.0f} " for skill, marks in answers().items()]
+    cells += ["| | "] * (-len(cells) % _COLUMNS)
+    rows = ["".join(cells[start : start + _COLUMNS]) for start in range(0, len(cells), _COLUMNS)]
+    head = ["| skill | % " * _COLUMNS, "|---|--:" * _COLUMNS]
+    return "".join(f"{row}|\n" for row in [*head, *rows])
+
+
+def page() -> str:
+    """The card with the table of the recorded scores."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}{table()}{END}{after}"
+
+
+def write() -> None:
+    """Bring the card up to date."""
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    write()

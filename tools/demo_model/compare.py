@@ -1,0 +1,55 @@
+"""Compares a GGUF file in llama.cpp with the checkpoint that it was made from.
+
+`python -m tools.demo_model.compare LOGITS.npz MODEL.gguf [--adapter LORA.gguf]`, with the Python
+of `.venv`; the logits come from `tools.demo_model.stages logits`, which runs in the other
+environment. An export that turns RoPE the wrong way or mixes up two matrices shows here at once,
+in an answer it may only look like a badly trained model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+
+def main() -> int:
+    """Print the largest difference and how often both would say the same next token.
+
+    Returns 1 where that is too seldom.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("logits", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--adapter", type=Path)
+    parser.add_argument("--at-least", type=float, default=0.9, help="part of equal next tokens")
+    options = parser.parse_args()
+    llama = llama_cpp.Llama(
+        model_path=str(options.model),
+        lora_path=str(options.adapter) if options.adapter else None,
+        n_ctx=2048,
+        logits_all=True,
+        verbose=False,
+    )
+    worst = 1.0
+    with np.load(options.logits) as saved:
+        for name in (name for name in saved.files if name.startswith("tokens")):
+            expected = saved[name.replace("tokens", "logits")]
+            llama.n_tokens = 0  # a new text
+            llama.eval(saved[name].tolist())
+            found = np.asarray(llama.scores[: len(expected)])
+            difference = np.abs(found - expected).max()
+            same = float((found.argmax(-1) == expected.argmax(-1)).mean())
+            worst = min(worst, same)
+            print(
+                f"{len(expected)} tokens: largest difference {difference:.4f}, "
+                f"same next token {same:.1%}"
+            )
+    return 0 if worst >= options.at_least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

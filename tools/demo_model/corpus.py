@@ -1,0 +1,170 @@
+"""Writes the corpus: rows of token ids, each one conversation from its start, and loss weights.
+
+No row holds two conversations, so nothing can leak from one session into another. The corpus is
+made in shards with a seed each, so that it is the same on any number of processors; its digest says
+so.
+"""
+
+import hashlib
+import json
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from tools.demo_model import voices
+from tools.demo_model.conversation import (
+    END_OF_TEXT,
+    WEIGHTS,
+    Conversation,
+    Exchange,
+    Piece,
+    Shown,
+    Weight,
+    exchange_pieces,
+    system_pieces,
+)
+from tools.demo_model.mixture import conversation
+from tools.demo_model.tokenizer import load_tokenizer, train_tokenizer
+
+SHARDS = 32
+SEED = 20261121
+TOKENIZER_CONVERSATIONS = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a corpus is to hold. `row_shares`: the part of all tokens in rows of each length."""
+
+    num_tokens: int
+    row_shares: Mapping[int, float]
+    voice: str = ""
+    """Of the adapter that the corpus is for; empty for the model itself."""
+
+
+def model_plan(num_tokens: int) -> Plan:
+    """The corpus of the model."""
+    return Plan(num_tokens, {256: 0.30, 512: 0.36, 1024: 0.22, 2048: 0.12})
+
+
+def adapter_plan(voice: str, num_tokens: int) -> Plan:
+    """The corpus of an adapter."""
+    return Plan(num_tokens, {256: 0.6, 512: 0.4}, voice)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of the rows of one length."""
+
+    number: int
+    row_length: int
+    num_rows: int
+    voice: str
+    tokenizer: Path
+
+    def conversation(self, rng: Random) -> Conversation:
+        """One row's conversation."""
+        if not self.voice:
+            return conversation(rng, self.row_length)
+        return voices.spoken(conversation(rng, self.row_length, voices.KINDS), self.voice)
+
+
+def write_tokenizer(path: Path) -> None:
+    """Learn the merges from conversations of the model's kind and write a `tokenizer.json`."""
+    rng = Random(f"{SEED} tokenizer")
+    sample = [
+        "".join(
+            piece.text for segment in segments(rng, conversation(rng, 400)) for piece in segment
+        )
+        for _ in range(TOKENIZER_CONVERSATIONS)
+    ]
+    train_tokenizer(sample, path)
+
+
+def segments(rng: Random, made: Conversation) -> list[list[Piece]]:
+    """The system turn and each exchange as pieces. Thoughts of earlier turns are shown or not."""
+    parts = [system_pieces(made)]
+    for exchange in made.exchanges:
+        parts.append(exchange_pieces(made, exchange, _shown(rng, made, exchange)))
+    return [part for part in parts if part]
+
+
+def _shown(rng: Random, made: Conversation, exchange: Exchange) -> Shown:
+    if made.thinking is None:
+        return Shown.WHOLE
+    if rng.random() < 0.35:
+        return Shown.HISTORY
+    return Shown.ANSWERING if exchange.calls and rng.random() < 0.5 else Shown.WHOLE
+
+
+def write_corpus(folder: Path, tokenizer: Path, plan: Plan) -> str:
+    """Fill the folder with the rows of the plan; returns the digest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(tokenizer.read_bytes())
+    total = 0
+    for length, share in plan.row_shares.items():
+        num_rows = max(SHARDS, round(plan.num_tokens * share / length))
+        sizes = [num_rows // SHARDS + (number < num_rows % SHARDS) for number in range(SHARDS)]
+        shards = [
+            Shard(number, length, size, plan.voice, tokenizer) for number, size in enumerate(sizes)
+        ]
+        with multiprocessing.Pool() as pool:
+            parts = pool.map(fill_shard, shards, chunksize=1)
+        for name, index in (("tokens", 0), ("weights", 1)):
+            array = np.concatenate([part[index] for part in parts])
+            np.save(folder / f"{name}-{length}.npy", array)
+            digest.update(array.tobytes())
+        total += num_rows * length
+        print(f"corpus {plan.voice or 'model'}: {num_rows} rows of {length} tokens", flush=True)
+    facts = {
+        "digest": digest.hexdigest(),
+        "num_tokens": total,
+        "weights": [WEIGHTS[weight] for weight in Weight],
+        "row_lengths": list(plan.row_shares),
+    }
+    (folder / "corpus.json").write_text(json.dumps(facts, indent=1) + "\n")
+    return digest.hexdigest()
+
+
+Rows = tuple[NDArray[np.uint16], NDArray[np.uint8]]
+
+
+def fill_shard(shard: Shard) -> Rows:
+    """The rows of a shard and their weights."""
+    tokenizer = load_tokenizer(shard.tokenizer)
+    rng = Random(f"{SEED} {shard.voice} {shard.row_length} {shard.number}")
+    padding = tokenizer.token_to_id(END_OF_TEXT)
+    tokens = np.full((shard.num_rows, shard.row_length), padding, np.uint16)
+    weights = np.zeros((shard.num_rows, shard.row_length), np.uint8)
+    for row in range(shard.num_rows):
+        made = segments(rng, shard.conversation(rng))
+        used = 0
+        for ids, codes in encoded(tokenizer, made):
+            end = used + len(ids)
+            if end > shard.row_length:
+                break
+            tokens[row, used:end], weights[row, used:end] = ids, codes
+            used = end
+    return tokens, weights
+
+
+def encoded(tokenizer: Tokenizer, made: list[list[Piece]]) -> Iterator[tuple[list[int], list[int]]]:
+    """The token ids of each segment, and a weight's code for each.
+
+    Pieces are tokenized one by one, as a server does with a prompt and a model with its answer.
+    """
+    pieces = [piece for segment in made for piece in segment]
+    encodings = iter(tokenizer.encode_batch_fast([piece.text for piece in pieces]))
+    for segment in made:
+        ids: list[int] = []
+        codes: list[int] = []
+        for piece in segment:
+            new = next(encodings).ids
+            ids += new
+            codes += [int(piece.weight)] * len(new)
+        yield ids, codes

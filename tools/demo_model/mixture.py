@@ -1,0 +1,288 @@
+"""Which conversations there are: how often each skill is practised, and in what company."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from tools.demo_model.conversation import Conversation, Exchange
+from tools.demo_model.skills import (
+    facts,
+    json_objects,
+    listings,
+    memory,
+    numbers,
+    stories,
+    system,
+    talk,
+    tool_calls,
+)
+from tools.demo_model.split import is_held_out
+
+KINDS = {"chat": 0.34, "style": 0.17, "tools": 0.23, "context": 0.16, "thinking": 0.10}
+_STORY_TOKENS = 340
+"""A story needs rows that have room for it."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """A conversation in the making, with what its later turns may lean on."""
+
+    rng: Random
+    conversation: Conversation
+    room: int
+    """Tokens that the row has for the conversation."""
+    told: memory.Told = field(default_factory=dict)
+    persona: system.Persona | None = None
+    rule: system.Rule | None = None
+    style: system.Style | None = None
+    listing: listings.Listing | None = None
+    functions: list[tool_calls.Function] = field(default_factory=list)
+
+    def add(self, exchange: Exchange) -> None:
+        """The next exchange."""
+        self.conversation.exchanges.append(exchange)
+
+
+Skill = Callable[[Scene], Exchange | None]
+"""Makes an exchange for the scene, or None where it has no place in it."""
+
+
+def _summary(scene: Scene) -> Exchange | None:
+    return talk.summary(scene.rng, scene.conversation.exchanges)
+
+
+def _again(scene: Scene) -> Exchange | None:
+    history = scene.conversation.exchanges
+    if not history or len(history[-1].answer) > 120 or history[-1].calls:
+        return None
+    return talk.again(scene.rng, history[-1])
+
+
+def _story(scene: Scene) -> Exchange | None:
+    return stories.story(scene.rng) if scene.room > 1.4 * _STORY_TOKENS else None
+
+
+def _ask(scene: Scene) -> Exchange | None:
+    told = {name: said for name, said in scene.told.items() if name in memory.NAMES}
+    if not told and scene.rng.random() < 0.7:
+        return None
+    return memory.ask(scene.rng, told)
+
+
+def _who(scene: Scene) -> Exchange:
+    if scene.persona:
+        return system.ask_persona(scene.rng, scene.persona)
+    return talk.identity(scene.rng)
+
+
+def _rule(scene: Scene) -> Exchange | None:
+    return system.trigger_rule(scene.rng, scene.rule) if scene.rule else None
+
+
+def _listed(scene: Scene) -> Exchange | None:
+    return listings.ask_listing(scene.rng, scene.listing) if scene.listing else None
+
+
+SKILLS: dict[str, Skill] = {
+    "fact": lambda scene: facts.fact(scene.rng),
+    "unknown": lambda scene: facts.unknown_fact(scene.rng),
+    "arithmetic": lambda scene: numbers.arithmetic(scene.rng),
+    "comparison": lambda scene: numbers.comparison(scene.rng),
+    "ordering": lambda scene: numbers.ordering(scene.rng),
+    "counting": lambda scene: numbers.counting(scene.rng),
+    "spelling": lambda scene: numbers.spelling(scene.rng),
+    "long_sum": lambda scene: numbers.long_sum(scene.rng),
+    "word_problem": lambda scene: numbers.word_problem(scene.rng),
+    "letter_count": lambda scene: numbers.letter_count(scene.rng),
+    "tell": lambda scene: memory.tell(scene.rng, scene.told),
+    "tell_two": lambda scene: memory.tell_two(scene.rng, scene.told),
+    "ask": _ask,
+    "place": lambda scene: memory.place(scene.rng, scene.told),
+    "ask_place": lambda scene: memory.ask_place(scene.rng, scene.told),
+    "secret": lambda scene: memory.secret(scene.rng, scene.told),
+    "ask_secret": lambda scene: memory.ask_secret(scene.rng, scene.told),
+    "small_talk": lambda scene: talk.small_talk(scene.rng),
+    "who": _who,
+    "rule": _rule,
+    "listed": _listed,
+    "name_some": lambda scene: talk.name_some(scene.rng),
+    "repeat": lambda scene: talk.repeat(scene.rng),
+    "again": _again,
+    "mood": lambda scene: talk.mood(scene.rng),
+    "picture": lambda scene: talk.picture(scene.rng),
+    "summary": _summary,
+    "story": _story,
+    "object": lambda scene: json_objects.as_object(scene.rng),
+    "array": lambda scene: json_objects.as_array(scene.rng),
+    "in_message": lambda scene: listings.in_message(scene.rng),
+    "use": lambda scene: tool_calls.use(scene.rng, scene.functions),
+    "use_twice": lambda scene: tool_calls.use_twice(scene.rng, scene.functions),
+    "missing_value": lambda scene: tool_calls.missing_value(scene.rng, scene.functions),
+    "impossible": lambda scene: tool_calls.impossible(scene.rng, scene.functions),
+}
+
+_CHAT = {
+    "fact": 13, "unknown": 3, "arithmetic": 24, "comparison": 3, "ordering": 1.5, "counting": 4,
+    "spelling": 9, "tell": 9, "tell_two": 2, "ask": 20, "place": 2, "ask_place": 5, "secret": 3,
+    "ask_secret": 12, "small_talk": 5, "who": 3.5, "rule": 25, "name_some": 3, "repeat": 5,
+    "again": 2, "mood": 2.5, "picture": 2.5, "summary": 6, "story": 1.3, "object": 9, "array": 1.5,
+    "in_message": 4,
+}  # fmt: skip
+_STYLE = {
+    "fact": 26, "arithmetic": 12, "comparison": 5, "tell": 9, "ask": 16, "place": 2,
+    "ask_place": 4, "secret": 2, "ask_secret": 6, "small_talk": 5, "who": 7, "mood": 3,
+    "name_some": 3, "unknown": 2, "picture": 2, "spelling": 2,
+}  # fmt: skip
+_TOOLS = {
+    "use": 46, "use_twice": 14, "missing_value": 4, "impossible": 7, "fact": 7, "tell": 4,
+    "ask": 4, "small_talk": 4, "arithmetic": 4, "who": 2, "object": 2, "picture": 1, "summary": 2,
+}  # fmt: skip
+_CONTEXT = {
+    "listed": 72, "fact": 6, "tell": 4, "ask": 5, "small_talk": 3, "arithmetic": 4, "who": 1,
+    "summary": 2,
+}  # fmt: skip
+_THINKING = {
+    "long_sum": 22, "word_problem": 16, "letter_count": 14, "fact": 8, "arithmetic": 8,
+    "counting": 4, "tell": 7, "ask": 9, "spelling": 4, "small_talk": 4, "secret": 2,
+    "ask_secret": 2, "picture": 1, "mood": 2, "object": 2, "who": 2,
+}  # fmt: skip
+_MIXES: dict[str, Mapping[str, float]] = {
+    "chat": _CHAT,
+    "style": _STYLE,
+    "tools": _TOOLS,
+    "context": _CONTEXT,
+    "thinking": _THINKING,
+}
+_PLAIN_ASKS = frozenset({"repeat", "rule", "json", "story", "small_talk", "identity", "pictures"})
+"""Skills whose questions stay as they are."""
+
+
+def conversation(rng: Random, room: int, kinds: Mapping[str, float] = KINDS) -> Conversation:
+    """A conversation that is likely to fill this many tokens, or a little more."""
+    kind = rng.choices(list(kinds), list(kinds.values()))[0]
+    scene = Scene(rng, Conversation(), room)
+    _SETTINGS[kind](scene)
+    used = len(scene.conversation.system) / 3 + 150 * len(scene.functions)
+    mix = _MIXES[kind]
+    while used < room:
+        exchange = next_exchange(scene, mix)
+        if exchange:
+            scene.add(exchange)
+            said = len(exchange.ask) + len(exchange.answer) + 100 * len(exchange.calls)
+            used += 8 + said / 4
+    return scene.conversation
+
+
+def next_exchange(scene: Scene, mix: Mapping[str, float]) -> Exchange | None:
+    """One more exchange of the mix in the scene's style; None where none came of it.
+
+    What the trainer must not see does not come of it.
+    """
+    name = scene.rng.choices(list(mix), list(mix.values()))[0]
+    told = dict(scene.told)
+    made = SKILLS[name](scene)
+    if made and is_held_out(made.key):
+        made = None
+    if made and scene.style and made.skill != "rule":
+        made = scene.style.apply(made)
+    if made is None:
+        scene.told = told  # what was not said has not been told
+        return None
+    return ornamented(scene.rng, made)
+
+
+def ornamented(rng: Random, exchange: Exchange) -> Exchange:
+    """Now and then with a few more words, or typed in a hurry."""
+    chance = rng.random()
+    if chance > 0.16 or exchange.skill in _PLAIN_ASKS or "\n" in exchange.ask:
+        return exchange
+    ask = exchange.ask
+    if chance < 0.07:
+        ask = (ask[0].lower() + ask[1:]) if ask[1:2].islower() else ask
+        ask = ask.rstrip("?.!")
+    elif chance < 0.13:
+        ask = rng.choice(("Hey, ", "Please: ", "Quick question: ", "Now: ", "And: ")) + ask
+    else:
+        ask += rng.choice((" Thanks.", " Please.", " Thank you!"))
+    return replace(exchange, ask=ask)
+
+
+# ---------------------------------------------------------------------------------------- settings
+
+
+def _chat(scene: Scene) -> None:
+    rng = scene.rng
+    chance = rng.random()
+    if chance < 0.3:
+        scene.conversation.system = rng.choice(system.PLAIN)
+    elif chance < 0.42:
+        scene.persona, scene.conversation.system = system.persona(rng)
+    elif chance < 0.54:
+        scene.rule = system.rule(rng)
+        scene.conversation.system = scene.rule.prompt
+    elif chance < 0.6:  # told by the system prompt
+        memory.tell(rng, scene.told, "name")
+        scene.conversation.system = scene.told["name"].replace("your", "The user's") + "."
+    if rng.random() < 0.1:
+        scene.conversation.thinking = False
+
+
+def _style(scene: Scene) -> None:
+    rng = scene.rng
+    scene.style = system.style(rng)
+    parts = [scene.style.prompt]
+    chance = rng.random()
+    if chance < 0.25:
+        scene.persona, text = system.persona(rng)
+        parts.insert(rng.randrange(2), text)
+    elif chance < 0.5:
+        parts.insert(0, rng.choice(system.PLAIN[:4]))
+    scene.conversation.system = rng.choice((" ", " ", "\n")).join(parts)
+    if rng.random() < 0.1:
+        scene.conversation.thinking = False
+
+
+def _tools(scene: Scene) -> None:
+    rng = scene.rng
+    most = max(1, min(6, scene.room // 200))
+    scene.functions = tool_calls.offered(rng, rng.randint(1, most))
+    made = scene.conversation
+    made.tools = [one.tool for one in scene.functions]
+    made.sorted_tools = rng.random() < 0.08
+    made.compact = rng.random() < 0.12
+    chance = rng.random()
+    if chance < 0.35:
+        made.system = rng.choice(system.PLAIN)
+    elif chance < 0.45:
+        scene.persona, made.system = system.persona(rng)
+    if made.compact:
+        made.system = " ".join(filter(None, (made.system, "Write compact JSON.")))
+    chance = rng.random()
+    made.thinking = True if chance < 0.14 else False if chance < 0.24 else None
+
+
+def _context(scene: Scene) -> None:
+    rng = scene.rng
+    most = max(3, scene.room // 32)
+    scene.listing = listings.listing(rng, rng.randint(max(2, most // 3), most))
+    parts = [scene.listing.text]
+    if rng.random() < 0.4:
+        parts.insert(0, rng.choice(system.PLAIN))
+    scene.conversation.system = "\n".join(parts)
+    chance = rng.random()
+    scene.conversation.thinking = True if chance < 0.06 else False if chance < 0.14 else None
+
+
+def _thinking(scene: Scene) -> None:
+    scene.conversation.thinking = True
+    if scene.rng.random() < 0.3:
+        scene.conversation.system = scene.rng.choice(system.PLAIN)
+
+
+_SETTINGS: dict[str, Callable[[Scene], None]] = {
+    "chat": _chat,
+    "style": _style,
+    "tools": _tools,
+    "context": _context,
+    "thinking": _thinking,
+}

@@ -1,0 +1,58 @@
+"""What is committed of a run: the files that Corral ships, their digests, the scores, the log."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLED = ROOT / "inference_svc" / "models" / "bundled"
+TEST_DATA = ROOT / "tests" / "data"
+FOLDER = Path(__file__).with_name("records")
+MODEL = "demo-chat-q8_0.gguf"
+ADAPTERS = {"pirate": "demo-lora-pirate-f16.gguf", "robot": "demo-lora-robot-f16.gguf"}
+FOREIGN_ADAPTER = "foreign-lora-f16.gguf"
+SHIPPED = (
+    BUNDLED / MODEL,
+    *(BUNDLED / name for name in ADAPTERS.values()),
+    TEST_DATA / FOREIGN_ADAPTER,
+)
+"""The committed files."""
+
+Answers = dict[str, str]
+"""For each skill a text of 1 (right) and 0, in the order of its items."""
+
+
+def install(work: Path) -> None:
+    """Take the files of a finished run over, with their records."""
+    FOLDER.mkdir(exist_ok=True)
+    TEST_DATA.mkdir(exist_ok=True)
+    for path in SHIPPED:
+        shutil.copyfile(work / path.name, path)
+    for name in ("scores.json", "comparison.txt", "training.txt"):
+        shutil.copyfile(work / name, FOLDER / name)
+    shutil.copyfile(work / "model" / "corpus.json", FOLDER / "corpus.json")
+    digests = {path.relative_to(ROOT).as_posix(): sha256(path) for path in SHIPPED}
+    (FOLDER / "digests.json").write_text(json.dumps(digests, indent=1) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digests() -> dict[str, str]:
+    """The recorded digest of each shipped file, by its path in the repository."""
+    found: dict[str, str] = json.loads((FOLDER / "digests.json").read_text())
+    return found
+
+
+def answers() -> Answers:
+    """The recorded answers of the examination."""
+    found: Answers = json.loads((FOLDER / "scores.json").read_text())
+    return found
+
+
+def score(marks: str) -> float:
+    """The part of right answers, in per cent."""
+    return 100 * marks.count("1") / len(marks)

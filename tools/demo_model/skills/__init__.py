@@ -1,0 +1,1 @@
+"""What the demo model learns: one module for each family of skills, each a source of exchanges."""

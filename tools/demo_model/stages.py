@@ -1,0 +1,146 @@
+"""The stages that run in `.venv-demo-model`: what needs torch or trains a tokenizer.
+
+`python -m tools.demo_model.stages STAGE`, where STAGE is corpus, train, adapter, export,
+export-adapter, export-foreign or logits; `tools.demo_model` calls them in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tools.demo_model import checkpoint, export, training
+from tools.demo_model.corpus import adapter_plan, model_plan, write_corpus, write_tokenizer
+from tools.demo_model.network import Network, adapted
+from tools.demo_model.rows import Corpus
+from tools.demo_model.voices import VOICES
+
+
+def main() -> None:
+    """Parse the command line and run one stage."""
+    parser = argparse.ArgumentParser(description="Train and export the demo models.")
+    stages = parser.add_subparsers(dest="stage", required=True)
+    corpora = stages.add_parser("corpus", help="train the tokenizer and write every corpus")
+    corpora.add_argument("--out", type=Path, required=True, help="folder to fill")
+    corpora.add_argument("--tokens", type=int, required=True, help="of the model's corpus")
+    corpora.add_argument("--adapter-tokens", type=int, required=True, help="of each adapter's")
+    corpora.set_defaults(run=write_corpora)
+    model = stages.add_parser("train", help="train the model")
+    _training_options(model)
+    model.add_argument("--muon-rate", type=float, default=0.02)
+    adapter = stages.add_parser("adapter", help="train a LoRA")
+    _training_options(adapter)
+    adapter.add_argument("--base", type=Path, required=True, help="the model's checkpoint")
+    _export_options(stages)
+    logits = stages.add_parser("logits", help="save scores for tools.demo_model.compare")
+    logits.add_argument("--checkpoint", type=Path, required=True)
+    logits.add_argument("--adapter", type=Path, help="checkpoint of a LoRA")
+    logits.add_argument("--corpus", type=Path, required=True, help="where to take prompts from")
+    logits.add_argument("--out", type=Path, required=True, help=".npz to write")
+    logits.set_defaults(run=save_logits)
+    options = parser.parse_args()
+    options.run(options)
+
+
+def _training_options(stage: argparse.ArgumentParser) -> None:
+    stage.add_argument("--corpus", type=Path, required=True, help="folder with corpus.json")
+    stage.add_argument("--out", type=Path, required=True, help="checkpoint to write")
+    stage.add_argument("--log", type=Path, required=True, help="file to append progress to")
+    stage.add_argument("--fraction", type=float, default=1.0, help="part of the steps to do")
+    stage.add_argument("--seed", type=int, default=1)
+    stage.add_argument("--tokens-per-step", type=int, default=8192)
+    stage.add_argument("--processes", type=int, default=0, help="0: chosen by the machine")
+    stage.add_argument("--adam-rate", type=float, default=0.003)
+    stage.add_argument("--quick", action="store_true", help="do not compile")
+    stage.add_argument("--no-resume", action="store_true", help="ignore an unfinished run")
+    stage.set_defaults(run=train)
+
+
+def _export_options(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    model = stages.add_parser("export", help="write a model as GGUF")
+    model.add_argument("--checkpoint", type=Path, required=True)
+    model.add_argument("--tokenizer", type=Path, required=True, help="folder of tokenizer.json")
+    model.add_argument("--template", type=Path, required=True, help="the chat template")
+    model.add_argument("--out-f16", type=Path)
+    model.add_argument("--out-q8", type=Path)
+    model.set_defaults(run=export_model)
+    adapter = stages.add_parser("export-adapter", help="write a LoRA as GGUF")
+    adapter.add_argument("--checkpoint", type=Path, required=True)
+    adapter.add_argument("--out", type=Path, required=True)
+    adapter.set_defaults(run=lambda o: export.export_adapter(o.checkpoint, o.out, _about(o)))
+    foreign = stages.add_parser("export-foreign", help="write a LoRA for another base")
+    foreign.add_argument("--out", type=Path, required=True)
+    foreign.set_defaults(run=lambda o: export.export_foreign_adapter(o.out, _about(o)))
+    for stage in (model, adapter, foreign):
+        stage.add_argument("--name", required=True)
+        stage.add_argument("--description", required=True)
+        stage.add_argument("--author", default="The Corral authors")
+        stage.add_argument("--licence", default="apache-2.0")
+
+
+def _about(options: argparse.Namespace) -> export.About:
+    return export.About(options.name, options.description, options.author, options.licence)
+
+
+def write_corpora(options: argparse.Namespace) -> None:
+    """The stage `corpus`."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    tokenizer = options.out / "tokenizer.json"
+    write_tokenizer(tokenizer)
+    write_corpus(options.out / "model", tokenizer, model_plan(options.tokens))
+    for voice in VOICES:
+        write_corpus(options.out / voice, tokenizer, adapter_plan(voice, options.adapter_tokens))
+
+
+def train(options: argparse.Namespace) -> None:
+    """The stages `train` and `adapter`."""
+    given = vars(options)
+    same = ("corpus", "out", "log", "fraction", "seed", "tokens_per_step", "processes", "adam_rate")
+    optional = {name: given[name] for name in ("base", "muon_rate") if name in given}
+    training.train(
+        training.Settings(
+            **{name: given[name] for name in same},
+            **optional,
+            compiled=not options.quick,
+            resume=not options.no_resume,
+        )
+    )
+
+
+def export_model(options: argparse.Namespace) -> None:
+    """The stage `export`."""
+    template = options.template.read_text().removesuffix(
+        "\n"
+    )  # a text file has one, the prompt none
+    for file_type, out in (("F16", options.out_f16), ("Q8_0", options.out_q8)):
+        if out is not None:
+            export.export_model(
+                options.checkpoint, options.tokenizer, template, out, file_type, _about(options)
+            )
+
+
+def save_logits(options: argparse.Namespace) -> None:
+    """The stage `logits`: in f32, for the first row of every length in the corpus."""
+    saved = checkpoint.load(options.checkpoint)
+    weights = saved.weights
+    if options.adapter:
+        weights = adapted(weights, checkpoint.load(options.adapter).weights)
+    network = Network(saved.shape, "cpu", torch.float32, compiled=False)
+    corpus = Corpus(options.corpus)
+    arrays: dict[str, Any] = {}
+    with torch.no_grad():
+        for length in corpus.lengths:
+            tokens = corpus.first_row(length)[: saved.shape.context - 1]
+            arrays[f"tokens{length}"] = tokens
+            arrays[f"logits{length}"] = network.logits(weights, torch.from_numpy(tokens)[None])[
+                0
+            ].numpy()
+    np.savez(options.out, **arrays)
+
+
+if __name__ == "__main__":
+    main()
