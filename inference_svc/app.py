@@ -47,6 +47,7 @@ from svc_kit.telemetry import EngineMetrics, ProcessMetrics
 log = logging.getLogger(__name__)
 
 _DIGEST_BLOCK = 1 << 20
+_MOST_SAVED_BYTES = 1 << 30
 _LAST_GRACE_S = 1.0  # for last messages to reach their readers
 
 
@@ -185,10 +186,18 @@ def _boot(
             ),
             chunk_cap=engine.prefill_chunk_tokens,
             threads=engine.threads,
+            saved_bytes=_saved_bytes(settings, len(files)),
         )
         for file, sizes in zip(files, limits, strict=True)
     ]
     return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s)
+
+
+def _saved_bytes(settings: InferenceSettings, num_models: int) -> int:
+    """What is configured, or a small part of the memory that is there."""
+    if settings.engine.saved_prefix_mib is not None:
+        return settings.engine.saved_prefix_mib << 20
+    return min(available_memory_bytes() // 32, _MOST_SAVED_BYTES) // num_models
 
 
 def _server(

@@ -38,6 +38,8 @@ class EngineSettings(SettingsGroup):
     """Sequences of a model that may wait for a slot."""
     queued_tokens: int = Field(1_000_000, ge=0)
     """Prompt tokens of a model that may wait for a slot."""
+    saved_prefix_mib: int | None = Field(None, ge=0)
+    """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
     warm_up_s: float = Field(3.0, ge=0)
     """The most time spent on measuring step times."""
     unread_events: int = Field(512, ge=8)

@@ -80,6 +80,8 @@ def load(worker: EngineWorker) -> load_pb.Load:
             for ready in worker.models.values()
             for rows, time_s in sorted(ready.warm_up.step_times.items())
         ],
+        num_snapshots=sum(report.num_snapshots for report in reports),
+        snapshot_bytes=sum(report.snapshot_bytes for report in reports),
         draining=worker.is_draining,
     )
 

@@ -17,6 +17,7 @@ from inference_svc.engine.backend import (
     SampleFailed,
     SampleTask,
 )
+from inference_svc.engine.cells import Cells, CopyCosts
 from inference_svc.engine.events import (
     Cancelled,
     Delta,
@@ -24,11 +25,14 @@ from inference_svc.engine.events import (
     Failed,
     Finished,
     FinishReason,
+    Flushed,
     ModelLoad,
     Started,
     Timings,
 )
+from inference_svc.engine.placing import Placer, Prefix
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.saved import SavedPrefixes
 from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
@@ -43,7 +47,7 @@ LOAD_INTERVAL_S = 0.1
 
 class Engine:
     """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
-    decoding rows."""
+    decoding rows; `saved_bytes` are for prefixes that lost their slot."""
 
     def __init__(
         self,
@@ -53,6 +57,8 @@ class Engine:
         shape: StepShape,
         chunk_cap: int,
         clock: Callable[[], float],
+        copy_costs: CopyCosts | None = None,
+        saved_bytes: int = 0,
     ) -> None:
         limits = backend.limits
         self.name = name
@@ -63,6 +69,9 @@ class Engine:
         self._shape = shape
         self._clock = clock
         self._table = SlotTable(limits.slots)
+        self._cells = Cells(backend, copy_costs or CopyCosts())
+        self._saved = SavedPrefixes(saved_bytes)
+        self._placer = Placer(backend, self._cells, self._table, self._saved)
         self._queue = AdmissionQueue()
         self._running: dict[int, Sequence] = {}
         self._sequences: dict[int, Sequence] = {}
@@ -118,6 +127,10 @@ class Engine:
         if sequence is not None:
             sequence.paused = paused
 
+    def flush(self, flush_id: int) -> None:
+        """Forget everything that is only kept for reuse."""
+        self._events.append(Flushed(self.name, flush_id, self._placer.forget()))
+
     # --- the loop ---------------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
@@ -146,36 +159,39 @@ class Engine:
 
     def _admit(self) -> None:
         while (sequence := self._queue.next()) is not None:
-            request = sequence.request
-            found = self._table.choose(sequence.tokens, request.cache_key, reuse=request.reuse)
-            if found is None:
-                return
-            self._queue.remove(sequence)
-            self._start(sequence, *found)
+            if not self._table.has_idle or not self._start(sequence):
+                break
+        self._placer.flush()
 
-    def _start(self, sequence: Sequence, slot: Slot, shared: int) -> None:
-        request = sequence.request
-        shared = self._keep_prefix(slot, shared)
-        self._table.occupy(slot, request.sequence_id, request.cache_key)
+    def _start(self, sequence: Sequence) -> bool:
+        """Put a sequence into a slot; False where it has to wait for one."""
+        if self._ends_by_replay(sequence):
+            return True
+        placed = self._placer.place(sequence, self._placer.find(sequence))
+        if placed is None:
+            return False
+        self._queue.remove(sequence)
+        slot, prefix = placed
         sequence.slot = slot
         sequence.started_at = self._clock()
-        sequence.sampler = self._backend.new_sampler(request)
-        self._running[request.sequence_id] = sequence
-        cached = min(shared, len(request.prompt))
-        self._cached_tokens += cached
-        self._events.append(Started(request.sequence_id, slot.index, cached))
-        self._replay(sequence)
+        self._running[sequence.request.sequence_id] = sequence
+        self._tell_start(sequence, slot, prefix)
+        return True
 
-    def _keep_prefix(self, slot: Slot, shared: int) -> int:
-        """Make a slot hold exactly the first `shared` tokens; 0 where the model cannot drop the
-        rest."""
-        if shared < len(slot.tokens) or self._backend.reusable_from(slot.index) > 0:
-            usable = shared and self._backend.reusable_from(slot.index) == 0
-            if not (usable and self._backend.trim(slot.index, shared)):
-                shared = 0
-                self._backend.trim(slot.index, 0)
-            del slot.tokens[shared:]
-        return shared
+    def _tell_start(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
+        cached = min(prefix.tokens, len(sequence.request.prompt))
+        self._cached_tokens += cached
+        self._events.append(
+            Started(sequence.request.sequence_id, slot.index, cached, prefix.source)
+        )
+
+    def _ends_by_replay(self, sequence: Sequence) -> bool:
+        """Make the sampler and replay what is resumed, once; whether that is all there was to
+        do."""
+        if sequence.sampler is None:
+            sequence.sampler = self._backend.new_sampler(sequence.request)
+            self._replay(sequence)
+        return sequence.request.sequence_id not in self._sequences
 
     def _replay(self, sequence: Sequence) -> None:
         """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
@@ -196,7 +212,7 @@ class Engine:
         batch = TokenBatch.of(rows)
         check_native_limits(batch, self._native)
         try:
-            self._backend.decode(batch)
+            self._cells.decode(batch)
         except DecodeError as error:
             self._isolate(work, rows, error)
             return
@@ -372,6 +388,8 @@ class Engine:
             output_tokens=self._output_tokens,
             last_step_rows=self._last_rows,
             last_step_s=self._last_step_s,
+            num_snapshots=len(self._saved),
+            snapshot_bytes=self._saved.num_bytes,
         )
 
     def check_integrity(self) -> None:
@@ -390,6 +408,8 @@ class Engine:
             computed = sequence.num_computed
             if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
                 raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
+        if not self._placer.is_settled:
+            raise IntegrityError("a copy was planned and never queued")
         waiting = {sequence.request.sequence_id for sequence in self._queue}
         if waiting | set(self._running) != set(self._sequences) or waiting & set(self._running):
             raise IntegrityError("a sequence is lost, or both waits and runs")

@@ -66,4 +66,10 @@ class Unpause(NamedTuple):
     sequence_id: int
 
 
-Command = Submit | Cancel | Pause | Unpause
+class Flush(NamedTuple):
+    """Forget everything that is only kept for reuse, in every model; `Flushed` answers for each."""
+
+    flush_id: int
+
+
+Command = Submit | Cancel | Pause | Unpause | Flush

@@ -9,13 +9,14 @@ from inference_svc.llama.warmup import WarmUp
 @dataclass(frozen=True, slots=True)
 class ModelBoot:
     """A model to load. `warm_up` holds what an earlier process measured, so that a restart need not
-    measure again."""
+    measure again. `saved_bytes` are for prefixes that lost their slot."""
 
     name: str
     backend: BackendSettings
     chunk_cap: int
     threads: int | None
     warm_up: WarmUp | None = None
+    saved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

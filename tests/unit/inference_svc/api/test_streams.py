@@ -71,7 +71,7 @@ async def collect(
 async def test_events_come_in_order() -> None:
     """Accepted, started, deltas, finished, done."""
     running = Running()
-    running.generation.deliver(events.Started(0, 3, 2))
+    running.generation.deliver(events.Started(0, 3, 2, events.CacheSource.LIVE))
     running.say("a")
     running.end()
 
@@ -80,13 +80,14 @@ async def test_events_come_in_order() -> None:
     assert isinstance(accepted, pb.Accepted)
     assert (accepted.request_id, accepted.queue_position, accepted.model) == ("req_1", 2, "demo")
     assert isinstance(started, pb.Started)
-    assert started.cached_tokens == 2
+    assert (started.cached_tokens, started.cache_source) == (2, pb.CACHE_SOURCE_LIVE)
     assert isinstance(delta, service_pb.TextDelta)
     assert (delta.text, delta.num_tokens, list(delta.token_ids)) == ("a", 1, [])
     assert isinstance(finished, pb.ChoiceFinished)
     assert (finished.reason, finished.stop_token_id) == (pb.FINISH_REASON_STOP, 2)
     assert isinstance(done, pb.Done)
     assert (done.usage.completion_tokens, done.usage.cached_tokens) == (3, 2)
+    assert done.usage.cache_source == pb.CACHE_SOURCE_LIVE
     assert done.timings.queue.ToTimedelta().total_seconds() == 0.5
 
 
