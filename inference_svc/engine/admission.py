@@ -5,7 +5,7 @@ refusal can still be an ordinary error.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from inference_svc.engine.sequence import Sequence
 
@@ -33,9 +33,17 @@ class AdmissionQueue:
         """Take a sequence out, to run or to end it."""
         self._classes[sequence.request.priority].pop(sequence.request.sequence_id)
 
-    def next(self) -> Sequence | None:
-        """The sequence that starts next; it stays in the queue."""
-        return next((sequence for sequence in self if not sequence.paused), None)
+    def next(self, passed_over: Container[int] = ()) -> Sequence | None:
+        """The sequence that starts next, without those that were passed over; it stays in the
+        queue."""
+        return next(
+            (
+                sequence
+                for sequence in self
+                if not sequence.paused and sequence.request.sequence_id not in passed_over
+            ),
+            None,
+        )
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences that waited until one of their deadlines passed."""

@@ -6,7 +6,7 @@ computed stands alone.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.admission import AdmissionQueue
@@ -30,6 +30,8 @@ from inference_svc.engine.events import (
     Started,
     Timings,
 )
+from inference_svc.engine.following import Followers
+from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer, Prefix
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefixes
@@ -47,7 +49,8 @@ LOAD_INTERVAL_S = 0.1
 
 class Engine:
     """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
-    decoding rows; `saved_bytes` are for prefixes that lost their slot."""
+    decoding rows; `saved_bytes` are for prefixes that lost their slot;
+    `step_times` are seconds by rows, as measured."""
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Engine:
         clock: Callable[[], float],
         copy_costs: CopyCosts | None = None,
         saved_bytes: int = 0,
+        step_times: Mapping[int, float] | None = None,
     ) -> None:
         limits = backend.limits
         self.name = name
@@ -72,6 +76,8 @@ class Engine:
         self._cells = Cells(backend, copy_costs or CopyCosts())
         self._saved = SavedPrefixes(saved_bytes)
         self._placer = Placer(backend, self._cells, self._table, self._saved)
+        self._cost = StepCost(step_times or {}, limits.slots)
+        self._followers = Followers(self._cost, can_trim=backend.can_trim)
         self._queue = AdmissionQueue()
         self._running: dict[int, Sequence] = {}
         self._sequences: dict[int, Sequence] = {}
@@ -95,6 +101,11 @@ class Engine:
     def has_news(self) -> bool:
         """Whether events wait to be taken (a cancel leaves one without a step)."""
         return bool(self._events)
+
+    @property
+    def running(self) -> list[Sequence]:
+        """The sequences that have a slot."""
+        return list(self._running.values())
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -144,6 +155,11 @@ class Engine:
             self.num_steps += 1
             self._compute(plan.work, plan.rows, plan.fillers)
             self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
+            self._cost.observe(
+                num_decoding=plan.num_decoding,
+                prompt_tokens=plan.prompt_tokens,
+                seconds=self._last_step_s,
+            )
         return self._take_events()
 
     def _expire(self) -> None:
@@ -158,16 +174,24 @@ class Engine:
             self._fail(sequence, DeadlineExpired(phase=sequence.phase))
 
     def _admit(self) -> None:
-        while (sequence := self._queue.next()) is not None:
-            if not self._table.has_idle or not self._start(sequence):
+        self._followers.begin(self._running.values())
+        passed_over: set[int] = set()
+        while self._table.has_idle and (sequence := self._queue.next(passed_over)) is not None:
+            passed_over.add(sequence.request.sequence_id)
+            if not self._start(sequence):
                 break
         self._placer.flush()
 
     def _start(self, sequence: Sequence) -> bool:
-        """Put a sequence into a slot; False where it has to wait for one."""
+        """Put a sequence into a slot, or let it wait for its leader; False where there is no
+        slot."""
         if self._ends_by_replay(sequence):
             return True
-        placed = self._placer.place(sequence, self._placer.find(sequence))
+        prefix = self._placer.find(sequence)
+        running = self._running.values()
+        if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
+            return True
+        placed = self._placer.place(sequence, prefix)
         if placed is None:
             return False
         self._queue.remove(sequence)

@@ -25,11 +25,13 @@ class Work(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One decode call: `rows` in slot order, the `work` they do, and the slots that only fill
-    holes."""
+    holes; `num_decoding` of the rows continue a text, the others compute `prompt_tokens`."""
 
     rows: tuple[Row, ...]
     work: tuple[Work, ...]
     fillers: tuple[Slot, ...]
+    num_decoding: int
+    prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,11 @@ def plan_step(
     work.sort(key=lambda item: item.row.slot)
     fillers = _fillers(work, slots, limits, shape)
     if not fillers:
-        return Plan(tuple(item.row for item in work), tuple(work), ())
+        return Plan(tuple(item.row for item in work), tuple(work), (), len(decoding), sum(chunks))
     rows = [item.row for item in work]
     rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
     rows.sort(key=lambda row: row.slot)
-    return Plan(tuple(rows), tuple(work), fillers)
+    return Plan(tuple(rows), tuple(work), fillers, len(decoding), sum(chunks))
 
 
 def _row(sequence: Sequence, count: int) -> Row:

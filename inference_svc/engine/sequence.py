@@ -26,6 +26,10 @@ class Sequence:
         self.arrived_at = arrived_at
         self.started_at = arrived_at
         self.first_token_at: float | None = None
+        # Following: until when it may wait, and what its own followers lend it.
+        self.hold_until: float | None = None
+        self.led_priority = 0
+        self.led_deadline: float | None = None
 
     @property
     def num_output(self) -> int:
@@ -46,6 +50,17 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Whether the prompt is done: only the last token, sampled here, is still to compute."""
         return self.first_token_at is not None
+
+    @property
+    def urgency(self) -> int:
+        """Its class, or the highest of those who wait for what it computes."""
+        return max(self.request.priority, self.led_priority)
+
+    @property
+    def due(self) -> float:
+        """The earliest deadline, its own or a follower's."""
+        deadlines = (self.request.deadline, self.led_deadline)
+        return min((at for at in deadlines if at is not None), default=float("inf"))
 
     @property
     def phase(self) -> str:

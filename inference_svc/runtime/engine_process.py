@@ -136,6 +136,7 @@ def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
         clock=time.monotonic,
         copy_costs=measured.copy_costs,
         saved_bytes=model.saved_bytes,
+        step_times=measured.step_times,
     )
     limits = backend.limits
     return engine, ModelReady(

@@ -55,6 +55,7 @@ class Bench:
         chunk_cap: int = 16,
         copy_costs: CopyCosts | None = None,
         saved_bytes: int = 0,
+        measured: dict[int, float] | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.backend = backend or FakeBackend()
@@ -66,6 +67,7 @@ class Bench:
             clock=self.clock,
             copy_costs=copy_costs,
             saved_bytes=saved_bytes,
+            step_times=measured,
         )
         self.events: list[Event] = []
         self._steps = count(1)
