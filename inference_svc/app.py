@@ -24,6 +24,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import InferenceSettings
+from inference_svc.engine.budget import Policy
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
@@ -187,6 +188,8 @@ def _boot(
             chunk_cap=engine.prefill_chunk_tokens,
             threads=engine.threads,
             saved_bytes=_saved_bytes(settings, len(files)),
+            policy=Policy(engine.policy),
+            token_target_s=engine.token_target_ms / 1000,
         )
         for file, sizes in zip(files, limits, strict=True)
     ]

@@ -1,7 +1,7 @@
 """Settings of the inference service."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -29,7 +29,12 @@ class EngineSettings(SettingsGroup):
     ubatch_tokens: int = Field(512, ge=32, le=65536)
     """The most tokens of one compute batch."""
     prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
-    """The most prompt tokens of a step in which others generate."""
+    """The most prompt tokens of a step, where the policy is not throughput_first."""
+    policy: Literal["latency_first", "balanced", "throughput_first"] = "balanced"
+    """Prompts beside others that generate: latency_first holds token_target_ms, balanced does
+    unless prompts would crawl, throughput_first computes prompts as fast as it can."""
+    token_target_ms: int = Field(100, ge=1)
+    """The time between two tokens that prompt chunks are sized to hold."""
     threads: int | None = Field(None, ge=1, le=1024)
     """Threads that compute. Unset: measured at warm-up."""
     gpu_layers: int = Field(-1, ge=-1)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.admission import AdmissionQueue
+from inference_svc.engine.admission import AdmissionQueue, aged_class
 from inference_svc.engine.backend import (
     Backend,
     DecodeError,
@@ -17,6 +17,7 @@ from inference_svc.engine.backend import (
     SampleFailed,
     SampleTask,
 )
+from inference_svc.engine.budget import Policy
 from inference_svc.engine.cells import Cells, CopyCosts
 from inference_svc.engine.events import (
     Cancelled,
@@ -30,6 +31,7 @@ from inference_svc.engine.events import (
     Started,
     Timings,
 )
+from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer, Prefix
@@ -40,7 +42,7 @@ from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot, SlotTable
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
-from svc_kit.errors import DeadlineExpired, DecodeFailed
+from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,8 @@ LOAD_INTERVAL_S = 0.1
 class Engine:
     """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
     decoding rows; `saved_bytes` are for prefixes that lost their slot;
-    `step_times` are seconds by rows, as measured."""
+    `step_times` are seconds by rows, as measured; `policy` may hold `token_target_s` between two
+    tokens."""
 
     def __init__(
         self,
@@ -63,13 +66,17 @@ class Engine:
         copy_costs: CopyCosts | None = None,
         saved_bytes: int = 0,
         step_times: Mapping[int, float] | None = None,
+        policy: Policy = Policy.BALANCED,
+        token_target_s: float = 0.1,
     ) -> None:
         limits = backend.limits
         self.name = name
         self.num_steps = 0
         self._backend = backend
         self._native = limits
-        self._plan_limits = PlanLimits(limits.batch_tokens, chunk_cap, limits.slot_tokens)
+        self._plan_limits = PlanLimits(
+            limits.batch_tokens, chunk_cap, limits.slot_tokens, policy, token_target_s
+        )
         self._shape = shape
         self._clock = clock
         self._table = SlotTable(limits.slots)
@@ -78,7 +85,8 @@ class Engine:
         self._placer = Placer(backend, self._cells, self._table, self._saved)
         self._cost = StepCost(step_times or {}, limits.slots)
         self._followers = Followers(self._cost, can_trim=backend.can_trim)
-        self._queue = AdmissionQueue()
+        self._shares = FairShare()
+        self._queue = AdmissionQueue(self._shares)
         self._running: dict[int, Sequence] = {}
         self._sequences: dict[int, Sequence] = {}
         self._events: list[Event] = []
@@ -90,7 +98,7 @@ class Engine:
         """Whether a step would compute or start something now."""
         if any(not sequence.paused for sequence in self._running.values()):
             return True
-        return self._table.has_idle and self._queue.next() is not None
+        return self._table.has_idle and self._queue.has_ready
 
     @property
     def has_sequences(self) -> bool:
@@ -110,10 +118,21 @@ class Engine:
     # --- commands ---------------------------------------------------------------------------------
 
     def submit(self, request: SequenceRequest) -> None:
-        """Queue a sequence."""
+        """Queue a sequence; one that no slot could hold fails here, alone."""
         sequence = Sequence(request, arrived_at=self._clock())
+        if len(sequence.tokens) > self._native.slot_tokens:
+            self._events.append(Failed(request.sequence_id, self._too_long(sequence)))
+            return
+        self._shares.enter(request.project)
         self._sequences[request.sequence_id] = sequence
         self._queue.push(sequence)
+
+    def _too_long(self, sequence: Sequence) -> ContextLengthExceeded:
+        return ContextLengthExceeded(
+            field="prompt",
+            prompt_tokens=len(sequence.tokens),
+            context_tokens=self._native.slot_tokens,
+        )
 
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
         """End a sequence before `step` begins; `arrived_in_step` is the one that ran when the
@@ -149,7 +168,7 @@ class Engine:
         self._expire()
         self._admit()
         active = [sequence for sequence in self._running.values() if not sequence.paused]
-        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape)
+        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
         if plan is not None:
             started = self._clock()
             self.num_steps += 1
@@ -175,10 +194,8 @@ class Engine:
 
     def _admit(self) -> None:
         self._followers.begin(self._running.values())
-        passed_over: set[int] = set()
-        while self._table.has_idle and (sequence := self._queue.next(passed_over)) is not None:
-            passed_over.add(sequence.request.sequence_id)
-            if not self._start(sequence):
+        for sequence in self._queue.in_order(self._clock()):
+            if not self._table.has_idle or not self._start(sequence):
                 break
         self._placer.flush()
 
@@ -197,10 +214,17 @@ class Engine:
         self._queue.remove(sequence)
         slot, prefix = placed
         sequence.slot = slot
-        sequence.started_at = self._clock()
+        self._note_start(sequence)
+        self._shares.charge(sequence.request.project, len(sequence.tokens) - prefix.tokens)
         self._running[sequence.request.sequence_id] = sequence
         self._tell_start(sequence, slot, prefix)
         return True
+
+    def _note_start(self, sequence: Sequence) -> None:
+        if not sequence.has_started:
+            sequence.has_started = True
+            sequence.started_at = self._clock()
+            sequence.standing = aged_class(sequence, sequence.started_at)
 
     def _tell_start(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
         cached = min(prefix.tokens, len(sequence.request.prompt))
@@ -302,6 +326,7 @@ class Engine:
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
         self._output_tokens += 1
+        self._shares.charge(sequence.request.project, 1)
         sequence.tokens.append(sampled.token)
         if sequence.sampler is not None:
             sequence.sampler.accept(sampled.token)
@@ -379,6 +404,7 @@ class Engine:
         """Forget a sequence in whatever phase; its slot is free for the next step."""
         sequence_id = sequence.request.sequence_id
         del self._sequences[sequence_id]
+        self._shares.leave(sequence.request.project)
         if sequence.sampler is not None:
             sequence.sampler.close()
         if sequence.slot is None:

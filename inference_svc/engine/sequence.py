@@ -25,6 +25,9 @@ class Sequence:
         self.cancel_step: int | None = None
         self.arrived_at = arrived_at
         self.started_at = arrived_at
+        self.has_started = False
+        # Its class when it started, raised by the time it had waited.
+        self.standing = request.priority
         self.first_token_at: float | None = None
         # Following: until when it may wait, and what its own followers lend it.
         self.hold_until: float | None = None
@@ -49,12 +52,12 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether the prompt is done: only the last token, sampled here, is still to compute."""
-        return self.first_token_at is not None
+        return self.first_token_at is not None and self.num_remaining <= 1
 
     @property
     def urgency(self) -> int:
-        """Its class, or the highest of those who wait for what it computes."""
-        return max(self.request.priority, self.led_priority)
+        """The class it started with, or the highest of those who wait for what it computes."""
+        return max(self.standing, self.led_priority)
 
     @property
     def due(self) -> float:

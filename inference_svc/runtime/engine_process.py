@@ -137,6 +137,8 @@ def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
         copy_costs=measured.copy_costs,
         saved_bytes=model.saved_bytes,
         step_times=measured.step_times,
+        policy=model.policy,
+        token_target_s=model.token_target_s,
     )
     limits = backend.limits
     return engine, ModelReady(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from inference_svc.engine.budget import Policy
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 
@@ -17,6 +18,8 @@ class ModelBoot:
     threads: int | None
     warm_up: WarmUp | None = None
     saved_bytes: int = 0
+    policy: Policy = Policy.BALANCED
+    token_target_s: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

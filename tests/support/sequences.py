@@ -56,6 +56,7 @@ class Bench:
         copy_costs: CopyCosts | None = None,
         saved_bytes: int = 0,
         measured: dict[int, float] | None = None,
+        **options: Any,
     ) -> None:
         self.clock = ManualClock()
         self.backend = backend or FakeBackend()
@@ -68,6 +69,7 @@ class Bench:
             copy_costs=copy_costs,
             saved_bytes=saved_bytes,
             step_times=measured,
+            **options,
         )
         self.events: list[Event] = []
         self._steps = count(1)
