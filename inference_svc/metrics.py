@@ -11,6 +11,7 @@ from inference_svc.engine.events import (
     Finished,
     Flushed,
     ModelLoad,
+    Preempted,
     Started,
 )
 from inference_svc.runtime.worker import EngineState, EngineWorker, Live
@@ -56,6 +57,8 @@ class EngineObserver:
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(
                     event.cached_tokens
                 )
+            case Preempted():
+                self._metrics.preemptions.labels(model).inc()
             case Finished():
                 self._metrics.queue_time.labels(model).observe(event.timings.queue_s)
                 self._metrics.finished.labels(model, event.reason.value).inc()

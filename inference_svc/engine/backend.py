@@ -77,6 +77,9 @@ class Backend(Protocol):
         """Queue a copy of a whole slot: lengths change now, the cells with the next `decode`,
         before its rows."""
 
+    def state_bytes(self, slot: int) -> int:
+        """The size of what `save` would return."""
+
     def save(self, slot: int) -> bytearray:
         """The cells in use of a slot, now."""
 

@@ -28,6 +28,8 @@ from inference_svc.engine.events import (
     FinishReason,
     Flushed,
     ModelLoad,
+    Preempted,
+    Resumed,
     Started,
     Timings,
 )
@@ -35,6 +37,7 @@ from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer, Prefix
+from inference_svc.engine.preemption import choose_victim, may_preempt
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefixes
 from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
@@ -195,7 +198,7 @@ class Engine:
     def _admit(self) -> None:
         self._followers.begin(self._running.values())
         for sequence in self._queue.in_order(self._clock()):
-            if not self._table.has_idle or not self._start(sequence):
+            if not (self._can_get_slot(sequence) and self._start(sequence)):
                 break
         self._placer.flush()
 
@@ -208,25 +211,45 @@ class Engine:
         running = self._running.values()
         if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
             return True
+        if not self._table.has_idle:
+            if not self._preempt():
+                return False
+            prefix = self._placer.find(sequence)
         placed = self._placer.place(sequence, prefix)
         if placed is None:
             return False
         self._queue.remove(sequence)
         slot, prefix = placed
         sequence.slot = slot
-        self._note_start(sequence)
         self._shares.charge(sequence.request.project, len(sequence.tokens) - prefix.tokens)
+        sequence.standing = aged_class(sequence, self._clock())
         self._running[sequence.request.sequence_id] = sequence
-        self._tell_start(sequence, slot, prefix)
+        self._placer.drop_saved(sequence)
+        if sequence.has_started:
+            self._events.append(Resumed(sequence.request.sequence_id, slot.index))
+        else:
+            self._tell_start(sequence, slot, prefix)
         return True
 
-    def _note_start(self, sequence: Sequence) -> None:
-        if not sequence.has_started:
-            sequence.has_started = True
-            sequence.started_at = self._clock()
-            sequence.standing = aged_class(sequence, sequence.started_at)
+    def _can_get_slot(self, sequence: Sequence) -> bool:
+        if self._table.has_idle:
+            return True
+        return may_preempt(sequence) and choose_victim(self._running.values()) is not None
+
+    def _preempt(self) -> bool:
+        """Free a slot by letting batch work wait; False where nobody can."""
+        victim = choose_victim(self._running.values())
+        if victim is None or victim.slot is None or not self._placer.evict(victim):
+            return False
+        self._leave_slot(victim, keep=True)
+        self._queue.push(victim)
+        log.info("sequence %d is preempted", victim.request.sequence_id)
+        self._events.append(Preempted(victim.request.sequence_id))
+        return True
 
     def _tell_start(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
+        sequence.has_started = True
+        sequence.started_at = self._clock()
         cached = min(prefix.tokens, len(sequence.request.prompt))
         self._cached_tokens += cached
         self._events.append(
@@ -408,10 +431,17 @@ class Engine:
         if sequence.sampler is not None:
             sequence.sampler.close()
         if sequence.slot is None:
+            self._placer.drop_saved(sequence)
             self._queue.remove(sequence)
-            return
-        del self._running[sequence_id]
+        else:
+            self._leave_slot(sequence, keep=keep)
+
+    def _leave_slot(self, sequence: Sequence, *, keep: bool) -> None:
         slot = sequence.slot
+        if slot is None:
+            return
+        del self._running[sequence.request.sequence_id]
+        sequence.slot = None
         self._table.release(slot, keep=keep and sequence.request.reuse)
         if not slot.key:
             self._backend.trim(slot.index, 0)
@@ -458,6 +488,9 @@ class Engine:
             computed = sequence.num_computed
             if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
                 raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
+        saved = [sequence.saved for sequence in self._queue if sequence.saved is not None]
+        if sum(len(state.state) for state in saved) != self._saved.num_reserved:
+            raise IntegrityError("a preempted sequence's memory is lost or kept twice")
         if not self._placer.is_settled:
             raise IntegrityError("a copy was planned and never queued")
         waiting = {sequence.request.sequence_id for sequence in self._queue}

@@ -47,6 +47,19 @@ class Started(NamedTuple):
     source: CacheSource = CacheSource.NONE
 
 
+class Preempted(NamedTuple):
+    """A sequence gave its slot to a more urgent one and waits again."""
+
+    sequence_id: int
+
+
+class Resumed(NamedTuple):
+    """A preempted sequence goes on, in this slot."""
+
+    sequence_id: int
+    slot: int
+
+
 class Delta(NamedTuple):
     """Tokens sampled since the last delta, and the text that became certain by them."""
 
@@ -119,4 +132,4 @@ class ModelLoad(NamedTuple):
     snapshot_bytes: int = 0
 
 
-Event = Started | Delta | Finished | Failed | Cancelled | Flushed | ModelLoad
+Event = Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled | Flushed | ModelLoad

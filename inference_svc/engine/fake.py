@@ -82,6 +82,10 @@ class FakeBackend:
         self._queued.append((source, target))
         self.num_copies += 1
 
+    def state_bytes(self, slot: int) -> int:
+        """Four bytes a cell."""
+        return 4 * self._lengths[slot]
+
     def save(self, slot: int) -> bytearray:
         """The cells as they are now, whatever is queued."""
         return bytearray(self._cells[slot][: self._lengths[slot]].tobytes())

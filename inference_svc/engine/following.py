@@ -33,7 +33,7 @@ class Followers:
     ) -> bool:
         """Whether to wait: somebody computes clearly more of the prompt than the `have` tokens
         that could be used at once."""
-        if not self._is_on or not sequence.request.reuse:
+        if not self._is_on or not sequence.request.reuse or sequence.saved is not None:
             return False
         leader, shared = self._leader(sequence, running)
         if leader is None or shared - have < MIN_REUSED_TOKENS:

@@ -54,6 +54,8 @@ class Placer:
 
     def find(self, sequence: Sequence) -> Prefix:
         """The longest beginning there is; the last token never counts: its logits are needed."""
+        if sequence.saved is not None:
+            return Prefix(len(sequence.saved.tokens), CacheSource.MEMORY, None, sequence.saved)
         request, tokens = sequence.request, sequence.tokens
         limit = len(tokens) - 1
         if not request.reuse or limit < MIN_REUSED_TOKENS:
@@ -103,6 +105,26 @@ class Placer:
         """Whether a collected copy will read this slot."""
         return any(copy.source is slot for copy in self._copies)
 
+    def evict(self, sequence: Sequence) -> bool:
+        """Move a running sequence's cells to memory; False, with nothing done, where there is no
+        room or a copy needs them."""
+        slot = sequence.slot
+        if slot is None or not self._has_arrived(slot) or self.is_source(slot):
+            return False
+        if not self._saved.reserve(self._backend.state_bytes(slot.index)):
+            return False
+        state = self._cells.save(slot.index)
+        whole = not self._can_shorten(slot)
+        sequence.saved = SavedPrefix(slot.key, slot.tokens[:], state, whole)
+        slot.is_saved = True
+        return True
+
+    def drop_saved(self, sequence: Sequence) -> None:
+        """Free what `evict` kept: the sequence is running again, or gone."""
+        if sequence.saved is not None:
+            self._saved.release(len(sequence.saved.state))
+            sequence.saved = None
+
     def forget(self) -> int:
         """Drop what is only kept for reuse; returns the tokens."""
         count = self._saved.clear()
@@ -145,7 +167,7 @@ class Placer:
     def _save_rest(self, slot: Slot, kept: int) -> None:
         """Save what an idle slot is about to lose, where that is worth it."""
         worth = self._saved.is_on and slot.key and len(slot.tokens) - kept >= MIN_SAVED_TOKENS
-        if not worth or not self._cells.is_settled(slot.index):
+        if not worth or slot.is_saved or not self._cells.is_settled(slot.index):
             return
         if self._saved.covers(slot.tokens, slot.key):
             return

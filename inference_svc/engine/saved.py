@@ -51,6 +51,11 @@ class SavedPrefixes:
         return self._bytes + self._reserved
 
     @property
+    def num_reserved(self) -> int:
+        """Bytes of preempted sequences."""
+        return self._reserved
+
+    @property
     def is_on(self) -> bool:
         """Whether anything is kept at all."""
         return self._max_bytes > 0 and self._max_entries > 0

@@ -8,6 +8,7 @@ from array import array
 
 from inference_svc.engine.backend import Sampler
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.saved import SavedPrefix
 from inference_svc.engine.slots import Slot
 from inference_svc.engine.stop import TextStream
 
@@ -32,6 +33,8 @@ class Sequence:
         # Following: until when it may wait, and what its own followers lend it.
         self.hold_until: float | None = None
         self.led_priority = 0
+        # Its cells while it waits after a preemption.
+        self.saved: SavedPrefix | None = None
         self.led_deadline: float | None = None
 
     @property

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Slot:
-    """One KV stream."""
+    """One KV stream; `is_saved` says that an idle slot's cells are in memory too."""
 
     index: int
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     key: bytes = b""
     owner: int | None = None
+    is_saved: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -35,6 +36,7 @@ class SlotTable:
         """Give a slot to a sequence; with an empty key nobody else may use what it computes."""
         slot.owner = sequence_id
         slot.key = key
+        slot.is_saved = False
 
     def release(self, slot: Slot, *, keep: bool) -> None:
         """The sequence is gone; what was computed stays for reuse where `keep`."""

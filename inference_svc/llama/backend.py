@@ -172,9 +172,13 @@ class LlamaBackend:
         """Queue a copy of a whole stream (a part of one aborts)."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
 
+    def state_bytes(self, slot: int) -> int:
+        """The size of a saved slot."""
+        return int(llama_cpp.llama_state_seq_get_size(self._context, slot))
+
     def save(self, slot: int) -> bytearray:
         """The cells in use of a slot."""
-        size = int(llama_cpp.llama_state_seq_get_size(self._context, slot))
+        size = self.state_bytes(slot)
         state = bytearray(size)
         view = (ctypes.c_uint8 * size).from_buffer(state)
         llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)

@@ -20,6 +20,8 @@ from inference_svc.engine.events import (
     Finished,
     Flushed,
     ModelLoad,
+    Preempted,
+    Resumed,
     Started,
 )
 from inference_svc.engine.request import (
@@ -409,6 +411,12 @@ class EngineWorker:
             return
         live = self.live.get(event.sequence_id)
         if live is None:
+            return
+        if isinstance(event, Preempted):
+            live.slot = None
+            return
+        if isinstance(event, Resumed):
+            live.slot = event.slot
             return
         if isinstance(event, Started):
             live.slot = event.slot

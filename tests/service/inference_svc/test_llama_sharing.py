@@ -9,8 +9,9 @@ import pytest
 
 from inference_svc.engine.cells import Cells, CopyCosts, ForbiddenOrder
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import CacheSource, Delta, Event, Started
+from inference_svc.engine.events import CacheSource, Delta, Event, Preempted, Started
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling import Mirostat, Sampling
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama import library
@@ -253,3 +254,34 @@ def test_a_prefix_from_memory_changes_no_answer(backend: LlamaBackend) -> None:
 
     assert _sources(events)[9][1] is CacheSource.MEMORY
     assert _text(events, 9) == _text(events, 0)
+
+
+def test_a_preempted_sequence_resumes_exactly(backend: LlamaBackend) -> None:
+    """Alone but for the interruption, with draws and penalties, it says token for token what it
+    says undisturbed."""
+    sampling = Sampling(temperature=1.2, repetition_penalty=1.3, mirostat=Mirostat(2))
+    batch = _request(backend, 0, MINE, priority=1, sampling=sampling, reuse=False)
+    engine = _engine(backend)
+    engine.submit(batch)
+    undisturbed = _text(_run(engine), 0)
+
+    engine = _engine(backend)
+    blockers = [
+        _request(backend, i, OTHER[i:], priority=2, max_tokens=200, reuse=False)
+        for i in range(1, SLOTS)
+    ]
+    for request in (batch, *blockers):
+        engine.submit(request)
+    for i in range(1, SLOTS):
+        engine.pause(i, paused=True)
+    events = _run(engine, steps=5)
+    for i in range(1, SLOTS):
+        engine.pause(i, paused=False)
+    events += _run(engine, steps=1)
+    for i in range(1, SLOTS):
+        engine.pause(i, paused=True)
+    engine.submit(_request(backend, 9, QUESTION, priority=3, max_tokens=5))
+    events += _run(engine)
+
+    assert [event for event in events if isinstance(event, Preempted)] == [Preempted(0)]
+    assert _text(events, 0) == undisturbed
