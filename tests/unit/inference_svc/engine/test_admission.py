@@ -1,7 +1,7 @@
 """Who starts next."""
 
 from inference_svc.engine.admission import AGEING_S, AdmissionQueue
-from inference_svc.engine.events import Failed, Started
+from inference_svc.engine.events import Failed, Finished, Started
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.sequence import Sequence
@@ -123,3 +123,17 @@ def test_an_urgent_prompt_overtakes_long_ones() -> None:
 
     assert len(bench.tokens(9)) == 1
     assert len(bench.backend.batches[-1].tokens) == 64
+
+
+def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:
+    """A newcomer stands beside those with work, not beside one that had little and left."""
+    bench = _one_slot()
+    bench.submit(a_request(0, project="gone", max_tokens=2))
+    bench.submit(*(a_request(i, project="busy", max_tokens=9) for i in (1, 2)))
+    while not any(isinstance(event, Finished) and event.sequence_id == 1 for event in bench.events):
+        bench.step()
+    bench.submit(a_request(3, project="new", max_tokens=2))
+    bench.run()
+
+    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert order == [0, 1, 2, 3]

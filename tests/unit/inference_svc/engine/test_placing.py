@@ -186,3 +186,35 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
     assert bench.failures().keys() == {0, 1}
     for i, prompt in prompts.items():
         assert bench.tokens(i) == _expected(prompt, 4)
+
+
+def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
+    """Two borrowers below the lender in one step: both take from the lender."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
+    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=50))
+    while len(bench.engine.running) > 1:
+        bench.step()
+    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=4) for i in (4, 5)))
+    bench.run()
+
+    for i in (4, 5):
+        assert _started(bench, i).source is CacheSource.LIVE
+        assert bench.tokens(i) == _expected([*SYSTEM, i], 4)
+
+
+def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
+    """A recurrent model's lender has moved on past the common beginning."""
+    bench = _bench(can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.step()
+    said = bench.tokens(0)[:1]
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2, 3], max_tokens=4))
+    bench.submit(a_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
+    bench.step()
+
+    assert _started(bench, 1).cached_tokens == 0
+    assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
+    bench.run()
+    assert bench.tokens(2) == _expected([*SYSTEM, *said, 2, 3], 4)
