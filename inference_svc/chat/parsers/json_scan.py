@@ -14,12 +14,13 @@ class ScanState(Enum):
 class JsonScan:
     """Scans one object or array, and white space before it.
 
-    It checks brackets and strings, not every rule of JSON.
+    It checks brackets and strings, not every rule of JSON. `is_open`: the value is an object whose
+    opening brace has been read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = False) -> None:
         self.state = ScanState.OPEN
-        self._closers: list[str] = []
+        self._closers: list[str] = ["}"] if is_open else []
         self._in_string = False
         self._escaped = False
 
