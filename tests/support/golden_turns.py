@@ -589,6 +589,12 @@ _JSON = [
         Parsed(calls=ONE),
     ),
     Golden(
+        "a list in Phi's tags",
+        JSON,
+        '<|tool_call|>[{"name": "get_weather", "arguments": ' + PARIS + "}]<|/tool_call|>",
+        Parsed(calls=ONE),
+    ),
+    Golden(
         "Gemma 3's fence",
         JSON,
         "```tool_code\n[get_weather(city='Paris'), get_time()]\n```",

@@ -30,9 +30,10 @@ Reader = Callable[[Source, TurnWriter, OfferedTools], Wait[None]]
 
 
 class CallNotation(StrEnum):
-    """How a model writes tool calls. The values are what operators and callers see."""
+    """How a model writes tool calls. The values are what operators and callers see; `off`: not at
+    all, or calls are not to be looked for."""
 
-    NONE = "none"
+    OFF = "off"
     HERMES = "hermes"
     LLAMA = "llama"
     PYTHONIC = "pythonic"
@@ -48,9 +49,9 @@ class CallNotation(StrEnum):
 
 
 class ReasoningNotation(StrEnum):
-    """How a model marks its thinking."""
+    """How a model marks its thinking; `off`: not at all, or it is to stay in the content."""
 
-    NONE = "none"
+    OFF = "off"
     THINK = "think"
     THINKING = "thinking"
     SEED = "seed"
@@ -110,6 +111,7 @@ _SIGNS: tuple[tuple[CallNotation, tuple[str, ...]], ...] = (
     (CallNotation.GEMMA, (gemma.BEGINS[1],)),
     (CallNotation.HERMES, (hermes.BEGIN,)),
     (CallNotation.PYTHONIC, (python_calls.MARKERS[0],)),
+    (CallNotation.PYTHONIC, ("<|tool_list_start|>",)),
     (CallNotation.LLAMA, (llama.TAGS[0],)),
     (CallNotation.LLAMA, (llama.TAGS[1],)),
     (CallNotation.LLAMA, ("<|start_header_id|>", '"parameters": ')),
@@ -120,8 +122,8 @@ _SIGNS: tuple[tuple[CallNotation, tuple[str, ...]], ...] = (
 class TurnFormat(NamedTuple):
     """How a model writes thinking and tool calls."""
 
-    reasoning: ReasoningNotation = ReasoningNotation.NONE
-    tool_calls: CallNotation = CallNotation.NONE
+    reasoning: ReasoningNotation = ReasoningNotation.OFF
+    tool_calls: CallNotation = CallNotation.OFF
     starts_in_reasoning: bool = False
     """Every turn starts inside the thinking, though the prompt does not say so."""
 
@@ -158,11 +160,23 @@ class FormatOverride(NamedTuple):
     starts_in_reasoning: bool | None = None
 
     def apply(self, told: TurnFormat) -> TurnFormat:
-        """Return the format with this in its place."""
-        return TurnFormat(
-            told.reasoning if self.reasoning is None else self.reasoning,
-            told.tool_calls if self.tool_calls is None else self.tool_calls,
-            bool(self.starts_in_reasoning),
+        """Return the format with this in its place.
+
+        Channels hold the whole turn: who says that calls, or thoughts, come in them says so of
+        both; who says that calls come otherwise says that there are none.
+        """
+        reasoning, calls = self.reasoning, self.tool_calls
+        if reasoning is None:
+            is_moved = told.is_harmony and calls not in (None, CallNotation.OFF)
+            reasoning = ReasoningNotation.OFF if is_moved else told.reasoning
+        if calls is None:
+            calls = told.tool_calls
+        chosen = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
+        if not chosen.is_harmony:
+            return chosen
+        return chosen._replace(
+            reasoning=ReasoningNotation.HARMONY,
+            tool_calls=calls if calls is CallNotation.OFF else CallNotation.HARMONY,
         )
 
 
@@ -187,6 +201,6 @@ def choose_format(template: str, *, understands_tools: bool = True) -> TurnForma
             for name, markers in REASONING_MARKERS.items()
             if markers.end in template and name is not ReasoningNotation.HARMONY
         ),
-        ReasoningNotation.NONE,
+        ReasoningNotation.OFF,
     )
     return TurnFormat(reasoning, calls if understands_tools else CallNotation.HERMES)

@@ -47,7 +47,7 @@ def turns_of(family: str) -> st.SearchStrategy[Golden]:
 
 
 @pytest.mark.parametrize("family", GOLDEN)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
     """Whole, in single characters, or cut at random: the sum is the same, and UTF-8 can hold it."""
@@ -64,7 +64,7 @@ def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
     family: str, data: st.DataObject
@@ -76,7 +76,7 @@ def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
 
 
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataObject) -> None:
     """Whatever was held back on the way comes out again."""

@@ -37,7 +37,7 @@ def test_a_turn_split_at_any_byte_is_the_same(golden: Golden) -> None:
 
 def test_every_notation_has_golden_turns() -> None:
     """A notation that is added brings its own."""
-    assert set(GOLDEN) == {str(name) for name in CallNotation} - {"none"}
+    assert set(GOLDEN) == {str(name) for name in CallNotation} - {"off"}
 
 
 @pytest.mark.parametrize("family", GOLDEN)
