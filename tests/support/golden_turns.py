@@ -69,6 +69,7 @@ _HERMES = [
         "a\n<tool_call>\n{oops}\n</tool_call>\nb",
         '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "arguments": NaN}</tool_call>',
+        '<tool_call>{"arguments": ' + "[" * 950 + "]" * 950 + ', "name": "f"}</tool_call>',
     ),
 ]
 _LLAMA = [
