@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from inference_svc.chat.parsers import CallNotation, FormatOverride, ReasoningNotation
 from svc_kit.settings import (
     KeySettings,
     ListenAddress,
@@ -64,6 +65,21 @@ class LimitSettings(SettingsGroup):
     """Whether a request may bring its own chat template."""
 
 
+class TurnFormatSettings(SettingsGroup):
+    """How a model writes turns, where its chat template misleads."""
+
+    tool_calls: CallNotation | None = None
+    """The notation of tool calls. Unset: told from the chat template."""
+    reasoning: ReasoningNotation | None = None
+    """The notation of thinking. Unset: told from the chat template."""
+    starts_in_reasoning: bool | None = None
+    """Whether every turn starts inside the thinking though the prompt does not say so."""
+
+    def as_override(self) -> FormatOverride:
+        """What the chat package takes."""
+        return FormatOverride(self.tool_calls, self.reasoning, self.starts_in_reasoning)
+
+
 class InferenceSettings(ServiceSettings):
     """Everything the inference service can be told."""
 
@@ -76,6 +92,8 @@ class InferenceSettings(ServiceSettings):
     """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
     models: list[str] = Field(["bundled"], min_length=1)
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
+    turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
+    """By a model's name: how it writes tool calls and thinking, where its template misleads."""
     data_dir: Path = Field(default_factory=default_data_dir)
     """Where downloaded models are kept."""
     keys: list[KeySettings] = Field(default_factory=list)

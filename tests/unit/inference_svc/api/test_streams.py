@@ -7,14 +7,14 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
 from inference_svc.api.streams import Admitted, ChatTurn, Event, TextTurn, Turn, stream_events
-from inference_svc.chat.parsers.parser import TurnParser
-from inference_svc.chat.parsers.turn import Markers, TurnFormat
+from inference_svc.chat.parsers import CallNotation, ReasoningNotation, TurnFormat, TurnParser
 from inference_svc.engine import events
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from svc_kit.errors import DecodeFailed
 from tests.support.sequences import a_request
+from tests.support.turns import TOOLS
 
-HERMES = TurnFormat(Markers("<think>", "</think>"), Markers("<tool_call>", "</tool_call>"))
+HERMES = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 
 
@@ -54,7 +54,7 @@ def texts(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
 
 def a_chat(max_calls: int | None = None) -> list[ChatTurn]:
     """One turn that may call tools."""
-    parser = TurnParser(HERMES, offers_tools=True, new_call_id=lambda: "call_1")
+    parser = TurnParser(HERMES, tools=TOOLS, new_call_id=lambda: "call_1")
     return [ChatTurn(0, parser, token_ids=False, max_calls=max_calls)]
 
 
