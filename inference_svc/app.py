@@ -21,9 +21,11 @@ from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import ConversationLimits
+from inference_svc.chat.parsers import FormatOverride
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
-from inference_svc.config import InferenceSettings
+from inference_svc.config import InferenceSettings, TurnFormatSettings
+from inference_svc.engine.budget import Policy
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
@@ -47,6 +49,7 @@ from svc_kit.telemetry import EngineMetrics, ProcessMetrics
 log = logging.getLogger(__name__)
 
 _DIGEST_BLOCK = 1 << 20
+_MOST_SAVED_BYTES = 1 << 30
 _LAST_GRACE_S = 1.0  # for last messages to reach their readers
 
 
@@ -70,6 +73,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     files = await asyncio.to_thread(
         resolve_models, settings.models, _downloads(settings.data_dir / "models")
     )
+    _check_turn_formats(files, settings)
     limits = _plan(files, settings)
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="inference", version=version("corral"))
@@ -93,7 +97,8 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             on_event=observer.on_event,
         )
         observer.bind(worker)
-        server = _server(settings, registry, catalog, worker, ChatTemplates(pool))
+        templates = ChatTemplates(pool)
+        server = _server(settings, registry, catalog, worker, templates)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -104,8 +109,8 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         served = [await _served(file, worker, pool, settings) for file in files]
         catalog.fill(served)
         server.set_serving(True)
-        digests = asyncio.create_task(_compute_digests(served))
-        stack.callback(digests.cancel)
+        describing = asyncio.create_task(_complete_descriptions(served, templates))
+        stack.callback(describing.cancel)
         _announce(served, limits)
         yield Inference(server, worker, catalog, management)
 
@@ -185,10 +190,20 @@ def _boot(
             ),
             chunk_cap=engine.prefill_chunk_tokens,
             threads=engine.threads,
+            saved_bytes=_saved_bytes(settings, len(files)),
+            policy=Policy(engine.policy),
+            token_target_s=engine.token_target_ms / 1000,
         )
         for file, sizes in zip(files, limits, strict=True)
     ]
     return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s)
+
+
+def _saved_bytes(settings: InferenceSettings, num_models: int) -> int:
+    """What is configured, or a small part of the memory that is there."""
+    if settings.engine.saved_prefix_mib is not None:
+        return settings.engine.saved_prefix_mib << 20
+    return min(available_memory_bytes() // 32, _MOST_SAVED_BYTES) // num_models
 
 
 def _server(
@@ -260,7 +275,9 @@ async def _served(
     return ServedModel(
         file=file,
         vocabulary=vocabulary,
-        template=ModelTemplate.of_model(file.chat_template, vocabulary),
+        template=ModelTemplate.of_model(
+            file.chat_template, vocabulary, _turn_format(file.name, settings)
+        ),
         tokenizer=PromptTokenizer(vocabulary, pool, file.path),
         requested=_requested(settings),
         requested_threads=settings.engine.threads,
@@ -269,8 +286,29 @@ async def _served(
     )
 
 
-async def _compute_digests(models: Sequence[ServedModel]) -> None:
-    """Fill in the digests; reading large files must not delay serving."""
+def _check_turn_formats(files: Sequence[ModelFile], settings: InferenceSettings) -> None:
+    names = {file.name for file in files}
+    for name in settings.turn_formats:
+        if name not in names:
+            raise StartupError(
+                f"turn_formats: no model is called {name!r}; there are {', '.join(sorted(names))}"
+            )
+
+
+def _turn_format(name: str, settings: InferenceSettings) -> FormatOverride:
+    return settings.turn_formats.get(name, TurnFormatSettings()).as_override()
+
+
+async def _complete_descriptions(models: Sequence[ServedModel], templates: ChatTemplates) -> None:
+    """Fill in what need not delay serving: trying templates out, reading large files."""
+    for model in models:
+        model.turn_format = await templates.find_format(model.template)
+        log.info(
+            "model %s: tool calls as %s, thinking as %s",
+            model.name,
+            model.turn_format.tool_calls,
+            model.turn_format.reasoning,
+        )
     for model in models:
         model.digest = await asyncio.to_thread(_digest, model.file.paths)
 

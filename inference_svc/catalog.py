@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.engine.sampling import Sampling
@@ -31,6 +32,8 @@ class ServedModel:
     ready_at: datetime
     default_sampling: Sampling = field(default_factory=Sampling)
     digest: str = ""
+    turn_format: TurnFormat | None = None
+    """How it writes turns; None until it is found out."""
 
     @property
     def name(self) -> str:
@@ -45,13 +48,13 @@ class ServedModel:
             )
 
     def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
-        """Control tokens with one of these texts: they must be rendered for a parser to see
-        them."""
-        tokens = (
-            self.vocabulary.tokenize(text, add_special=False, parse_special=True) for text in texts
-        )
+        """Control tokens in these texts: they must be rendered for a parser to see them."""
+        vocabulary = self.vocabulary
         return frozenset(
-            found[0] for found in tokens if len(found) == 1 and not self.vocabulary.piece(found[0])
+            token
+            for text in texts
+            for token in vocabulary.tokenize(text, add_special=False, parse_special=True)
+            if not vocabulary.piece(token) and vocabulary.token_text(token) in text
         )
 
 

@@ -1,11 +1,12 @@
 """Settings of the inference service."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from inference_svc.chat.parsers import CallNotation, FormatOverride, ReasoningNotation
 from svc_kit.settings import (
     KeySettings,
     ListenAddress,
@@ -29,7 +30,12 @@ class EngineSettings(SettingsGroup):
     ubatch_tokens: int = Field(512, ge=32, le=65536)
     """The most tokens of one compute batch."""
     prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
-    """The most prompt tokens of a step in which others generate."""
+    """The most prompt tokens of a step, where the policy is not throughput_first."""
+    policy: Literal["latency_first", "balanced", "throughput_first"] = "balanced"
+    """Prompts beside others that generate: latency_first holds token_target_ms, balanced does
+    unless prompts would crawl, throughput_first computes prompts as fast as it can."""
+    token_target_ms: int = Field(100, ge=1)
+    """The time between two tokens that prompt chunks are sized to hold."""
     threads: int | None = Field(None, ge=1, le=1024)
     """Threads that compute. Unset: measured at warm-up."""
     gpu_layers: int = Field(-1, ge=-1)
@@ -38,6 +44,8 @@ class EngineSettings(SettingsGroup):
     """Sequences of a model that may wait for a slot."""
     queued_tokens: int = Field(1_000_000, ge=0)
     """Prompt tokens of a model that may wait for a slot."""
+    saved_prefix_mib: int | None = Field(None, ge=0)
+    """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
     warm_up_s: float = Field(3.0, ge=0)
     """The most time spent on measuring step times."""
     unread_events: int = Field(512, ge=8)
@@ -57,6 +65,21 @@ class LimitSettings(SettingsGroup):
     """Whether a request may bring its own chat template."""
 
 
+class TurnFormatSettings(SettingsGroup):
+    """How a model writes turns, where its chat template misleads."""
+
+    tool_calls: CallNotation | None = None
+    """The notation of tool calls. Unset: told from the chat template."""
+    reasoning: ReasoningNotation | None = None
+    """The notation of thinking. Unset: told from the chat template."""
+    starts_in_reasoning: bool | None = None
+    """Whether every turn starts inside the thinking though the prompt does not say so."""
+
+    def as_override(self) -> FormatOverride:
+        """What the chat package takes."""
+        return FormatOverride(self.tool_calls, self.reasoning, self.starts_in_reasoning)
+
+
 class InferenceSettings(ServiceSettings):
     """Everything the inference service can be told."""
 
@@ -69,6 +92,8 @@ class InferenceSettings(ServiceSettings):
     """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
     models: list[str] = Field(["bundled"], min_length=1)
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
+    turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
+    """By a model's name: how it writes tool calls and thinking, where its template misleads."""
     data_dir: Path = Field(default_factory=default_data_dir)
     """Where downloaded models are kept."""
     keys: list[KeySettings] = Field(default_factory=list)

@@ -9,7 +9,9 @@ from inference_svc.engine.events import (
     Event,
     Failed,
     Finished,
+    Flushed,
     ModelLoad,
+    Preempted,
     Started,
 )
 from inference_svc.runtime.worker import EngineState, EngineWorker, Live
@@ -41,6 +43,8 @@ class EngineObserver:
         if isinstance(event, ModelLoad):
             self._on_load(event)
             return
+        if isinstance(event, Flushed):
+            return
         live = self._live.get(event.sequence_id)
         if live is None:
             return
@@ -50,7 +54,11 @@ class EngineObserver:
                 self._on_delta(event, live)
             case Started():
                 self._metrics.prompt_tokens.labels(model).inc(len(live.request.prompt))
-                self._metrics.cached_tokens.labels(model).inc(event.cached_tokens)
+                self._metrics.cached_tokens.labels(model, event.source.value).inc(
+                    event.cached_tokens
+                )
+            case Preempted():
+                self._metrics.preemptions.labels(model).inc()
             case Finished():
                 self._metrics.queue_time.labels(model).observe(event.timings.queue_s)
                 self._metrics.finished.labels(model, event.reason.value).inc()
@@ -83,5 +91,6 @@ class EngineObserver:
             num_running=load.num_running,
             kv_cache_usage=load.num_used_cells / cells if cells else 0.0,
         )
+        self._metrics.saved_bytes.labels(load.model).set(load.snapshot_bytes)
         if load.last_step_s:
             self._metrics.step_time.labels(load.model).observe(load.last_step_s)

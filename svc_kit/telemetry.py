@@ -204,7 +204,15 @@ class EngineMetrics:
             "kv_cache_usage", "Part of the KV cache in use, 0 to 1.", "kv_cache_usage_perc"
         )
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests.")
-        self.cached_tokens = counter("cached_tokens", "Prompt tokens taken from the KV cache.")
+        self.cached_tokens = counter(
+            "cached_tokens",
+            "Prompt tokens that were not computed, by where they came from.",
+            "source",
+        )
+        self.saved_bytes = Gauge(
+            "corral_saved_prefix_bytes", "Prefixes saved in memory.", ["model"], registry=registry
+        )
+        self.preemptions = counter("preemptions", "Sequences that gave way to more urgent ones.")
         self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
         self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")
         self.aborted = counter(

@@ -50,7 +50,7 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]
         if group is None or field.default is None:
             yield prefix + name, field
         if group is not None:
-            yield from _fields(group, f"{prefix}{name}{'[].' if _is_list(field) else '.'}")
+            yield from _fields(group, f"{prefix}{name}{_inside(field)}")
 
 
 def _group(field: FieldInfo) -> type[BaseModel] | None:
@@ -65,12 +65,27 @@ def _is_list(field: FieldInfo) -> bool:
     return str(field.annotation).startswith("list[")
 
 
+def _is_map(field: FieldInfo) -> bool:
+    return str(field.annotation).startswith("dict[")
+
+
+def _inside(field: FieldInfo) -> str:
+    """How the name of a setting goes on inside a group."""
+    if _is_map(field):
+        return ".NAME."
+    return "[]." if _is_list(field) else "."
+
+
 def _kind(field: FieldInfo) -> str:
     """The type in words, with its bounds."""
     if _group(field) is not None:
         return "list of tables" if _is_list(field) else "table"
-    schema = _schema(field)
-    options = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    schema, definitions = _schema(field)
+    options = [
+        definitions.get(each.get("$ref", "").rpartition("/")[2], each)
+        for each in schema.get("anyOf", [schema])
+        if each.get("type") != "null"
+    ]
     return " or ".join(_kind_of(option) for option in options)
 
 
@@ -94,11 +109,13 @@ def _kind_of(schema: dict[str, Any]) -> str:
     return " ".join([names.get(schema.get("type", ""), "text"), *bounds])
 
 
-def _schema(field: FieldInfo) -> dict[str, Any]:
-    """The JSON Schema of one setting, which has its bounds in one form whatever their origin."""
+def _schema(field: FieldInfo) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON Schema of one setting, which has its bounds in one form whatever their origin, and
+    the definitions that it refers to."""
     definitions: Any = {"value": (field.annotation, field)}
     model = create_model("One", **definitions)
-    return dict(model.model_json_schema()["properties"]["value"])
+    schema = model.model_json_schema()
+    return dict(schema["properties"]["value"]), dict(schema.get("$defs", {}))
 
 
 def _default(name: str, field: FieldInfo) -> str:

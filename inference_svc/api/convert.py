@@ -113,6 +113,7 @@ def to_requests(
         cache_key=_cache_key(options.cache, principal),
         resumed=array("i"),
         priority=_priority(options.scheduling, principal),
+        project=principal.project,
         deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=options.cache.reuse if options.cache.HasField("reuse") else True,

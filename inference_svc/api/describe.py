@@ -13,6 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import ServedModel
+from inference_svc.chat.parsers import TurnFormat
 from inference_svc.models.description import ModelClass
 from inference_svc.runtime.worker import EngineWorker, Live
 
@@ -57,6 +58,17 @@ def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
         chat_template_source=served.template.origin,
         end_token_ids=sorted(served.vocabulary.end_tokens),
         load_time=loaded_at,
+        turn_format=_turn_format(served.turn_format),
+    )
+
+
+def _turn_format(found: TurnFormat | None) -> model_pb.TurnFormat | None:
+    if found is None:
+        return None
+    return model_pb.TurnFormat(
+        tool_calls=found.tool_calls,
+        reasoning=found.reasoning,
+        starts_in_reasoning=found.starts_in_reasoning,
     )
 
 
@@ -80,6 +92,8 @@ def load(worker: EngineWorker) -> load_pb.Load:
             for ready in worker.models.values()
             for rows, time_s in sorted(ready.warm_up.step_times.items())
         ],
+        num_snapshots=sum(report.num_snapshots for report in reports),
+        snapshot_bytes=sum(report.snapshot_bytes for report in reports),
         draining=worker.is_draining,
     )
 

@@ -152,9 +152,11 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Not in this release."""
         raise FeatureUnsupported(feature="snapshots")
 
-    async def FlushCache(self, request: pb.FlushCacheRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="flushing the cache")
+    async def FlushCache(
+        self, request: pb.FlushCacheRequest, context: Context
+    ) -> pb.FlushCacheResponse:
+        """Forget idle and saved prefixes."""
+        return pb.FlushCacheResponse(num_tokens=await self._worker.flush())
 
 
 def _visible_project() -> str | None:

@@ -15,6 +15,7 @@ from inference_svc.api.messages import to_conversation
 from inference_svc.api.streams import Admitted, ChatTurn, TextTurn
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import Conversation, ConversationLimits
+from inference_svc.chat.parsers.offered import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.engine.request import SequenceRequest
@@ -179,7 +180,7 @@ class Generating:
         """A parser that stands where the resumed tokens end."""
         parser = TurnParser(
             prompt.turn_format,
-            offers_tools=conversation.offers_tools,
+            tools=_offered(conversation),
             opens_in_reasoning=prompt.opens_in_reasoning,
             inline_reasoning=inline,
         )
@@ -188,6 +189,11 @@ class Generating:
             special = request.special_tokens or token in request.visible_tokens
             parser.feed(said.push(model.vocabulary.piece(token, special)).text)
         return parser
+
+
+def _offered(conversation: Conversation) -> OfferedTools:
+    tools = conversation.tools if conversation.offers_tools else ()
+    return OfferedTools({tool.name: tool.parameters_json for tool in tools})
 
 
 def _target(model: ServedModel) -> Target:

@@ -21,6 +21,12 @@ from inference_svc.engine import events
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.runtime.generation import ChoiceEvent, Generation
 
+_SOURCES = {
+    events.CacheSource.NONE: pb.CACHE_SOURCE_UNSPECIFIED,
+    events.CacheSource.SLOT: pb.CACHE_SOURCE_SLOT,
+    events.CacheSource.LIVE: pb.CACHE_SOURCE_LIVE,
+    events.CacheSource.MEMORY: pb.CACHE_SOURCE_MEMORY,
+}
 _FINISH = {
     events.FinishReason.STOP: pb.FINISH_REASON_STOP,
     events.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
@@ -57,6 +63,7 @@ class Tally:
 
     prompt_tokens: int
     cached_tokens: int = 0
+    cache_source: events.CacheSource = events.CacheSource.NONE
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     started: bool = False
@@ -69,7 +76,7 @@ class Tally:
             completion_tokens=self.completion_tokens,
             cached_tokens=self.cached_tokens,
             reasoning_tokens=self.reasoning_tokens,
-            cache_source=_cache_source(self.cached_tokens),
+            cache_source=_SOURCES[self.cache_source],
         )
         timings = pb.Timings()
         if self.timings is not None:
@@ -232,9 +239,10 @@ def _merge(batch: Sequence[ChoiceEvent], turns: Sequence[Turn], tally: Tally) ->
             if not tally.started:
                 tally.started = True
                 tally.cached_tokens = event.cached_tokens
+                tally.cache_source = event.source
                 yield pb.Started(
                     cached_tokens=event.cached_tokens,
-                    cache_source=_cache_source(event.cached_tokens),
+                    cache_source=_SOURCES[event.source],
                 )
         else:
             yield from _end(choice, event, pending.pop(choice, None), turns[choice], tally)
@@ -263,10 +271,6 @@ def _end(
     elif event.stop_token is not None:
         finished.stop_token_id = event.stop_token
     yield finished
-
-
-def _cache_source(cached_tokens: int) -> pb.CacheSource:
-    return pb.CACHE_SOURCE_SLOT if cached_tokens else pb.CACHE_SOURCE_UNSPECIFIED
 
 
 def _chosen(logprob: events.ChosenLogprob) -> pb.ChosenLogprob:

@@ -4,12 +4,10 @@ Most small models have seen ChatML. One without its tokens reads the markers as 
 must also end a turn as text (`FALLBACK_STOP_TEXTS`).
 """
 
-from inference_svc.chat.parsers.turn import Markers, TurnFormat
+from inference_svc.chat.parsers.formats import CallNotation, ReasoningNotation, TurnFormat
 
 FALLBACK_STOP_TEXTS = ("<|im_end|>",)
-FALLBACK_FORMAT = TurnFormat(
-    reasoning=Markers("<think>", "</think>"), tool_calls=Markers("<tool_call>", "</tool_call>")
-)
+FALLBACK_FORMAT = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
 FALLBACK_TEMPLATE = """\
 {%- set ns = namespace(system='') %}
 {%- if messages and messages[0].role == 'system' %}

@@ -27,9 +27,24 @@ def json_object(text: str, field: str) -> dict[str, Any]:
 def json_or_none(text: str) -> Any:
     """Parse JSON that a model wrote; None where it is not JSON."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON that UTF-8 can hold: lone surrogates are written as escapes."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if is_unicode(text) else json.dumps(value)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_constant(name: str) -> None:

@@ -17,10 +17,15 @@ from inference_svc.chat.fallback import (
     FALLBACK_STOP_TEXTS,
     FALLBACK_TEMPLATE,
 )
-from inference_svc.chat.parsers.turn import TurnFormat, choose_format
+from inference_svc.chat.parsers.formats import (
+    AS_TOLD,
+    FormatOverride,
+    TurnFormat,
+    choose_format,
+)
 from inference_svc.chat.strict_json import json_object, json_or_none
 from inference_svc.sandbox.jobs import RENDER_TEMPLATE, FailureKind, Job, JobFailed
-from svc_kit.errors import TemplateFailed, TooLong
+from svc_kit.errors import DomainError, TemplateFailed, TooLong
 
 MAX_TEMPLATE_CHARACTERS = 256 * 1024
 
@@ -55,7 +60,8 @@ class JobRunner(Protocol):
 class ModelTemplate:
     """A chat template with what it needs of its model.
 
-    `origin` is "gguf", "file" or "fallback", as in `Model.chat_template_source`.
+    `origin` is "gguf", "file" or "fallback", as in `Model.chat_template_source`. `turn_format` is
+    what the operator says of how the model writes, whatever template is used.
     """
 
     source: str
@@ -63,9 +69,15 @@ class ModelTemplate:
     bos_text: str
     eos_text: str
     control_texts: ControlTexts
+    turn_format: FormatOverride = AS_TOLD
 
     @classmethod
-    def of_model(cls, template: str | None, vocabulary: TemplateVocabulary) -> "ModelTemplate":
+    def of_model(
+        cls,
+        template: str | None,
+        vocabulary: TemplateVocabulary,
+        turn_format: FormatOverride = AS_TOLD,
+    ) -> "ModelTemplate":
         """Return a model's template, or the fallback where it brings none."""
         return cls(
             source=template or FALLBACK_TEMPLATE,
@@ -73,6 +85,7 @@ class ModelTemplate:
             bos_text=vocabulary.token_text(vocabulary.bos),
             eos_text=vocabulary.token_text(vocabulary.eos),
             control_texts=ControlTexts(vocabulary.control_texts),
+            turn_format=turn_format,
         )
 
 
@@ -130,13 +143,34 @@ class ChatTemplates:
         }
         result = await self._run(source, variables)
         text = _cut_after(result["text"], cut.write(0)) if cut else result["text"]
-        turn_format = _format_of(source, understands_tools=result["tools"])
+        turn_format = template.turn_format.apply(
+            _format_of(source, understands_tools=result["tools"])
+        )
         return RenderedPrompt(
             spans=placeholders.split(text) if placeholders else (PromptSpan(text, trusted=True),),
             opens_in_reasoning=_opens_in_reasoning(text, turn_format, conversation),
             turn_format=turn_format,
-            stop_texts=FALLBACK_STOP_TEXTS if source == FALLBACK_TEMPLATE else (),
+            stop_texts=_stop_texts(source, turn_format, conversation),
         )
+
+    async def find_format(self, template: ModelTemplate) -> TurnFormat:
+        """Tell how a model writes, by its template and its operator.
+
+        A template that cannot be rendered counts as one that does not understand tools.
+        """
+        variables = {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "tools": None,
+            "add_generation_prompt": True,
+            "bos_token": template.bos_text,
+            "eos_token": template.eos_text,
+        }
+        try:
+            understands_tools = (await self._run(template.source, variables))["tools"]
+        except DomainError:
+            understands_tools = False
+        told = _format_of(template.source, understands_tools=understands_tools)
+        return template.turn_format.apply(told)
 
     async def _run(self, source: str, variables: dict[str, Any]) -> dict[str, Any]:
         payload = {"template": source, "now": self._now().isoformat(), "variables": variables}
@@ -169,6 +203,8 @@ def _asked(conversation: Conversation, source: str) -> dict[str, Any]:
     """Everything in the template's variables that came with the request."""
     names = {call.id: call.name for message in conversation.messages for call in message.tool_calls}
     knows_developer = "'developer'" in source or '"developer"' in source
+    is_thinking = "message.thinking" in source and "reasoning_content" not in source
+    thinking_name = "thinking" if is_thinking else "reasoning_content"
     allowed = conversation.tool_choice.allowed_names
     tools = [
         _tool_variable(tool)
@@ -178,21 +214,24 @@ def _asked(conversation: Conversation, source: str) -> dict[str, Any]:
     return {
         **conversation.template_variables(),
         "messages": [
-            _message_variable(message, names, knows_developer) for message in conversation.messages
+            _message_variable(message, names, knows_developer, thinking_name)
+            for message in conversation.messages
         ],
         "tools": tools or None,
     }
 
 
 def _message_variable(
-    message: Message, names: dict[str, str], knows_developer: bool
+    message: Message, names: dict[str, str], knows_developer: bool, thinking_name: str
 ) -> dict[str, Any]:
     role = message.role
     if role is Role.DEVELOPER and not knows_developer:
         role = Role.SYSTEM
     variable: dict[str, Any] = {"role": role.value, "content": message.text}
-    if message.reasoning:
-        variable["reasoning_content"] = message.reasoning
+    # gpt-oss's template calls it "thinking", and refuses it beside content and calls.
+    is_refused = thinking_name == "thinking" and message.tool_calls and message.text
+    if message.reasoning and not is_refused:
+        variable[thinking_name] = message.reasoning
     if message.tool_calls:
         variable["tool_calls"] = [_call_variable(call) for call in message.tool_calls]
     if message.tool_call_id:
@@ -239,17 +278,20 @@ def _cut_after(text: str, mark: str) -> str:
 def _format_of(source: str, *, understands_tools: bool) -> TurnFormat:
     if source == FALLBACK_TEMPLATE:
         return FALLBACK_FORMAT
-    turn_format = choose_format(source)
-    if understands_tools:
-        return turn_format
-    # The tools were described in the fallback's notation, so calls come in it.
-    return turn_format._replace(tool_calls=FALLBACK_FORMAT.tool_calls)
+    return choose_format(source, understands_tools=understands_tools)
+
+
+def _stop_texts(
+    source: str, turn_format: TurnFormat, conversation: Conversation
+) -> tuple[str, ...]:
+    texts = FALLBACK_STOP_TEXTS if source == FALLBACK_TEMPLATE else ()
+    return (*texts, *(turn_format.stop_texts if conversation.offers_tools else ()))
 
 
 def _opens_in_reasoning(text: str, turn_format: TurnFormat, conversation: Conversation) -> bool:
-    if turn_format.reasoning is None:
+    if turn_format.reasoning_markers is None:
         return False
-    begin, end = turn_format.reasoning
+    begin, end = turn_format.reasoning_markers
     if conversation.continues_final_message:
         last = conversation.messages[-1].text
         return last.rfind(begin) > last.rfind(end)

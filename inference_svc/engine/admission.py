@@ -1,47 +1,74 @@
-"""Who comes next: waiting sequences by priority class, in order of arrival inside a class.
+"""Who comes next: by class, which rises with waiting; then the project that was served least; then
+by arrival.
 
 The bound on how much may wait is kept at the door, in the frontend (`runtime/worker.py`), where a
 refusal can still be an ordinary error.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 
+from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.sequence import Sequence
+
+INTERACTIVE = 3
+BATCH = 1
+# Waiting so long is worth a class, so that no class starves another.
+AGEING_S = 30.0
 
 
 class AdmissionQueue:
-    """Sequences that have no slot yet."""
+    """Sequences that have no slot."""
 
-    def __init__(self) -> None:
-        self._classes: dict[int, OrderedDict[int, Sequence]] = {}
+    def __init__(self, shares: FairShare) -> None:
+        self._shares = shares
+        self._waiting: dict[int, Sequence] = {}
 
     def __len__(self) -> int:
-        return sum(len(queue) for queue in self._classes.values())
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """In the order in which they would start: the highest class first."""
-        for priority in sorted(self._classes, reverse=True):
-            yield from self._classes[priority].values()
+        return iter(self._waiting.values())
 
     def push(self, sequence: Sequence) -> None:
-        """Put a sequence last in its class."""
-        queue = self._classes.setdefault(sequence.request.priority, OrderedDict())
-        queue[sequence.request.sequence_id] = sequence
+        """Let a sequence wait; one that ran before keeps its place by arrival."""
+        self._waiting[sequence.request.sequence_id] = sequence
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, to run or to end it."""
-        self._classes[sequence.request.priority].pop(sequence.request.sequence_id)
+        del self._waiting[sequence.request.sequence_id]
 
-    def next(self) -> Sequence | None:
-        """The sequence that starts next; it stays in the queue."""
-        return next((sequence for sequence in self if not sequence.paused), None)
+    @property
+    def has_ready(self) -> bool:
+        """Whether any could start; paused ones cannot."""
+        return any(not sequence.paused for sequence in self)
+
+    def in_order(self, now: float) -> Iterator[Sequence]:
+        """Those that could start, next first. The order takes in what is charged while it is
+        followed."""
+        ready = [sequence for sequence in self if not sequence.paused]
+        while ready:
+            sequence = min(ready, key=lambda item: self._rank(item, now))
+            ready.remove(sequence)
+            yield sequence
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences that waited until one of their deadlines passed."""
         return [sequence for sequence in self if _has_expired(sequence, now)]
 
+    def _rank(self, sequence: Sequence, now: float) -> tuple[int, int, float, int]:
+        request = sequence.request
+        served = self._shares.served(request.project)
+        return -aged_class(sequence, now), served, sequence.arrived_at, request.sequence_id
+
+
+def aged_class(sequence: Sequence, now: float) -> int:
+    """A sequence's class after the time it has waited."""
+    earned = int((now - sequence.arrived_at) / AGEING_S)
+    return max(min(sequence.request.priority + earned, INTERACTIVE), sequence.request.priority)
+
 
 def _has_expired(sequence: Sequence, now: float) -> bool:
-    deadlines = (sequence.request.deadline, sequence.request.queue_deadline)
+    deadlines = [sequence.request.deadline]
+    if not sequence.has_started:
+        deadlines.append(sequence.request.queue_deadline)
     return any(deadline is not None and deadline <= now for deadline in deadlines)

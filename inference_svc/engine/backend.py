@@ -4,6 +4,7 @@ Invariants a backend may rely on, because the engine keeps them:
 - every batch has passed `check_native_limits`;
 - rows are in ascending slot order, and positions of a slot follow each other without a gap;
 - `trim` is never called between building a batch and its `decode`;
+- `save`, `restore` and `copy` come in the orders that `cells.Cells` allows;
 - `sample` is called with rows of the last `decode` only, at most once a row.
 All methods are called from the one step thread.
 """
@@ -67,6 +68,23 @@ class Backend(Protocol):
     @property
     def can_trim(self) -> bool:
         """Whether the end of a slot can be dropped (attention-only models)."""
+
+    @property
+    def copies_by_state(self) -> bool:
+        """Whether `copy` is not to be used (models with a state instead of, or beside, cells)."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Queue a copy of a whole slot: lengths change now, the cells with the next `decode`,
+        before its rows."""
+
+    def state_bytes(self, slot: int) -> int:
+        """The size of what `save` would return."""
+
+    def save(self, slot: int) -> bytearray:
+        """The cells in use of a slot, now."""
+
+    def restore(self, slot: int, state: bytearray) -> bool:
+        """Replace a slot's cells by saved ones, now; False where they were refused."""
 
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. Raises `DecodeError`; the slots may then hold a part of it."""

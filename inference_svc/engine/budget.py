@@ -1,18 +1,56 @@
 """How many prompt tokens a step computes, and whose.
 
-Every running sequence decodes in every step. Prompts share what is left, in equal chunks, so that
-sequences that prefill together also share compute batches. While somebody decodes, the prompt
-tokens of a step are capped: the cap bounds the time between two tokens and the time until a cancel
-is noticed.
+Every running sequence decodes in every step. What a step has left goes to prompts, as far as the
+policy allows: it trades the time between two tokens against the time until a prompt is computed.
+Urgent prompts come first and leave a part to the others; equals get equal chunks, so that sequences
+that prefill together also share compute batches.
 """
 
+import enum
 from collections.abc import Sequence
+from itertools import groupby
+
+LEAST_CHUNK = 16
+_BALANCED_FLOOR = 4  # at least this part of the cap
+_LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
 
 
-def prefill_budget(*, batch_tokens: int, num_decoding: int, chunk_cap: int) -> int:
-    """The prompt tokens that one step may compute beside `num_decoding` decode rows."""
-    left = batch_tokens - num_decoding
-    return min(left, chunk_cap) if num_decoding else left
+class Policy(enum.Enum):
+    """What gives way when prompts arrive while others generate."""
+
+    LATENCY_FIRST = "latency_first"
+    BALANCED = "balanced"
+    THROUGHPUT_FIRST = "throughput_first"
+
+
+def prefill_budget(policy: Policy, *, left: int, cap: int, fitting: int | None) -> int:
+    """The prompt tokens of one step: `left` are what the batch holds beside decoding rows, `cap`
+    is the operator's bound, `fitting` what holds the target time between tokens (None where nobody
+    decodes, or nothing is known yet)."""
+    fits = cap if fitting is None else fitting
+    match policy:
+        case Policy.LATENCY_FIRST:
+            return min(left, cap, max(fits, LEAST_CHUNK))
+        case Policy.BALANCED:
+            return min(left, cap, max(fits, cap // _BALANCED_FLOOR))
+        case Policy.THROUGHPUT_FIRST:
+            return left
+
+
+def urgent_chunks(remaining: Sequence[int], urgencies: Sequence[int], budget: int) -> list[int]:
+    """Share `budget` among prompts: the most urgent first, fairly among equals. An eighth of what
+    is there goes on to the less urgent, who would wait forever else."""
+    chunks = [0] * len(remaining)
+    order = sorted(range(len(remaining)), key=lambda i: -urgencies[i])
+    groups = [list(group) for _, group in groupby(order, key=lambda i: urgencies[i])]
+    for rank, group in enumerate(groups):
+        wanted_below = sum(remaining[i] for below in groups[rank + 1 :] for i in below)
+        passed_on = min(budget // _LEFT_TO_OTHERS, wanted_below)
+        shares = fair_chunks([remaining[i] for i in group], budget - passed_on)
+        for i, share in zip(group, shares, strict=True):
+            chunks[i] = share
+        budget -= sum(shares)
+    return chunks
 
 
 def fair_chunks(remaining: Sequence[int], budget: int) -> list[int]:

@@ -6,10 +6,10 @@ computed stands alone.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.admission import AdmissionQueue
+from inference_svc.engine.admission import AdmissionQueue, aged_class
 from inference_svc.engine.backend import (
     Backend,
     DecodeError,
@@ -17,6 +17,8 @@ from inference_svc.engine.backend import (
     SampleFailed,
     SampleTask,
 )
+from inference_svc.engine.budget import Policy
+from inference_svc.engine.cells import Cells, CopyCosts
 from inference_svc.engine.events import (
     Cancelled,
     Delta,
@@ -24,17 +26,26 @@ from inference_svc.engine.events import (
     Failed,
     Finished,
     FinishReason,
+    Flushed,
     ModelLoad,
+    Preempted,
+    Resumed,
     Started,
     Timings,
 )
+from inference_svc.engine.fairness import FairShare
+from inference_svc.engine.following import Followers
+from inference_svc.engine.pacing import StepCost
+from inference_svc.engine.placing import Placer, Prefix
+from inference_svc.engine.preemption import choose_victim, may_preempt
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.saved import SavedPrefixes
 from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot, SlotTable
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
-from svc_kit.errors import DeadlineExpired, DecodeFailed
+from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +54,9 @@ LOAD_INTERVAL_S = 0.1
 
 class Engine:
     """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
-    decoding rows."""
+    decoding rows; `saved_bytes` are for prefixes that lost their slot;
+    `step_times` are seconds by rows, as measured; `policy` may hold `token_target_s` between two
+    tokens."""
 
     def __init__(
         self,
@@ -53,17 +66,30 @@ class Engine:
         shape: StepShape,
         chunk_cap: int,
         clock: Callable[[], float],
+        copy_costs: CopyCosts | None = None,
+        saved_bytes: int = 0,
+        step_times: Mapping[int, float] | None = None,
+        policy: Policy = Policy.BALANCED,
+        token_target_s: float = 0.1,
     ) -> None:
         limits = backend.limits
         self.name = name
         self.num_steps = 0
         self._backend = backend
         self._native = limits
-        self._plan_limits = PlanLimits(limits.batch_tokens, chunk_cap, limits.slot_tokens)
+        self._plan_limits = PlanLimits(
+            limits.batch_tokens, chunk_cap, limits.slot_tokens, policy, token_target_s
+        )
         self._shape = shape
         self._clock = clock
         self._table = SlotTable(limits.slots)
-        self._queue = AdmissionQueue()
+        self._cells = Cells(backend, copy_costs or CopyCosts())
+        self._saved = SavedPrefixes(saved_bytes)
+        self._placer = Placer(backend, self._cells, self._table, self._saved)
+        self._cost = StepCost(step_times or {}, limits.slots)
+        self._followers = Followers(self._cost, can_trim=backend.can_trim)
+        self._shares = FairShare()
+        self._queue = AdmissionQueue(self._shares)
         self._running: dict[int, Sequence] = {}
         self._sequences: dict[int, Sequence] = {}
         self._events: list[Event] = []
@@ -75,7 +101,7 @@ class Engine:
         """Whether a step would compute or start something now."""
         if any(not sequence.paused for sequence in self._running.values()):
             return True
-        return self._table.has_idle and self._queue.next() is not None
+        return self._table.has_idle and self._queue.has_ready
 
     @property
     def has_sequences(self) -> bool:
@@ -87,13 +113,29 @@ class Engine:
         """Whether events wait to be taken (a cancel leaves one without a step)."""
         return bool(self._events)
 
+    @property
+    def running(self) -> list[Sequence]:
+        """The sequences that have a slot."""
+        return list(self._running.values())
+
     # --- commands ---------------------------------------------------------------------------------
 
     def submit(self, request: SequenceRequest) -> None:
-        """Queue a sequence."""
+        """Queue a sequence; one that no slot could hold fails here, alone."""
         sequence = Sequence(request, arrived_at=self._clock())
+        if len(sequence.tokens) > self._native.slot_tokens:
+            self._events.append(Failed(request.sequence_id, self._too_long(sequence)))
+            return
+        self._shares.enter(request.project)
         self._sequences[request.sequence_id] = sequence
         self._queue.push(sequence)
+
+    def _too_long(self, sequence: Sequence) -> ContextLengthExceeded:
+        return ContextLengthExceeded(
+            field="prompt",
+            prompt_tokens=len(sequence.tokens),
+            context_tokens=self._native.slot_tokens,
+        )
 
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
         """End a sequence before `step` begins; `arrived_in_step` is the one that ran when the
@@ -118,6 +160,10 @@ class Engine:
         if sequence is not None:
             sequence.paused = paused
 
+    def flush(self, flush_id: int) -> None:
+        """Forget everything that is only kept for reuse."""
+        self._events.append(Flushed(self.name, flush_id, self._placer.forget()))
+
     # --- the loop ---------------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
@@ -125,12 +171,17 @@ class Engine:
         self._expire()
         self._admit()
         active = [sequence for sequence in self._running.values() if not sequence.paused]
-        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape)
+        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
         if plan is not None:
             started = self._clock()
             self.num_steps += 1
             self._compute(plan.work, plan.rows, plan.fillers)
             self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
+            self._cost.observe(
+                num_decoding=plan.num_decoding,
+                prompt_tokens=plan.prompt_tokens,
+                seconds=self._last_step_s,
+            )
         return self._take_events()
 
     def _expire(self) -> None:
@@ -145,37 +196,73 @@ class Engine:
             self._fail(sequence, DeadlineExpired(phase=sequence.phase))
 
     def _admit(self) -> None:
-        while (sequence := self._queue.next()) is not None:
-            request = sequence.request
-            found = self._table.choose(sequence.tokens, request.cache_key, reuse=request.reuse)
-            if found is None:
-                return
-            self._queue.remove(sequence)
-            self._start(sequence, *found)
+        self._followers.begin(self._running.values())
+        for sequence in self._queue.in_order(self._clock()):
+            if not (self._can_get_slot(sequence) and self._start(sequence)):
+                break
+        self._placer.flush()
 
-    def _start(self, sequence: Sequence, slot: Slot, shared: int) -> None:
-        request = sequence.request
-        shared = self._keep_prefix(slot, shared)
-        self._table.occupy(slot, request.sequence_id, request.cache_key)
+    def _start(self, sequence: Sequence) -> bool:
+        """Put a sequence into a slot, or let it wait for its leader; False where there is no
+        slot."""
+        if self._ends_by_replay(sequence):
+            return True
+        prefix = self._placer.find(sequence)
+        running = self._running.values()
+        if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
+            return True
+        if not self._table.has_idle:
+            if not self._preempt():
+                return False
+            prefix = self._placer.find(sequence)
+        placed = self._placer.place(sequence, prefix)
+        if placed is None:
+            return False
+        self._queue.remove(sequence)
+        slot, prefix = placed
         sequence.slot = slot
-        sequence.started_at = self._clock()
-        sequence.sampler = self._backend.new_sampler(request)
-        self._running[request.sequence_id] = sequence
-        cached = min(shared, len(request.prompt))
-        self._cached_tokens += cached
-        self._events.append(Started(request.sequence_id, slot.index, cached))
-        self._replay(sequence)
+        self._shares.charge(sequence.request.project, len(sequence.tokens) - prefix.tokens)
+        sequence.standing = aged_class(sequence, self._clock())
+        self._running[sequence.request.sequence_id] = sequence
+        self._placer.drop_saved(sequence)
+        if sequence.has_started:
+            self._events.append(Resumed(sequence.request.sequence_id, slot.index))
+        else:
+            self._tell_start(sequence, slot, prefix)
+        return True
 
-    def _keep_prefix(self, slot: Slot, shared: int) -> int:
-        """Make a slot hold exactly the first `shared` tokens; 0 where the model cannot drop the
-        rest."""
-        if shared < len(slot.tokens) or self._backend.reusable_from(slot.index) > 0:
-            usable = shared and self._backend.reusable_from(slot.index) == 0
-            if not (usable and self._backend.trim(slot.index, shared)):
-                shared = 0
-                self._backend.trim(slot.index, 0)
-            del slot.tokens[shared:]
-        return shared
+    def _can_get_slot(self, sequence: Sequence) -> bool:
+        if self._table.has_idle:
+            return True
+        return may_preempt(sequence) and choose_victim(self._running.values()) is not None
+
+    def _preempt(self) -> bool:
+        """Free a slot by letting batch work wait; False where nobody can."""
+        victim = choose_victim(self._running.values())
+        if victim is None or victim.slot is None or not self._placer.evict(victim):
+            return False
+        self._leave_slot(victim, keep=True)
+        self._queue.push(victim)
+        log.info("sequence %d is preempted", victim.request.sequence_id)
+        self._events.append(Preempted(victim.request.sequence_id))
+        return True
+
+    def _tell_start(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
+        sequence.has_started = True
+        sequence.started_at = self._clock()
+        cached = min(prefix.tokens, len(sequence.request.prompt))
+        self._cached_tokens += cached
+        self._events.append(
+            Started(sequence.request.sequence_id, slot.index, cached, prefix.source)
+        )
+
+    def _ends_by_replay(self, sequence: Sequence) -> bool:
+        """Make the sampler and replay what is resumed, once; whether that is all there was to
+        do."""
+        if sequence.sampler is None:
+            sequence.sampler = self._backend.new_sampler(sequence.request)
+            self._replay(sequence)
+        return sequence.request.sequence_id not in self._sequences
 
     def _replay(self, sequence: Sequence) -> None:
         """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
@@ -196,7 +283,7 @@ class Engine:
         batch = TokenBatch.of(rows)
         check_native_limits(batch, self._native)
         try:
-            self._backend.decode(batch)
+            self._cells.decode(batch)
         except DecodeError as error:
             self._isolate(work, rows, error)
             return
@@ -262,6 +349,7 @@ class Engine:
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
         self._output_tokens += 1
+        self._shares.charge(sequence.request.project, 1)
         sequence.tokens.append(sampled.token)
         if sequence.sampler is not None:
             sequence.sampler.accept(sampled.token)
@@ -339,13 +427,21 @@ class Engine:
         """Forget a sequence in whatever phase; its slot is free for the next step."""
         sequence_id = sequence.request.sequence_id
         del self._sequences[sequence_id]
+        self._shares.leave(sequence.request.project)
         if sequence.sampler is not None:
             sequence.sampler.close()
         if sequence.slot is None:
+            self._placer.drop_saved(sequence)
             self._queue.remove(sequence)
-            return
-        del self._running[sequence_id]
+        else:
+            self._leave_slot(sequence, keep=keep)
+
+    def _leave_slot(self, sequence: Sequence, *, keep: bool) -> None:
         slot = sequence.slot
+        if slot is None:
+            return
+        del self._running[sequence.request.sequence_id]
+        sequence.slot = None
         self._table.release(slot, keep=keep and sequence.request.reuse)
         if not slot.key:
             self._backend.trim(slot.index, 0)
@@ -372,6 +468,8 @@ class Engine:
             output_tokens=self._output_tokens,
             last_step_rows=self._last_rows,
             last_step_s=self._last_step_s,
+            num_snapshots=len(self._saved),
+            snapshot_bytes=self._saved.num_bytes,
         )
 
     def check_integrity(self) -> None:
@@ -390,6 +488,11 @@ class Engine:
             computed = sequence.num_computed
             if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
                 raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
+        saved = [sequence.saved for sequence in self._queue if sequence.saved is not None]
+        if sum(len(state.state) for state in saved) != self._saved.num_reserved:
+            raise IntegrityError("a preempted sequence's memory is lost or kept twice")
+        if not self._placer.is_settled:
+            raise IntegrityError("a copy was planned and never queued")
         waiting = {sequence.request.sequence_id for sequence in self._queue}
         if waiting | set(self._running) != set(self._sequences) or waiting & set(self._running):
             raise IntegrityError("a sequence is lost, or both waits and runs")

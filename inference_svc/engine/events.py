@@ -13,6 +13,16 @@ class FinishReason(enum.Enum):
     LENGTH = "length"
 
 
+class CacheSource(enum.Enum):
+    """Where reused cells came from: nowhere, an idle slot, a running sequence's slot, or states
+    saved in memory."""
+
+    NONE = "none"
+    SLOT = "slot"
+    LIVE = "live"
+    MEMORY = "memory"
+
+
 class Logprob(NamedTuple):
     """A token with its natural log probability before any filter."""
 
@@ -34,6 +44,20 @@ class Started(NamedTuple):
     sequence_id: int
     slot: int
     cached_tokens: int
+    source: CacheSource = CacheSource.NONE
+
+
+class Preempted(NamedTuple):
+    """A sequence gave its slot to a more urgent one and waits again."""
+
+    sequence_id: int
+
+
+class Resumed(NamedTuple):
+    """A preempted sequence goes on, in this slot."""
+
+    sequence_id: int
+    slot: int
 
 
 class Delta(NamedTuple):
@@ -82,6 +106,14 @@ class Cancelled(NamedTuple):
     freed_step: int
 
 
+class Flushed(NamedTuple):
+    """Everything that was only kept for reuse is forgotten: so many tokens."""
+
+    model: str
+    flush_id: int
+    num_tokens: int
+
+
 class ModelLoad(NamedTuple):
     """How busy one model's slots are."""
 
@@ -96,6 +128,8 @@ class ModelLoad(NamedTuple):
     output_tokens: int
     last_step_rows: int
     last_step_s: float
+    num_snapshots: int = 0
+    snapshot_bytes: int = 0
 
 
-Event = Started | Delta | Finished | Failed | Cancelled | ModelLoad
+Event = Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled | Flushed | ModelLoad

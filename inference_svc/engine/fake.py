@@ -2,7 +2,8 @@
 
 A "text" is bytes: token ids 0 to 255 are bytes, 256 ends it. The next token is a hash of the
 sequence's tokens, so every mistake in slots, positions or order changes the output. Draws use the
-seed and the draw count as the real samplers do.
+seed and the draw count as the real samplers do. Copies are queued as llama.cpp queues them: lengths
+change at once and the cells with the next decode, so a wrong order reads somebody else's tokens.
 """
 
 import hashlib
@@ -48,8 +49,8 @@ class FakeSampler:
 
 
 class FakeBackend:
-    """Slots as lists of tokens. `fails` may refuse batches: it gets the batch and returns a code, 0
-    for success."""
+    """Slots as arrays of cells with a length. `fails` may refuse batches: it gets the batch and
+    returns a code, 0 for success."""
 
     def __init__(
         self,
@@ -61,15 +62,46 @@ class FakeBackend:
     ) -> None:
         self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
         self.can_trim = can_trim
-        self.cells: list[array[int]] = [array("i") for _ in range(self.limits.slots)]
+        self.copies_by_state = not can_trim
+        self.num_copies = 0
+        self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]
+        self._lengths = [0 for _ in self._all_slots]
+        self._queued: list[tuple[int, int]] = []
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after
         self._rows: list[array[int]] = []
 
+    @property
+    def _all_slots(self) -> range:
+        return range(self.limits.slots)
+
+    def copy(self, source: int, target: int) -> None:
+        """The length now, the cells with the next decode."""
+        self._lengths[target] = self._lengths[source]
+        self._queued.append((source, target))
+        self.num_copies += 1
+
+    def state_bytes(self, slot: int) -> int:
+        """Four bytes a cell."""
+        return 4 * self._lengths[slot]
+
+    def save(self, slot: int) -> bytearray:
+        """The cells as they are now, whatever is queued."""
+        return bytearray(self._cells[slot][: self._lengths[slot]].tobytes())
+
+    def restore(self, slot: int, state: bytearray) -> bool:
+        """The cells now; a queued copy overwrites them."""
+        tokens = array("i", bytes(state))
+        self._cells[slot][: len(tokens)] = tokens
+        self._lengths[slot] = len(tokens)
+        return True
+
     def decode(self, batch: TokenBatch) -> None:
         """Append tokens to their slots and remember the history behind each output row."""
         code = self._fails(batch)
+        if code != -1:
+            self._carry_out_copies()
         if code < -1:
             self._apply(batch, len(batch.tokens) // 2)
         if code:
@@ -77,17 +109,22 @@ class FakeBackend:
         self.batches.append(batch)
         self._rows = self._apply(batch, len(batch.tokens))
 
+    def _carry_out_copies(self) -> None:
+        for source, target in self._queued:
+            self._cells[target][:] = self._cells[source]
+        self._queued.clear()
+
     def _apply(self, batch: TokenBatch, count: int) -> "list[array[int]]":
         rows = []
         for i in range(count):
-            cells = self.cells[batch.slots[i]]
-            if batch.positions[i] != len(cells):
-                raise AssertionError(
-                    f"position {batch.positions[i]} in a slot of {len(cells)} cells"
-                )
-            cells.append(int(batch.tokens[i]))
+            slot = int(batch.slots[i])
+            length = self._lengths[slot]
+            if batch.positions[i] != length:
+                raise AssertionError(f"position {batch.positions[i]} in a slot of {length} cells")
+            self._cells[slot][length] = int(batch.tokens[i])
+            self._lengths[slot] = length + 1
             if batch.outputs[i]:
-                rows.append(array("i", cells))
+                rows.append(self._cells[slot][: length + 1])
         return rows
 
     def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled | SampleFailed]:
@@ -114,14 +151,14 @@ class FakeBackend:
 
     def trim(self, slot: int, length: int) -> bool:
         """Drop the end of a slot."""
-        if length and length < len(self.cells[slot]) and not self.can_trim:
+        if length and length < self._lengths[slot] and not self.can_trim:
             return False
-        del self.cells[slot][length:]
+        self._lengths[slot] = min(self._lengths[slot], length)
         return True
 
     def slot_length(self, slot: int) -> int:
         """Cells in a slot."""
-        return len(self.cells[slot])
+        return self._lengths[slot]
 
     def reusable_from(self, slot: int) -> int:
         """No sliding window here."""

@@ -15,7 +15,7 @@ class SequenceRequest:
     tokens that were produced before: they count as output, samplers are replayed over them and
     nothing of them is emitted again. `deadline` is on the machine's monotonic clock, and so is
     `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of different owners
-    apart. `request_id` is the RPC's, for errors.
+    apart; `project` shares the engine fairly. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int
@@ -36,6 +36,7 @@ class SequenceRequest:
     special_tokens: bool = False
     visible_tokens: frozenset[int] = frozenset()
     priority: int = 2
+    project: str = ""
     deadline: float | None = None
     queue_deadline: float | None = None
     reuse: bool = True
@@ -66,4 +67,10 @@ class Unpause(NamedTuple):
     sequence_id: int
 
 
-Command = Submit | Cancel | Pause | Unpause
+class Flush(NamedTuple):
+    """Forget everything that is only kept for reuse, in every model; `Flushed` answers for each."""
+
+    flush_id: int
+
+
+Command = Submit | Cancel | Pause | Unpause | Flush

@@ -8,7 +8,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from inference_svc.engine.budget import fair_chunks, prefill_budget
+from inference_svc.engine.budget import Policy, prefill_budget, urgent_chunks
+from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot
@@ -25,24 +26,33 @@ class Work(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One decode call: `rows` in slot order, the `work` they do, and the slots that only fill
-    holes."""
+    holes; `num_decoding` of the rows continue a text, the others compute `prompt_tokens`."""
 
     rows: tuple[Row, ...]
     work: tuple[Work, ...]
     fillers: tuple[Slot, ...]
+    num_decoding: int
+    prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """Bounds of a plan, in tokens."""
+    """Bounds of a plan, in tokens; and the time between two tokens that `policy` may hold, in
+    seconds."""
 
     batch_tokens: int
     chunk_cap: int
     slot_tokens: int
+    policy: Policy = Policy.BALANCED
+    token_target_s: float = 0.1
 
 
 def plan_step(
-    running: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: StepShape
+    running: SequenceOf[Sequence],
+    slots: SequenceOf[Slot],
+    limits: PlanLimits,
+    shape: StepShape,
+    cost: StepCost,
 ) -> Plan | None:
     """The next step for `running` sequences (each with a slot, none paused); None when there is
     nothing to do."""
@@ -50,10 +60,8 @@ def plan_step(
         return None
     decoding = [sequence for sequence in running if sequence.is_decoding]
     prefilling = [sequence for sequence in running if not sequence.is_decoding]
-    budget = prefill_budget(
-        batch_tokens=limits.batch_tokens, num_decoding=len(decoding), chunk_cap=limits.chunk_cap
-    )
-    chunks = fair_chunks([sequence.num_remaining for sequence in prefilling], budget)
+    prefilling.sort(key=lambda sequence: sequence.due)
+    chunks = _chunks(prefilling, len(decoding), limits, cost)
     work = [Work(sequence, _row(sequence, 1)) for sequence in decoding]
     work += [
         Work(sequence, _row(sequence, chunk))
@@ -65,11 +73,30 @@ def plan_step(
     work.sort(key=lambda item: item.row.slot)
     fillers = _fillers(work, slots, limits, shape)
     if not fillers:
-        return Plan(tuple(item.row for item in work), tuple(work), ())
+        return Plan(tuple(item.row for item in work), tuple(work), (), len(decoding), sum(chunks))
     rows = [item.row for item in work]
     rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
     rows.sort(key=lambda row: row.slot)
-    return Plan(tuple(rows), tuple(work), fillers)
+    return Plan(tuple(rows), tuple(work), fillers, len(decoding), sum(chunks))
+
+
+def _chunks(
+    prefilling: SequenceOf[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
+) -> list[int]:
+    fitting = None
+    if num_decoding:
+        fitting = cost.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
+    budget = prefill_budget(
+        limits.policy,
+        left=limits.batch_tokens - num_decoding,
+        cap=limits.chunk_cap,
+        fitting=fitting,
+    )
+    return urgent_chunks(
+        [sequence.num_remaining for sequence in prefilling],
+        [sequence.urgency for sequence in prefilling],
+        budget,
+    )
 
 
 def _row(sequence: Sequence, count: int) -> Row:

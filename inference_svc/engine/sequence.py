@@ -8,6 +8,7 @@ from array import array
 
 from inference_svc.engine.backend import Sampler
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.saved import SavedPrefix
 from inference_svc.engine.slots import Slot
 from inference_svc.engine.stop import TextStream
 
@@ -25,7 +26,16 @@ class Sequence:
         self.cancel_step: int | None = None
         self.arrived_at = arrived_at
         self.started_at = arrived_at
+        self.has_started = False
+        # Its class when it started, raised by the time it had waited.
+        self.standing = request.priority
         self.first_token_at: float | None = None
+        # Following: until when it may wait, and what its own followers lend it.
+        self.hold_until: float | None = None
+        self.led_priority = 0
+        # Its cells while it waits after a preemption.
+        self.saved: SavedPrefix | None = None
+        self.led_deadline: float | None = None
 
     @property
     def num_output(self) -> int:
@@ -45,7 +55,18 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether the prompt is done: only the last token, sampled here, is still to compute."""
-        return self.first_token_at is not None
+        return self.first_token_at is not None and self.num_remaining <= 1
+
+    @property
+    def urgency(self) -> int:
+        """The class it started with, or the highest of those who wait for what it computes."""
+        return max(self.standing, self.led_priority)
+
+    @property
+    def due(self) -> float:
+        """The earliest deadline, its own or a follower's."""
+        deadlines = (self.request.deadline, self.led_deadline)
+        return min((at for at in deadlines if at is not None), default=float("inf"))
 
     @property
     def phase(self) -> str:

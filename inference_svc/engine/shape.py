@@ -18,7 +18,7 @@ class StepShape:
 
     def __init__(self, step_times: Mapping[int, float], slots: int) -> None:
         self._slots = slots
-        self._cost = _interpolate(step_times, slots)
+        self._cost = interpolate(step_times, slots)
         # Bounded: with few slots all patterns fit, with many the common ones recur.
         self._fillers = lru_cache(maxsize=4096)(self._cheapest)
 
@@ -55,7 +55,7 @@ def _keep(
         table[run] = (cost, filled)
 
 
-def _interpolate(step_times: Mapping[int, float], slots: int) -> list[float]:
+def interpolate(step_times: Mapping[int, float], slots: int) -> list[float]:
     """Cost of 0 to `slots` rows; empty where nothing was measured. Beyond the last measurement it
     grows linearly."""
     if not step_times:

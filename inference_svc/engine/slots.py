@@ -9,18 +9,16 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# A shorter common beginning is not worth leaving the lowest free slot for.
-MIN_REUSED_TOKENS = 16
-
 
 @dataclass(slots=True)
 class Slot:
-    """One KV stream."""
+    """One KV stream; `is_saved` says that an idle slot's cells are in memory too."""
 
     index: int
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     key: bytes = b""
     owner: int | None = None
+    is_saved: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -34,31 +32,11 @@ class SlotTable:
     def __init__(self, count: int) -> None:
         self.slots = [Slot(index) for index in range(count)]
 
-    def choose(self, prompt: Sequence[int], key: bytes, *, reuse: bool) -> tuple[Slot, int] | None:
-        """An idle slot, and how many tokens of `prompt` it already holds; None when all are taken.
-
-        The last prompt token is never counted: its logits must be computed. Without a useful prefix
-        the lowest slot is taken, which keeps running slots together.
-        """
-        idle = [slot for slot in self.slots if slot.is_idle]
-        if not idle:
-            return None
-        if reuse and len(prompt) > MIN_REUSED_TOKENS:
-            best = max(idle, key=lambda slot: self._shared(slot, prompt, key))
-            shared = self._shared(best, prompt, key)
-            if shared >= MIN_REUSED_TOKENS:
-                return best, shared
-        return idle[0], 0
-
-    def _shared(self, slot: Slot, prompt: Sequence[int], key: bytes) -> int:
-        if slot.key != key:
-            return 0
-        return common_prefix(slot.tokens, prompt, limit=len(prompt) - 1)
-
     def occupy(self, slot: Slot, sequence_id: int, key: bytes) -> None:
-        """Give a slot to a sequence."""
+        """Give a slot to a sequence; with an empty key nobody else may use what it computes."""
         slot.owner = sequence_id
         slot.key = key
+        slot.is_saved = False
 
     def release(self, slot: Slot, *, keep: bool) -> None:
         """The sequence is gone; what was computed stays for reuse where `keep`."""

@@ -163,6 +163,33 @@ class LlamaBackend:
             lambda token: self.vocabulary.piece(token, special=True),
         )
 
+    @property
+    def copies_by_state(self) -> bool:
+        """Recurrent states are shared by a copy, not copied."""
+        return not self.can_trim
+
+    def copy(self, source: int, target: int) -> None:
+        """Queue a copy of a whole stream (a part of one aborts)."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+
+    def state_bytes(self, slot: int) -> int:
+        """The size of a saved slot."""
+        return int(llama_cpp.llama_state_seq_get_size(self._context, slot))
+
+    def save(self, slot: int) -> bytearray:
+        """The cells in use of a slot."""
+        size = self.state_bytes(slot)
+        state = bytearray(size)
+        view = (ctypes.c_uint8 * size).from_buffer(state)
+        llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)
+        return state
+
+    def restore(self, slot: int, state: bytearray) -> bool:
+        """Replace a slot's cells by saved ones."""
+        view = (ctypes.c_uint8 * len(state)).from_buffer(state)
+        size = llama_cpp.llama_state_seq_set_data(self._context, view, len(state), slot)
+        return int(size) == len(state)
+
     def trim(self, slot: int, length: int) -> bool:
         """Keep the first `length` tokens of a slot."""
         if length == 0:

@@ -1,8 +1,8 @@
 """Before SERVING: fault the weights in, choose the number of threads, and measure step time by
-rows.
+rows and the cost of copies.
 
 First steps are several times slower, compute threads that take every core starve the frontends, and
-some row counts are slower than larger ones. So all three are measured here, on the real model, in a
+some row counts are slower than larger ones. So all of it is measured here, on the real model, in a
 bounded time.
 """
 
@@ -10,6 +10,7 @@ import time
 from statistics import median
 from typing import NamedTuple
 
+from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama.backend import LlamaBackend
 
@@ -19,15 +20,17 @@ from inference_svc.llama.backend import LlamaBackend
 WORTHWHILE_SPEEDUP = 1.25
 LONG_STEP_S = 0.02
 _REPETITIONS = 3
+_COPIED_TOKENS = 128
 
 
 class WarmUp(NamedTuple):
-    """What was measured: threads to compute with, why, and seconds a step by number of one-token
-    rows."""
+    """What was measured: threads to compute with, why, seconds a step by number of one-token rows,
+    and what moving cells between slots costs."""
 
     threads: int
     reason: str
     step_times: dict[int, float]
+    copy_costs: CopyCosts = CopyCosts()
 
 
 def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s: float) -> WarmUp:
@@ -46,7 +49,7 @@ def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s:
         times[count] = median(_step(backend, count) for _ in range(_REPETITIONS))
         if time.monotonic() > deadline:
             break
-    return WarmUp(threads, reason, times)
+    return WarmUp(threads, reason, times, _copy_costs(backend))
 
 
 def _choose_threads(backend: LlamaBackend, rows: int, cores: int) -> tuple[int, str]:
@@ -64,6 +67,53 @@ def _choose_threads(backend: LlamaBackend, rows: int, cores: int) -> tuple[int, 
     if speedup >= WORTHWHILE_SPEEDUP:
         return cores, f"{speedup:.2f}x faster than {fewer}"
     return fewer, f"{cores} are only {speedup:.2f}x as fast, and the frontends need a core"
+
+
+def _copy_costs(backend: LlamaBackend) -> CopyCosts:
+    """A stream copy is carried out by a decode, so it is measured as what it adds to one; a state
+    is measured at two lengths."""
+    if backend.limits.slots < 2 or backend.copies_by_state:
+        return CopyCosts()
+    tokens = min(_COPIED_TOKENS, backend.limits.batch_tokens, backend.limits.slot_tokens // 2)
+    few = max(tokens // 8, 1)
+    states = {count: _state_copy(backend, count) for count in (few, tokens)}
+    copied = median(_stream_copy(backend) for _ in range(_REPETITIONS))
+    plain = median(_step(backend, 1) for _ in range(_REPETITIONS))
+    a_token = max(states[tokens] - states[few], 0.0) / max(tokens - few, 1)
+    fixed = max(states[few] - few * a_token, 0.0)
+    return CopyCosts(max(copied - plain, 0.0), fixed, a_token)
+
+
+def _state_copy(backend: LlamaBackend, tokens: int) -> float:
+    _fill(backend, tokens)
+    seconds = []
+    for _ in range(_REPETITIONS):
+        started = time.perf_counter()
+        backend.restore(1, backend.save(0))
+        seconds.append(time.perf_counter() - started)
+    _empty(backend)
+    return median(seconds)
+
+
+def _stream_copy(backend: LlamaBackend) -> float:
+    _fill(backend, 1)
+    started = time.perf_counter()
+    backend.copy(0, 1)
+    backend.decode(TokenBatch.of([Row(1, 1, (0,), output=True)]))
+    backend.synchronize()
+    seconds = time.perf_counter() - started
+    _empty(backend)
+    return seconds
+
+
+def _fill(backend: LlamaBackend, tokens: int) -> None:
+    backend.decode(TokenBatch.of([Row(0, 0, (0,) * tokens, output=False)]))
+    backend.synchronize()
+
+
+def _empty(backend: LlamaBackend) -> None:
+    for slot in (0, 1):
+        backend.trim(slot, 0)
 
 
 def _row_counts(slots: int) -> list[int]:

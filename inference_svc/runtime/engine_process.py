@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event
-from inference_svc.engine.request import Cancel, Command, Pause, Submit, Unpause
+from inference_svc.engine.request import Cancel, Command, Flush, Pause, Submit, Unpause
 from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend, ModelLoadError
@@ -90,6 +90,9 @@ class StepLoop:
                 paused = isinstance(arrived.command, Pause)
                 for engine in self._engines.values():
                     engine.pause(sequence_id, paused=paused)
+            case Flush(flush_id):
+                for engine in self._engines.values():
+                    engine.flush(flush_id)
 
     def _read(self) -> NoReturn:
         try:
@@ -131,6 +134,11 @@ def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
         shape=StepShape(measured.step_times if backend.can_trim else {}, backend.limits.slots),
         chunk_cap=model.chunk_cap,
         clock=time.monotonic,
+        copy_costs=measured.copy_costs,
+        saved_bytes=model.saved_bytes,
+        step_times=measured.step_times,
+        policy=model.policy,
+        token_target_s=model.token_target_s,
     )
     limits = backend.limits
     return engine, ModelReady(

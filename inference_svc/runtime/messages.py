@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from inference_svc.engine.budget import Policy
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 
@@ -9,13 +10,16 @@ from inference_svc.llama.warmup import WarmUp
 @dataclass(frozen=True, slots=True)
 class ModelBoot:
     """A model to load. `warm_up` holds what an earlier process measured, so that a restart need not
-    measure again."""
+    measure again. `saved_bytes` are for prefixes that lost their slot."""
 
     name: str
     backend: BackendSettings
     chunk_cap: int
     threads: int | None
     warm_up: WarmUp | None = None
+    saved_bytes: int = 0
+    policy: Policy = Policy.BALANCED
+    token_target_s: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

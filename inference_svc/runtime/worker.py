@@ -18,10 +18,21 @@ from inference_svc.engine.events import (
     Event,
     Failed,
     Finished,
+    Flushed,
     ModelLoad,
+    Preempted,
+    Resumed,
     Started,
 )
-from inference_svc.engine.request import Cancel, Command, Pause, SequenceRequest, Submit, Unpause
+from inference_svc.engine.request import (
+    Cancel,
+    Command,
+    Flush,
+    Pause,
+    SequenceRequest,
+    Submit,
+    Unpause,
+)
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready
 from inference_svc.runtime.pipe import EngineProcess, FromEngine, describe_exit
@@ -85,6 +96,15 @@ class Submission:
     label: str
 
 
+@dataclass(slots=True)
+class _Flush:
+    """A flush that not all models have answered yet."""
+
+    done: "asyncio.Future[int]"
+    num_models: int
+    num_tokens: int = 0
+
+
 class EngineWorker:
     """The engine process and its streams. All methods run on the event loop.
 
@@ -114,6 +134,7 @@ class EngineWorker:
         self._state = EngineState.STARTING
         self._draining = self._closing = False
         self._next_id = 0
+        self._flushes: dict[int, _Flush] = {}
         self._quick_deaths = 0
         self._ready_at = 0.0
         self._first_boot: asyncio.Future[None] | None = None
@@ -231,6 +252,9 @@ class EngineWorker:
         generations = {live.generation.request_id: live.generation for live in self.live.values()}
         self.live.clear()
         self.loads.clear()
+        for flush in self._flushes.values():
+            flush.done.set_exception(error)
+        self._flushes.clear()
         for generation in generations.values():
             generation.fail(error)
         self._idle.set()
@@ -338,6 +362,29 @@ class EngineWorker:
         """Return once nothing waits or runs."""
         await self._idle.wait()
 
+    async def flush(self) -> int:
+        """Forget every prefix that is only kept for reuse; returns the tokens. Raises
+        `EngineRestarting`."""
+        if not self._is_up:
+            raise self._restarting()
+        flush_id, self._next_id = self._next_id, self._next_id + 1
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._flushes[flush_id] = _Flush(done, len(self.models))
+        self._send(Flush(flush_id))
+        try:
+            return await done
+        finally:
+            self._flushes.pop(flush_id, None)
+
+    def _on_flushed(self, event: Flushed) -> None:
+        flush = self._flushes.get(event.flush_id)
+        if flush is None:
+            return
+        flush.num_models -= 1
+        flush.num_tokens += event.num_tokens
+        if flush.num_models == 0 and not flush.done.done():
+            flush.done.set_result(flush.num_tokens)
+
     def _steer(self, ids: Iterable[int], *, paused: bool) -> None:
         for sequence_id in ids:
             if sequence_id in self.live:
@@ -359,8 +406,17 @@ class EngineWorker:
         if isinstance(event, ModelLoad):
             self.loads[event.model] = event
             return
+        if isinstance(event, Flushed):
+            self._on_flushed(event)
+            return
         live = self.live.get(event.sequence_id)
         if live is None:
+            return
+        if isinstance(event, Preempted):
+            live.slot = None
+            return
+        if isinstance(event, Resumed):
+            live.slot = event.slot
             return
         if isinstance(event, Started):
             live.slot = event.slot

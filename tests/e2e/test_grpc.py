@@ -338,6 +338,23 @@ async def until_idle(rpc: Rpc) -> None:
             pass
 
 
+async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
+    """The second request finds its prefix, the one after a flush computes it again."""
+
+    async def cached() -> generation_pb2.Usage:
+        return (await gather(rpc.inference.Chat(a_chat(user("Tell me of foxes. " * 9))))).done.usage
+
+    before = await cached()
+    again = await cached()
+    flushed = await rpc.engine.FlushCache(engine_pb.FlushCacheRequest())
+    after = await cached()
+
+    assert again.cached_tokens == before.prompt_tokens - 1
+    assert again.cache_source == generation_pb2.CACHE_SOURCE_SLOT
+    assert flushed.num_tokens >= before.prompt_tokens
+    assert (after.cached_tokens, after.cache_source) == (0, 0)
+
+
 # --- what is not there, and what errors say -------------------------------------------------------
 
 NOT_THERE_YET: Mapping[str, Any] = {
@@ -351,7 +368,6 @@ NOT_THERE_YET: Mapping[str, Any] = {
     "SaveSnapshot": engine_pb.SaveSnapshotRequest(),
     "RestoreSnapshot": engine_pb.RestoreSnapshotRequest(),
     "DropSnapshots": engine_pb.DropSnapshotsRequest(),
-    "FlushCache": engine_pb.FlushCacheRequest(),
 }
 
 

@@ -1,14 +1,18 @@
-"""Copies a GGUF file with another chat template: what a hostile publisher would do to a model.
+"""Copies a GGUF file with another chat template, as a hostile publisher would, or with other tokens
+of the control type.
 
-Only the one text changes; the tensors' offsets are relative to the data section, so it is enough to
+Only that changes; the tensors' offsets are relative to the data section, so it is enough to
 pad the head anew.
 """
 
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 ALIGNMENT = 32
 TEMPLATE_KEY = b"tokenizer.chat_template"
+TYPES_KEY = b"tokenizer.ggml.token_type"
+CONTROL = 3
 
 _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -17,7 +21,7 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 def with_template(source: Path, target: Path, template: str) -> Path:
     """Write `source` to `target` with this chat template in place of its own; returns `target`."""
     data = source.read_bytes()
-    value_start, value_end, head_end = _find(data)
+    value_start, value_end, head_end = _find(data, TEMPLATE_KEY)
     text = template.encode()
     head = b"".join(
         [
@@ -32,15 +36,25 @@ def with_template(source: Path, target: Path, template: str) -> Path:
     return target
 
 
-def _find(data: bytes) -> tuple[int, int, int]:
-    """Where the template's text begins (at its length) and ends, and where the head ends."""
+def with_control_tokens(source: Path, target: Path, tokens: Iterable[int]) -> Path:
+    """Write `source` to `target` with these tokens as control tokens; returns `target`."""
+    data = bytearray(source.read_bytes())
+    types_start, _, _ = _find(data, TYPES_KEY)
+    for token in tokens:
+        struct.pack_into("<i", data, types_start + 12 + 4 * token, CONTROL)
+    target.write_bytes(data)
+    return target
+
+
+def _find(data: bytes | bytearray, wanted: bytes) -> tuple[int, int, int]:
+    """Where a value begins (behind its kind) and ends, and where the head ends."""
     num_tensors, num_metadata = struct.unpack_from("<QQ", data, 8)
     position, found = 24, (0, 0)
     for _ in range(num_metadata):
         key_end = _skip_text(data, position)
         key = data[position + 8 : key_end]
         value_end = _skip_value(data, key_end)
-        if key == TEMPLATE_KEY:
+        if key == wanted:
             found = key_end + 4, value_end
         position = value_end
     for _ in range(num_tensors):
@@ -48,20 +62,20 @@ def _find(data: bytes) -> tuple[int, int, int]:
         (dimensions,) = struct.unpack_from("<I", data, position)
         position += 4 + 8 * dimensions + 4 + 8
     if not found[0]:
-        raise ValueError("the file has no chat template")
+        raise ValueError(f"the file has no {wanted.decode()}")
     return *found, position
 
 
-def _skip_text(data: bytes, position: int) -> int:
+def _skip_text(data: bytes | bytearray, position: int) -> int:
     return position + 8 + int(struct.unpack_from("<Q", data, position)[0])
 
 
-def _skip_value(data: bytes, position: int) -> int:
+def _skip_value(data: bytes | bytearray, position: int) -> int:
     (kind,) = struct.unpack_from("<I", data, position)
     return _skip_typed(data, position + 4, kind)
 
 
-def _skip_typed(data: bytes, position: int, kind: int) -> int:
+def _skip_typed(data: bytes | bytearray, position: int, kind: int) -> int:
     if kind == _STRING:
         return _skip_text(data, position)
     if kind != _ARRAY:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Failed, Finished
 from inference_svc.engine.fake import FakeBackend
@@ -52,6 +53,10 @@ class Bench:
         *,
         step_times: dict[int, float] | None = None,
         chunk_cap: int = 16,
+        copy_costs: CopyCosts | None = None,
+        saved_bytes: int = 0,
+        measured: dict[int, float] | None = None,
+        **options: Any,
     ) -> None:
         self.clock = ManualClock()
         self.backend = backend or FakeBackend()
@@ -61,6 +66,10 @@ class Bench:
             shape=StepShape(step_times or {}, self.backend.limits.slots),
             chunk_cap=chunk_cap,
             clock=self.clock,
+            copy_costs=copy_costs,
+            saved_bytes=saved_bytes,
+            step_times=measured,
+            **options,
         )
         self.events: list[Event] = []
         self._steps = count(1)

@@ -3,6 +3,9 @@
 from enum import Enum
 
 
+_MAX_DEPTH = 128
+
+
 class ScanState(Enum):
     """Where a scan is."""
 
@@ -14,12 +17,14 @@ class ScanState(Enum):
 class JsonScan:
     """Scans one object or array, and white space before it.
 
-    It checks brackets and strings, not every rule of JSON.
+    It checks brackets, strings and nesting (deeper than any tool's arguments is broken: parsing and
+    writing it would overrun the stack), not every rule of JSON. `is_open`: the value is an object whose
+    opening brace has been read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = False) -> None:
         self.state = ScanState.OPEN
-        self._closers: list[str] = []
+        self._closers: list[str] = ["}"] if is_open else []
         self._in_string = False
         self._escaped = False
 
@@ -30,6 +35,8 @@ class JsonScan:
         elif character == '"' and self._closers:
             self._in_string = True
         elif character in "{[":
+            if len(self._closers) == _MAX_DEPTH:
+                self.state = ScanState.BROKEN
             self._closers.append("}" if character == "{" else "]")
         elif character in "}]":
             if not self._closers or self._closers.pop() != character:

@@ -1,14 +1,22 @@
 """Turns an assistant's raw text into content, reasoning and tool calls while it is written.
 
-Text may be cut anywhere: the sum of the deltas is the same.
+Text may be cut anywhere: the sum of the deltas is the same. No text raises: what is no call is
+content.
 """
 
 import secrets
 from collections.abc import Callable
 
-from inference_svc.chat.parsers.hermes import CallsDelta, HermesCalls
-from inference_svc.chat.parsers.reasoning import ReasoningSplitter, Split
-from inference_svc.chat.parsers.turn import TurnDelta, TurnFormat
+from inference_svc.chat.parsers.formats import READERS, CallNotation, TurnFormat
+from inference_svc.chat.parsers.harmony import HarmonyReader
+from inference_svc.chat.parsers.mistral import new_mistral_id
+from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.reasoning import ReasoningSplitter
+from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.turn import TurnDelta
+from inference_svc.chat.parsers.writer import TurnWriter
+
+NO_TOOLS = OfferedTools({})
 
 
 def new_call_id() -> str:
@@ -21,42 +29,52 @@ class TurnParser:
 
     Args:
         turn_format: how the model writes.
-        offers_tools: whether calls are looked for; a turn without tools is never parsed for them.
+        tools: the tools that may be called; without any, calls are not looked for.
         opens_in_reasoning: the prompt ends inside the thinking.
         inline_reasoning: leave the thinking in the content, as it was written.
-        new_call_id: makes the ids of calls.
+        new_call_id: makes the ids of calls; without it they have the form that suits the model.
     """
 
     def __init__(
         self,
         turn_format: TurnFormat,
         *,
-        offers_tools: bool,
+        tools: OfferedTools = NO_TOOLS,
         opens_in_reasoning: bool = False,
         inline_reasoning: bool = False,
-        new_call_id: Callable[[], str] = new_call_id,
+        new_call_id: Callable[[], str] | None = None,
     ) -> None:
+        opens_in_reasoning = opens_in_reasoning or turn_format.starts_in_reasoning
+        self._source = Source()
+        self._writer = TurnWriter(new_call_id or _id_maker(turn_format.tool_calls))
         self._reasoning = ReasoningSplitter(
-            turn_format.reasoning,
+            None if turn_format.is_harmony else turn_format.reasoning_markers,
             opens_in_reasoning=opens_in_reasoning,
             verbatim=inline_reasoning,
         )
         self._inline_reasoning = inline_reasoning
-        self._calls = (
-            HermesCalls(turn_format.tool_calls, new_call_id)
-            if turn_format.tool_calls and offers_tools
-            else None
-        )
+        self._steps: Wait[None] | None = None
+        if turn_format.is_harmony:
+            self._steps = HarmonyReader(
+                self._source,
+                self._writer,
+                tools,
+                inline_reasoning=inline_reasoning,
+                opens_in_reasoning=opens_in_reasoning,
+            ).read()
+        elif tools and turn_format.tool_calls in READERS:
+            read = READERS[turn_format.tool_calls]
+            self._steps = read(self._source, self._writer, tools)
 
     @property
     def is_thinking(self) -> bool:
         """Whether the model is inside its thinking."""
-        return self._reasoning.is_thinking
+        return self._reasoning.is_thinking or self._writer.is_thinking
 
     @property
     def num_tool_calls(self) -> int:
         """How many calls have begun."""
-        return self._calls.num_calls if self._calls else 0
+        return self._writer.num_calls
 
     @property
     def has_tool_calls(self) -> bool:
@@ -65,18 +83,39 @@ class TurnParser:
 
     def feed(self, text: str) -> TurnDelta:
         """Take more text; return what it adds."""
-        return self._delta(self._reasoning.feed(text), finish=False)
+        split = self._reasoning.feed(text)
+        return self._delta(split.reasoning, self._read(split.rest))
 
     def finish(self) -> TurnDelta:
         """Return what was held back. Nothing may follow."""
-        return self._delta(self._reasoning.finish(), finish=True)
+        split = self._reasoning.finish()
+        before = self._read(split.rest)
+        self._source.end()
+        for _ in self._steps or ():
+            pass
+        self._writer.finish()
+        last = self._writer.take()
+        both = TurnDelta(
+            before.content + last.content,
+            before.reasoning + last.reasoning,
+            before.tool_calls + last.tool_calls,
+        )
+        return self._delta(split.reasoning, both)
 
-    def _delta(self, split: Split, *, finish: bool) -> TurnDelta:
-        calls = CallsDelta(split.rest)
-        if self._calls:
-            fed = self._calls.feed(split.rest)
-            rest = self._calls.finish() if finish else CallsDelta()
-            calls = CallsDelta(fed.content + rest.content, fed.pieces + rest.pieces)
+    def _read(self, text: str) -> TurnDelta:
+        """What the rest of the turn, after the thinking, says."""
+        if self._steps is None:
+            return TurnDelta(text)
+        if text:
+            self._source.feed(text)
+            next(self._steps, None)
+        return self._writer.take()
+
+    def _delta(self, thought: str, said: TurnDelta) -> TurnDelta:
         if self._inline_reasoning:
-            return TurnDelta(split.reasoning + calls.content, "", calls.pieces)
-        return TurnDelta(calls.content, split.reasoning, calls.pieces)
+            return said._replace(content=thought + said.content)
+        return said._replace(reasoning=thought + said.reasoning)
+
+
+def _id_maker(notation: CallNotation) -> Callable[[], str]:
+    return new_mistral_id if notation is CallNotation.MISTRAL else new_call_id

@@ -1,7 +1,8 @@
 """Splits a turn into what the model thought and what it said.
 
-Thinking stands at the start of a turn, or is opened by the prompt. White space around it is left
-out. A begin marker later in the turn is ordinary text.
+Thinking stands at the start of a turn, or is opened by the prompt; a model that opens it once more
+is put up with. White space around it is left out. A begin marker later in the turn is ordinary
+text.
 """
 
 from enum import Enum
@@ -32,18 +33,16 @@ class ReasoningSplitter:
         self, markers: Markers | None, *, opens_in_reasoning: bool, verbatim: bool
     ) -> None:
         self._markers = markers or Markers("", "")
+        self._is_open = opens_in_reasoning
         self._verbatim = verbatim
         self._held = ""
         self._thinking = SpacedText()
-        if markers is None:
-            self._place = _Place.REST
-        else:
-            self._place = _Place.THINKING if opens_in_reasoning else _Place.START
+        self._place = _Place.START if markers else _Place.REST
 
     @property
     def is_thinking(self) -> bool:
         """Whether the model is inside its thinking."""
-        return self._place is _Place.THINKING
+        return self._place is _Place.THINKING or (self._place is _Place.START and self._is_open)
 
     def feed(self, text: str) -> Split:
         """Take more text."""
@@ -60,7 +59,7 @@ class ReasoningSplitter:
     def finish(self) -> Split:
         """Give out what was held back. Nothing may follow."""
         held, self._held = self._held, ""
-        if self._place is _Place.THINKING:
+        if self.is_thinking:
             return Split(held if self._verbatim else self._thinking.feed(held), "")
         return Split("", "" if self._place is _Place.AFTER else held)
 
@@ -85,7 +84,7 @@ class ReasoningSplitter:
             opening, self._held = self._held[: spaces + len(begin)], trimmed[len(begin) :]
             return Split(opening if self._verbatim else "", "")
         if trimmed and not begin.startswith(trimmed):
-            self._place = _Place.REST
+            self._place = _Place.THINKING if self._is_open else _Place.REST
         return Split("", "")
 
     def _in_thinking(self) -> Split:

@@ -7,15 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.engine.budget import fair_chunks
+from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.fake import END_TOKEN, VOCABULARY_SIZE, FakeBackend, next_token
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.stop import TextStream
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from tests.support.sequences import Bench, a_request
 
+SYSTEM = [100 + i % 3 for i in range(40)]
+
 _arrivals = st.fixed_dictionaries(
     {
-        "prompt": st.lists(st.integers(97, 99), min_size=1, max_size=50),
+        "prompt": st.builds(
+            lambda shared, own: [*SYSTEM[:shared], *own],
+            st.integers(0, 40),
+            st.lists(st.integers(97, 99), min_size=1, max_size=20),
+        ),
         "max_tokens": st.integers(0, 12),
         "priority": st.integers(1, 3),
         "key": st.sampled_from([b"a", b"b"]),
@@ -58,9 +65,17 @@ def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
     code=st.sampled_from([1, -1, -2]),
     can_trim=st.booleans(),
     filling=st.booleans(),
+    saved_bytes=st.sampled_from([0, 400, 10**6]),
+    stream_s=st.sampled_from([0.0, 20.0, 1e9]),
 )
 def test_nobody_is_lost_mixed_up_or_disturbed(
-    plans: list[dict[str, Any]], failing: set[int], code: int, can_trim: bool, filling: bool
+    plans: list[dict[str, Any]],
+    failing: set[int],
+    code: int,
+    can_trim: bool,
+    filling: bool,
+    saved_bytes: int,
+    stream_s: float,
 ) -> None:
     """Every sequence ends once, and one that was not cancelled says exactly what it says alone."""
     calls = iter(range(10**6))
@@ -69,12 +84,18 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
         # Only joint batches fail, so that retrying in halves must succeed.
         return code if next(calls) in failing and len(set(batch.slots.tolist())) > 1 else 0
 
-    limits = NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE)
+    limits = NativeLimits(24, 3, 3, 80, VOCABULARY_SIZE)
     backend = FakeBackend(
         limits, end_after=20, can_trim=can_trim, fails=fails if can_trim else lambda _: 0
     )
     times = {1: 10.0, 2: 10.5, 3: 11.0} if filling and can_trim else {}
-    bench = Bench(backend, step_times=times, chunk_cap=8)
+    bench = Bench(
+        backend,
+        step_times=times,
+        chunk_cap=8,
+        copy_costs=CopyCosts(stream_s, 0.0, 1.0),
+        saved_bytes=saved_bytes,
+    )
     for step in range(400):
         for i, plan in enumerate(plans):
             if plan["at"] == step:

@@ -2,93 +2,96 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.chat.parsers import Markers, TurnDelta, TurnFormat, TurnParser
+from inference_svc.chat.parsers import TurnFormat, TurnParser
+from tests.support.golden_turns import GOLDEN
+from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
 
-FORMAT = TurnFormat(Markers("<think>", "</think>"), Markers("<tool_call>", "</tool_call>"))
-
-scraps = st.sampled_from(
+SCRAPS = st.sampled_from(
     [
-        "<think>", "</think>", "<tool_call>", "</tool_call>", "<", "</", "<tool", "<thi", "_call>",
-        '{"name": "f", "arguments": {', '{"name": "f", "arguments": ', '{"arguments": {}, ',
-        '"name": "f"', '"a": 1', '"a": "x</tool_call>"', "{", "}", "}}", "[", "]", '"', "\\", "'",
-        ",", ":", " ", "\n", "\n\n", "text", "é🙂", "{}", '{"name": "g"}',
+        "<think>", "</think>", "<", "</", "[", "{", "}", "]", "(", ")", '"', "'", "\\", ",", ":",
+        "=", ";", " ", "\n", "\n\n", "{}", '{"name": "get_time"}', '{"name": "f", "arguments": {',
+        '"a": 1', "\\ud800", "é🙂", "```", "to=functions.f", "f(a=1", "x",
     ]
 )  # fmt: skip
-# Calls that are whole, or nearly: chance alone would hardly put one together.
-call_texts = st.tuples(
-    st.sampled_from(["<tool_call>", "<tool_call>\n", " \n<tool_call>"]),
-    st.sampled_from(
-        ['{"name": "f", "arguments": ', '{"name":"f","parameters":', '[{"name": "f", "arguments": ']
-    ),
-    st.sampled_from(
-        [
-            "{}",
-            '{"a": {"b": "}"}}',
-            '{"a": "</tool_call>"}',
-            '{"a": "\\""}',
-            '{"a": \'}',
-            '"{}"',
-            "5",
-        ]
-    ),
-    st.sampled_from(["}", "}\n", "}}", "", ', "id": 1}', "}]", " x"]),
-    st.sampled_from(["</tool_call>", "</tool_call>\n", "", "</tool_c"]),
-).map("".join)
-thoughts = st.sampled_from(["<think>\nSo \n</think>\n\n", "<think>", "a </think> "])
-texts = st.lists(call_texts | thoughts | scraps | st.text(max_size=4), max_size=12).map("".join)
-options = st.fixed_dictionaries(
-    {
-        "offers_tools": st.booleans(),
-        "opens_in_reasoning": st.booleans(),
-        "inline_reasoning": st.booleans(),
-    }
-)
 
 
-def added(pieces: list[str], options: dict[str, bool]) -> tuple[str, str, list[list[str]]]:
-    """Feed a text in pieces; add the deltas up."""
-    numbers = itertools.count()
-    parser = TurnParser(FORMAT, new_call_id=lambda: f"id{next(numbers)}", **options)
-    deltas: list[TurnDelta] = [parser.feed(piece) for piece in pieces]
-    deltas.append(parser.finish())
-    calls: list[list[str]] = []
-    for piece in (piece for delta in deltas for piece in delta.tool_calls):
-        if piece.id:
-            assert piece.index == len(calls)
-            assert piece.name
-            calls.append([piece.id, piece.name, ""])
-        assert piece.index == len(calls) - 1
-        calls[-1][2] += piece.arguments
-    assert len(calls) == parser.num_tool_calls
-    content = "".join(delta.content for delta in deltas)
-    return content, "".join(delta.reasoning for delta in deltas), calls
+def turns_of(family: str) -> st.SearchStrategy[Golden]:
+    """Turns put together from pieces of what the family writes.
+
+    Chance alone would hardly put a call together, so golden texts are cut and joined.
+    """
+    goldens = GOLDEN[family]
+    texts = st.sampled_from([golden.text[:400] for golden in goldens])
+    cut = st.builds(
+        lambda text, a, b: text[min(a, b) : max(a, b)],
+        texts,
+        st.integers(0, 400),
+        st.integers(0, 400),
+    )
+    markers = st.sampled_from([text for text in goldens[0].turn_format.marker_texts if text])
+    parts = st.lists(texts | cut | cut | markers | SCRAPS | st.text(max_size=3), max_size=6)
+    return st.builds(
+        lambda golden, parts, tools, opens, inline: Golden(
+            family, golden.turn_format, "".join(parts), Parsed(), tools, opens, inline
+        ),
+        st.sampled_from(goldens),
+        parts,
+        st.sampled_from([TOOLS, TOOLS, TOOLS, NO_TOOLS]),
+        st.booleans(),
+        st.booleans(),
+    )
 
 
-@settings(max_examples=400, deadline=None)
-@given(texts, options, st.data())
-def test_a_text_may_be_cut_anywhere(
-    text: str, options: dict[str, bool], data: st.DataObject
-) -> None:
-    """Whole, in single characters, or cut at random: the sum is the same."""
+@pytest.mark.parametrize("family", GOLDEN)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
+    """Whole, in single characters, or cut at random: the sum is the same, and UTF-8 can hold it."""
+    turn = data.draw(turns_of(family))
+    text = turn.text
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
-    whole = added([text], options)
+    whole = turn.parse([text])
 
-    assert added(list(text), options) == whole
-    assert added(pieces, options) == whole
+    assert turn.parse(list(text)) == whole
+    assert turn.parse(pieces) == whole
+    assert str(whole).encode()
 
 
-@settings(max_examples=200, deadline=None)
-@given(texts, st.booleans())
-def test_without_markers_to_look_for_the_text_is_the_content(text: str, inline: bool) -> None:
-    """A plain format, or no tools and reasoning inline, loses nothing."""
-    if inline:
-        options = {"offers_tools": False, "opens_in_reasoning": False, "inline_reasoning": True}
-        assert added([text], options) == (text, "", [])
-    else:
-        parser = TurnParser(TurnFormat(), offers_tools=True)
-        assert parser.feed(text).content + parser.finish().content == text
+@pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
+    family: str, data: st.DataObject
+) -> None:
+    """There is nothing to look for, so the text is the content."""
+    turn = data.draw(turns_of(family))._replace(tools=NO_TOOLS, inline_reasoning=True)
+
+    assert turn.parse([turn.text]) == Parsed(turn.text)
+
+
+@pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataObject) -> None:
+    """Whatever was held back on the way comes out again."""
+    turn = data.draw(turns_of(family))._replace(inline_reasoning=True)
+    parsed = turn.parse([turn.text])
+
+    if not parsed.calls:
+        assert parsed.content == turn.text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text())
+def test_a_plain_format_passes_everything_on_at_once(text: str) -> None:
+    """A model that marks nothing has nothing held back."""
+    parser = TurnParser(TurnFormat(), tools=TOOLS)
+
+    assert parser.feed(text).content == text
+    assert parser.finish().content == ""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.engine.events import Cancelled, Delta, Event, Started
+from inference_svc.engine.events import Cancelled, Delta, Event, Preempted, Resumed, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
@@ -35,7 +35,7 @@ from tests.support.sequences import a_request
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
-def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2) -> Boot:
+def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2, saved_bytes: int = 0) -> Boot:
     """The demo model with few slots and next to no warm-up."""
     backend = BackendSettings(
         path,
@@ -46,7 +46,7 @@ def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2) -> Boot:
         threads=1,
         sampling_threads=1,
     )
-    model = ModelBoot("demo", backend, chunk_cap=64, threads=1)
+    model = ModelBoot("demo", backend, chunk_cap=64, threads=1, saved_bytes=saved_bytes)
     return Boot((model,), cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
 
 
@@ -170,6 +170,39 @@ async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
         assert failure.value.retry_after is not None
         assert answer == "The capital of France is Paris."
         assert (worker.restarts, worker.pid == old) == (1, False)
+
+
+async def test_batch_work_gives_its_slot_to_interactive_work_and_goes_on() -> None:
+    """Over the pipe: it counts as waiting meanwhile, and its stream misses nothing."""
+    asked = a_request(0, PROMPT, max_tokens=150, ignore_eos=True, priority=1)
+    async with a_worker(a_boot(slots=1, saved_bytes=100 << 20)) as (worker, heard, _):
+        undisturbed = await _text(_ask(worker, asked))
+        batch = _ask(worker, asked)
+        await heard.until(lambda: sum(isinstance(event, Started) for event in heard) == 2)
+        urgent = _ask(worker, replace(asked, max_tokens=100, priority=3))
+        await heard.until(lambda: any(isinstance(event, Preempted) for event in heard))
+        waiting = [live.generation for live in worker.live.values() if live.is_waiting]
+        text, urgent_text = await asyncio.gather(_text(batch), _text(urgent))
+
+        assert waiting == [batch]
+        assert text == undisturbed
+        assert undisturbed.startswith(urgent_text)
+        assert sum(isinstance(event, Resumed) for event in heard) == 1
+
+
+async def test_flushing_answers_for_all_models_and_fails_with_the_engine() -> None:
+    """The tokens that went; UNAVAILABLE where the engine dies instead of answering."""
+    async with a_worker() as (worker, _, _):
+        await _text(_ask(worker))
+        assert await worker.flush() > len(PROMPT)
+        assert await worker.flush() == 0
+
+        os.kill(worker.pid, signal.SIGSTOP)
+        flushing = asyncio.create_task(worker.flush())
+        await asyncio.sleep(0)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(EngineRestarting):
+            await flushing
 
 
 async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
     metrics.prompt_tokens.labels("m").inc(3)
-    metrics.cached_tokens.labels("m").inc(2)
+    metrics.cached_tokens.labels("m", "live").inc(2)
+    metrics.preemptions.labels("m").inc()
+    metrics.saved_bytes.labels("m").set(7)
     metrics.completion_tokens.labels("m").inc(4)
     metrics.finished.labels("m", "stop").inc()
     metrics.aborted.labels("m", "decode", "caller").inc()
@@ -182,7 +184,9 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
         found.items()
         >= {
             'corral_prompt_tokens_total{model="m"}': 3,
-            'corral_cached_tokens_total{model="m"}': 2,
+            'corral_cached_tokens_total{model="m",source="live"}': 2,
+            'corral_preemptions_total{model="m"}': 1,
+            'corral_saved_prefix_bytes{model="m"}': 7,
             'corral_completion_tokens_total{model="m"}': 4,
             'corral_requests_finished_total{finish_reason="stop",model="m"}': 1,
             'corral_requests_aborted_total{cause="caller",model="m",phase="decode"}': 1,

@@ -7,14 +7,14 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
 from inference_svc.api.streams import Admitted, ChatTurn, Event, TextTurn, Turn, stream_events
-from inference_svc.chat.parsers.parser import TurnParser
-from inference_svc.chat.parsers.turn import Markers, TurnFormat
+from inference_svc.chat.parsers import CallNotation, ReasoningNotation, TurnFormat, TurnParser
 from inference_svc.engine import events
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from svc_kit.errors import DecodeFailed
 from tests.support.sequences import a_request
+from tests.support.turns import TOOLS
 
-HERMES = TurnFormat(Markers("<think>", "</think>"), Markers("<tool_call>", "</tool_call>"))
+HERMES = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 
 
@@ -54,7 +54,7 @@ def texts(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
 
 def a_chat(max_calls: int | None = None) -> list[ChatTurn]:
     """One turn that may call tools."""
-    parser = TurnParser(HERMES, offers_tools=True, new_call_id=lambda: "call_1")
+    parser = TurnParser(HERMES, tools=TOOLS, new_call_id=lambda: "call_1")
     return [ChatTurn(0, parser, token_ids=False, max_calls=max_calls)]
 
 
@@ -71,7 +71,7 @@ async def collect(
 async def test_events_come_in_order() -> None:
     """Accepted, started, deltas, finished, done."""
     running = Running()
-    running.generation.deliver(events.Started(0, 3, 2))
+    running.generation.deliver(events.Started(0, 3, 2, events.CacheSource.LIVE))
     running.say("a")
     running.end()
 
@@ -80,13 +80,14 @@ async def test_events_come_in_order() -> None:
     assert isinstance(accepted, pb.Accepted)
     assert (accepted.request_id, accepted.queue_position, accepted.model) == ("req_1", 2, "demo")
     assert isinstance(started, pb.Started)
-    assert started.cached_tokens == 2
+    assert (started.cached_tokens, started.cache_source) == (2, pb.CACHE_SOURCE_LIVE)
     assert isinstance(delta, service_pb.TextDelta)
     assert (delta.text, delta.num_tokens, list(delta.token_ids)) == ("a", 1, [])
     assert isinstance(finished, pb.ChoiceFinished)
     assert (finished.reason, finished.stop_token_id) == (pb.FINISH_REASON_STOP, 2)
     assert isinstance(done, pb.Done)
     assert (done.usage.completion_tokens, done.usage.cached_tokens) == (3, 2)
+    assert done.usage.cache_source == pb.CACHE_SOURCE_LIVE
     assert done.timings.queue.ToTimedelta().total_seconds() == 0.5
 
 

@@ -335,7 +335,7 @@ async def test_thinking_that_the_prompt_opens_is_noticed(templates: ChatTemplate
     prompt = await templates.render(a_template(source), conversation(user("q")))
 
     assert prompt.opens_in_reasoning
-    assert prompt.turn_format.reasoning == ("<think>", "</think>")
+    assert prompt.turn_format.reasoning_markers == ("<think>", "</think>")
 
 
 # ---- templates that lack something
@@ -358,7 +358,7 @@ async def test_a_model_without_a_template_gets_chatml(
 
     assert fallback.origin == "fallback"
     assert prompt.stop_texts == ("<|im_end|>",)
-    assert prompt.turn_format.tool_calls == ("<tool_call>", "</tool_call>")
+    assert prompt.turn_format.tool_calls == "hermes"
     assert prompt.text == (
         f"<|im_start|>system\nBe brief.\n\n{TOOLS_BLOCK}<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
         '<|im_start|>assistant\nHm.\n<tool_call>\n{"name": "get_weather", '
@@ -395,7 +395,7 @@ async def test_a_template_without_tools_gets_them_as_text(templates: ChatTemplat
         f"[system]{TOOLS_BLOCK}[user]q[assistant]<tool_call>\n"
         '{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>[tool]sun'
     )
-    assert prompt.turn_format.tool_calls == ("<tool_call>", "</tool_call>")
+    assert prompt.turn_format.tool_calls == "hermes"
 
 
 async def test_a_template_without_tool_turns_gets_results_as_user_turns(

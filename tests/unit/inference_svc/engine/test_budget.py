@@ -1,21 +1,48 @@
 """How prompts share a step."""
 
-from inference_svc.engine.budget import fair_chunks, prefill_budget
+import pytest
+
+from inference_svc.engine.budget import (
+    LEAST_CHUNK,
+    Policy,
+    fair_chunks,
+    prefill_budget,
+    urgent_chunks,
+)
 
 
-def test_prompts_alone_use_the_whole_batch() -> None:
-    """Without decoding rows the cap does not apply."""
-    assert prefill_budget(batch_tokens=2048, num_decoding=0, chunk_cap=256) == 2048
+@pytest.mark.parametrize(
+    ("policy", "fitting", "budget"),
+    [
+        (Policy.LATENCY_FIRST, 100, 100),
+        (Policy.LATENCY_FIRST, 0, LEAST_CHUNK),
+        (Policy.LATENCY_FIRST, 9999, 512),
+        (Policy.LATENCY_FIRST, None, 512),
+        (Policy.BALANCED, 200, 200),
+        (Policy.BALANCED, 0, 128),
+        (Policy.BALANCED, None, 512),
+        (Policy.THROUGHPUT_FIRST, 100, 2000),
+        (Policy.THROUGHPUT_FIRST, None, 2000),
+    ],
+)
+def test_each_policy_trades_in_its_own_way(
+    policy: Policy, fitting: int | None, budget: int
+) -> None:
+    """Hold the target, hold it unless prompts would crawl, or ignore it."""
+    assert prefill_budget(policy, left=2000, cap=512, fitting=fitting) == budget
 
 
-def test_the_cap_applies_beside_decoding_rows() -> None:
-    """The time between tokens is bounded."""
-    assert prefill_budget(batch_tokens=2048, num_decoding=3, chunk_cap=256) == 256
-
-
-def test_decoding_rows_come_first() -> None:
+@pytest.mark.parametrize("policy", Policy)
+def test_decoding_rows_come_first(policy: Policy) -> None:
     """What they take is not there for prompts."""
-    assert prefill_budget(batch_tokens=64, num_decoding=60, chunk_cap=256) == 4
+    assert prefill_budget(policy, left=4, cap=512, fitting=100) == 4
+
+
+def test_urgent_prompts_come_first_and_leave_a_part() -> None:
+    """Less urgent ones crawl, they do not starve; what nobody below wants is used."""
+    assert urgent_chunks([1000, 1000, 1000], [1, 3, 1], 160) == [10, 140, 10]
+    assert urgent_chunks([1000, 30, 4], [3, 3, 1], 160) == [126, 30, 4]
+    assert urgent_chunks([1000], [1], 160) == [160]
 
 
 def test_prompts_get_equal_chunks() -> None:

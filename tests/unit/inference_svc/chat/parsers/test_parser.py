@@ -1,22 +1,19 @@
 """Content, reasoning and tool calls out of what a model writes."""
 
-import itertools
-
 import pytest
 
 from inference_svc.chat.parsers import (
-    Markers,
+    CallNotation,
+    ReasoningNotation,
     ToolCallPiece,
     TurnDelta,
     TurnFormat,
     TurnParser,
-    choose_format,
     new_call_id,
 )
-from inference_svc.models.description import describe_model
-from inference_svc.models.references import BUNDLED_PATH
+from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, add_up
 
-QWEN = TurnFormat(Markers("<think>", "</think>"), Markers("<tool_call>", "</tool_call>"))
+QWEN = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
 PLAIN = TurnFormat()
 WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
@@ -24,45 +21,12 @@ WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\
 def a_parser(
     turn_format: TurnFormat = QWEN, *, tools: bool = True, opens: bool = False, inline: bool = False
 ) -> TurnParser:
-    numbers = itertools.count(1)
-    return TurnParser(
-        turn_format,
-        offers_tools=tools,
-        opens_in_reasoning=opens,
-        inline_reasoning=inline,
-        new_call_id=lambda: f"id{next(numbers)}",
-    )
+    offered = TOOLS if tools else NO_TOOLS
+    return Golden("", turn_format, "", Parsed(), offered, opens, inline).parser()
 
 
-def added(deltas: list[TurnDelta]) -> tuple[str, str, list[tuple[str, str, str]]]:
-    """Add deltas up: content, reasoning, and (id, name, arguments) of each call."""
-    calls: list[tuple[str, str, str]] = []
-    for piece in (piece for delta in deltas for piece in delta.tool_calls):
-        if piece.index == len(calls):
-            calls.append((piece.id, piece.name, piece.arguments))
-        else:
-            call_id, name, arguments = calls[piece.index]
-            calls[piece.index] = (call_id, name, arguments + piece.arguments)
-    content = "".join(delta.content for delta in deltas)
-    return content, "".join(delta.reasoning for delta in deltas), calls
-
-
-def parse(text: str, parser: TurnParser) -> tuple[str, str, list[tuple[str, str, str]]]:
-    return added([parser.feed(text), parser.finish()])
-
-
-# ---- which format
-
-
-def test_the_format_is_told_from_the_template() -> None:
-    """The demo model writes as Qwen does; a template without markers means plain text."""
-    demo = describe_model(BUNDLED_PATH, "m").chat_template
-
-    assert choose_format(demo or "") == QWEN
-    assert choose_format("{{ messages }}") == PLAIN
-    assert choose_format("<thinking></thinking>").reasoning == ("<thinking>", "</thinking>")
-    assert choose_format("<tool_call><function=f></tool_call>").tool_calls is None
-    assert QWEN.marker_texts == ("<think>", "</think>", "<tool_call>", "</tool_call>")
+def parse(text: str, parser: TurnParser) -> Parsed:
+    return add_up([parser.feed(text), parser.finish()])
 
 
 def test_plain_text_passes_through_at_once() -> None:
@@ -99,7 +63,7 @@ def test_ids_of_calls_have_openais_form() -> None:
 )
 def test_reasoning_is_what_stands_in_front(text: str, content: str, reasoning: str) -> None:
     """White space around it is left out; markers elsewhere are text."""
-    assert parse(text, a_parser(tools=False)) == (content, reasoning, [])
+    assert parse(text, a_parser(tools=False)) == (content, reasoning, ())
 
 
 def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
@@ -107,7 +71,7 @@ def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
     parser = a_parser(opens=True)
 
     assert parser.is_thinking
-    assert parse("So.\n</think>\n\nYes.", parser) == ("Yes.", "So.", [])
+    assert parse("So.\n</think>\n\nYes.", parser) == ("Yes.", "So.", ())
     assert not parser.is_thinking
 
 
@@ -125,8 +89,8 @@ def test_inline_reasoning_stays_as_it_was_written() -> None:
     """Markers, white space and all; calls inside the thinking are not made."""
     text = f" <think>\n{WEATHER}</think>\n\nHi"
 
-    assert parse(text, a_parser(inline=True)) == (text, "", [])
-    assert parse("a</think>\nb", a_parser(inline=True, opens=True)) == ("a</think>\nb", "", [])
+    assert parse(text, a_parser(inline=True)) == (text, "", ())
+    assert parse("a</think>\nb", a_parser(inline=True, opens=True)) == ("a</think>\nb", "", ())
 
 
 # ---- tool calls
@@ -139,17 +103,19 @@ def test_a_call_is_read() -> None:
     assert parse(f"Let me see.\n{WEATHER}\n", parser) == (
         "Let me see.",
         "",
-        [("id1", "get_weather", '{"city": "Paris"}')],
+        (("get_weather", '{"city": "Paris"}'),),
     )
     assert parser.has_tool_calls
 
 
 def test_several_calls_are_numbered() -> None:
     """Each has an id of its own; text between them is content."""
-    content, _, calls = parse(f"{WEATHER}\n{WEATHER} and\n{WEATHER}", a_parser())
+    parser = a_parser()
 
-    assert content == "and"
-    assert [call_id for call_id, _, _ in calls] == ["id1", "id2", "id3"]
+    deltas = [parser.feed(f"{WEATHER}\n{WEATHER} and\n{WEATHER}"), parser.finish()]
+
+    assert add_up(deltas).content == "and"
+    assert [piece.id for piece in deltas[0].tool_calls] == ["id1", "id2", "id3"]
 
 
 def test_arguments_stream_once_the_name_is_known() -> None:
@@ -190,7 +156,7 @@ def test_arguments_stream_once_the_name_is_known() -> None:
 )  # fmt: skip
 def test_the_ways_models_write_a_call(text: str, arguments: str) -> None:
     """Other key orders and names, arguments as a text, lists, missing ends."""
-    assert parse(text, a_parser()) == ("", "", [("id1", "f", arguments)])
+    assert parse(text, a_parser()) == ("", "", (("f", arguments),))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +179,7 @@ def test_the_ways_models_write_a_call(text: str, arguments: str) -> None:
 )
 def test_what_is_no_call_comes_out_as_content(text: str) -> None:
     """Nothing is lost, not even the markers."""
-    assert parse(text, a_parser()) == (text, "", [])
+    assert parse(text, a_parser()) == (text, "", ())
 
 
 def test_a_call_after_a_broken_one_is_still_read() -> None:
@@ -237,12 +203,12 @@ def test_arguments_that_break_are_passed_on_as_written(written: str, arguments: 
     """They were being sent already; the agent can show the model its mistake."""
     text = '<tool_call>{"name": "f", "arguments": ' + written
 
-    assert parse(text, a_parser()) == ("", "", [("id1", "f", arguments)])
+    assert parse(text, a_parser()) == ("", "", (("f", arguments),))
 
 
 def test_without_tools_in_the_request_calls_are_text() -> None:
     """Nobody asked for calls, so nobody could handle them."""
-    assert parse(WEATHER, a_parser(tools=False)) == (WEATHER, "", [])
+    assert parse(WEATHER, a_parser(tools=False)) == (WEATHER, "", ())
 
 
 def test_calls_after_thinking_are_read_and_those_inside_are_not() -> None:

@@ -1,0 +1,118 @@
+"""Tool calls as Gemma 4 and FunctionGemma write them: `call:NAME{key:VALUE,…}` in markers.
+
+Texts stand between markers of their own instead of quotes; numbers, `true`, objects and lists stand
+there as in JSON, with bare keys. Arguments are passed on as JSON while they are written.
+"""
+
+from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.writer import TurnWriter
+from inference_svc.chat.strict_json import json_or_none, json_text
+
+BEGINS = ("<|tool_call>", "<start_function_call>")
+ENDS = ("<tool_call|>", "<end_function_call>")
+QUOTES = ('<|"|>', "<escape>")
+MARKERS = (*BEGINS, *ENDS, *QUOTES)
+STOP_TEXTS = ("<|tool_response>", "<start_function_response>")
+_MAX_DEPTH = 32
+
+
+def read_gemma(source: Source, writer: TurnWriter, _: OfferedTools) -> Wait[None]:
+    """Read a turn."""
+    while (yield from source.until(BEGINS, writer.say)):
+        yield from source.spaces()
+        has_name = bool((yield from source.literal("call:")))
+        name = yield from source.chars(_in_name)
+        yield from source.spaces()
+        if not has_name or not name or not (yield from source.literal("{")):
+            writer.say(source.since_mark)
+            continue
+        writer.begin_call(name)
+        if (yield from _Arguments(source, writer).read()):
+            yield from source.spaces()
+            yield from source.literal(*ENDS)
+        else:
+            yield from source.until(ENDS, writer.add_arguments)
+
+
+class _Arguments:
+    """The arguments of one call, after their opening brace; its methods say whether all is well."""
+
+    def __init__(self, source: Source, writer: TurnWriter) -> None:
+        self._source = source
+        self._write = writer.add_arguments
+
+    def read(self) -> Wait[bool]:
+        """Read to the closing brace."""
+        return (yield from self._items("{", "}", 0))
+
+    def _items(self, opener: str, closer: str, depth: int) -> Wait[bool]:
+        source = self._source
+        self._write(opener)
+        while True:
+            yield from source.spaces()
+            if (yield from source.literal(closer)):
+                self._write(closer)
+                return True
+            if closer == "}" and not (yield from self._key()):
+                return False
+            if depth == _MAX_DEPTH or not (yield from self._value(depth + 1)):
+                return False
+            yield from source.spaces()
+            if (yield from source.literal(",")):
+                self._write(", ")
+            elif (yield from source.peek()) != closer:
+                return False
+
+    def _key(self) -> Wait[bool]:
+        source = self._source
+        quote = yield from source.literal(*QUOTES)
+        if quote:
+            place = source.place
+            yield from source.until((quote,))
+            key = source.since(place).removesuffix(quote)
+        elif (yield from source.peek()) == '"':
+            key = json_or_none((yield from source.string()))
+        else:
+            key = (yield from source.chars(_in_key)).strip()
+        yield from source.spaces()
+        if not key or not (yield from source.literal(":")):
+            return False
+        self._write(f"{json_text(key)}: ")
+        return True
+
+    def _value(self, depth: int) -> Wait[bool]:
+        source = self._source
+        yield from source.spaces()
+        opener = yield from source.literal("{", "[", *QUOTES)
+        if opener in ("{", "["):
+            return (yield from self._items(opener, "}" if opener == "{" else "]", depth))
+        if opener:
+            self._write('"')
+            end = yield from source.until((opener,), self._write_text)
+            self._write('"' if end else "")
+            return bool(end)
+        if (yield from source.peek()) == '"':
+            text = yield from source.string()
+            self._write(text)
+            return text != ""
+        word = (yield from source.chars(_in_word)).strip()
+        if not word:
+            return False
+        self._write(word if json_or_none(word) is not None or word == "null" else json_text(word))
+        return True
+
+    def _write_text(self, text: str) -> None:
+        self._write(json_text(text)[1:-1])
+
+
+def _in_name(character: str) -> bool:
+    return character.isalnum() or character in "_-."
+
+
+def _in_key(character: str) -> bool:
+    return character not in ':{}[],<"'
+
+
+def _in_word(character: str) -> bool:
+    return character not in ",{}[]<"

@@ -1,0 +1,103 @@
+"""Tool calls as JSON, `{"name": …, "arguments": {…}}`, inside whatever marks them in a turn.
+
+Arguments are passed on while they are written, as soon as the name is known. Until then nothing of
+a call has been sent, so what turns out not to be one can come out as content. What breaks later
+stays in the arguments, as the model wrote it: an agent can show the model its mistake.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from inference_svc.chat.parsers.json_scan import ScanState
+from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.writer import TurnWriter
+from inference_svc.chat.strict_json import is_unicode, json_or_none, json_text
+
+_ARGUMENTS = ('"arguments"', '"parameters"')
+
+
+class Read(Enum):
+    """What came of reading a call."""
+
+    NOTHING = "it is none; nothing was sent of it"
+    CALL = "a call, or several"
+    BROKEN = "a call whose arguments are not JSON; the source stands where they break"
+
+
+def any_name(_: str) -> bool:
+    """Accept every name: the place says that it is a call."""
+    return True
+
+
+def read_json_call(
+    source: Source, writer: TurnWriter, accepts: Callable[[str], bool] = any_name
+) -> Wait[Read]:
+    """Read a call or a list of calls whose names are all accepted."""
+    place = source.place
+    name = yield from _head(source)
+    if name and accepts(name):
+        writer.begin_call(name)
+        if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
+            return Read.BROKEN
+        yield from _tail(source)
+        return Read.CALL
+    source.rewind(place)
+    state = yield from source.json()
+    calls = read_calls(source.since(place)) if state is ScanState.CLOSED else []
+    if not calls or not all(accepts(name) for name, _ in calls):
+        return Read.NOTHING
+    for name, arguments in calls:
+        writer.write_call(name, arguments)
+    return Read.CALL
+
+
+def read_calls(text: str) -> list[tuple[str, str]]:
+    """Return (name, arguments) of one call or a list of calls; empty where it is neither."""
+    value = json_or_none(text)
+    if isinstance(value, dict):
+        value = value.get("tool_calls", value.get("tool_call", value))
+    calls = [_read_call(item) for item in (value if isinstance(value, list) else [value])]
+    return [call for call in calls if call] if all(calls) else []
+
+
+def _read_call(value: Any) -> tuple[str, str] | None:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict) or not _is_name(value.get("name")):
+        return None
+    arguments = value.get("arguments", value.get("parameters"))
+    if isinstance(arguments, str):  # some models write the arguments as a text of JSON
+        is_json = json_or_none(arguments) is not None
+        return (value["name"], arguments) if is_json and is_unicode(arguments) else None
+    return value["name"], json_text({} if arguments is None else arguments)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name != "" and is_unicode(name)
+
+
+def _head(source: Source) -> Wait[str]:
+    """Read up to the arguments' opening brace; empty where the beginning is another."""
+    for expected in ("{", '"name"', ":"):
+        yield from source.spaces()
+        if not (yield from source.literal(expected)):
+            return ""
+    yield from source.spaces()
+    name = json_or_none((yield from source.string()))
+    for options in ((",",), _ARGUMENTS, (":",)):
+        yield from source.spaces()
+        if not (yield from source.literal(*options)):
+            return ""
+    yield from source.spaces()
+    return name if (yield from source.peek()) == "{" and _is_name(name) else ""
+
+
+def _tail(source: Source) -> Wait[None]:
+    """Skip the end of a call's object, and keys that follow the arguments."""
+    place = source.place
+    yield from source.spaces()
+    if (yield from source.literal(",")):
+        yield from source.json(is_open=True)
+    elif not (yield from source.literal("}")):
+        source.rewind(place)

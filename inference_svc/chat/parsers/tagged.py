@@ -1,0 +1,214 @@
+"""Tool calls in tags, an argument each, as Qwen3-Coder and others write them:
+
+    <tool_call><function=NAME><parameter=KEY>VALUE</parameter>…</function></tool_call>
+
+Values stand there without quotes. The tool's schema says what they are; where it says nothing they
+are what they look like. Texts are passed on while they are written.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.writer import TurnWriter
+from inference_svc.chat.strict_json import json_text
+
+
+class Tags(NamedTuple):
+    """The tags of one family. `call` empty: the name follows the outer tag."""
+
+    outer: tuple[str, ...]
+    outer_ends: tuple[str, ...]
+    call: str
+    name_end: str
+    call_end: str
+    key: str
+    key_ends: tuple[str, ...]
+    value_end: str
+    value: str = ""  # between key and value
+    text_key_end: str = ""  # of the key ends, the one that says that the value is a text
+    padded: bool = False  # a value has a line break before and after it
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The texts that must be visible."""
+        return (*self.outer, *self.outer_ends)
+
+
+QWEN_CODER = Tags(
+    outer=("<tool_call>", "<seed:tool_call>"),
+    outer_ends=("</tool_call>", "</seed:tool_call>"),
+    call="<function=",
+    name_end=">",
+    call_end="</function>",
+    key="<parameter=",
+    key_ends=(">",),
+    value_end="</parameter>",
+    padded=True,
+)
+MINIMAX = Tags(
+    outer=("<minimax:tool_call>",),
+    outer_ends=("</minimax:tool_call>",),
+    call='<invoke name="',
+    name_end='">',
+    call_end="</invoke>",
+    key='<parameter name="',
+    key_ends=('">',),
+    value_end="</parameter>",
+)
+DEEPSEEK_V32 = Tags(
+    outer=("<｜DSML｜function_calls>",),
+    outer_ends=("</｜DSML｜function_calls>",),
+    call='<｜DSML｜invoke name="',
+    name_end='">',
+    call_end="</｜DSML｜invoke>",
+    key='<｜DSML｜parameter name="',
+    key_ends=('" string="true">', '" string="false">', '">'),
+    value_end="</｜DSML｜parameter>",
+    text_key_end='" string="true">',
+)
+GLM = Tags(
+    outer=("<tool_call>",),
+    outer_ends=(),
+    call="",
+    name_end="",
+    call_end="</tool_call>",
+    key="<arg_key>",
+    key_ends=("</arg_key>",),
+    value="<arg_value>",
+    value_end="</arg_value>",
+)
+
+
+def read_tagged(tags: Tags, source: Source, writer: TurnWriter, tools: OfferedTools) -> Wait[None]:
+    """Read a turn."""
+    begins = (*tags.outer, tags.call) if tags.call else tags.outer
+    while begin := (yield from source.until(begins, writer.say)):
+        is_call = True
+        if tags.call and begin != tags.call:
+            yield from source.spaces()
+            is_call = bool((yield from source.literal(tags.call)))
+        while is_call and (yield from _Call(tags, source, writer, tools).read()):
+            source.mark()
+            yield from source.spaces()
+            tag = yield from source.literal(*filter(None, (tags.call, *tags.outer_ends)))
+            is_call = tag != "" and tag == tags.call
+            if tag and not is_call:
+                source.mark()
+        writer.say(source.since_mark)
+
+
+class _Call:
+    """One call, after the text in front of its name."""
+
+    def __init__(self, tags: Tags, source: Source, writer: TurnWriter, tools: OfferedTools) -> None:
+        self._tags = tags
+        self._source = source
+        self._writer = writer
+        self._tools = tools
+        self._name = ""
+        self._has_begun = False
+        self._separator = "{"
+
+    def read(self) -> Wait[bool]:
+        """Read it; false where it is none, and nothing was sent.
+
+        A call is sent from its first argument on. Its arguments stay open where the turn breaks off
+        inside it.
+        """
+        source, tags = self._source, self._tags
+        self._name = yield from source.chars(_in_name)
+        if not self._name or not (yield from self._skip(tags.name_end)):
+            return False
+        while True:
+            yield from source.spaces()
+            expected = (tags.key, tags.call_end, *tags.outer_ends)
+            tag = yield from source.literal(*expected)
+            if tag == tags.key:
+                if (yield from self._argument()):
+                    continue
+                tag = ""
+            if tag:
+                self._close()
+                return True
+            if not self._has_begun:
+                return False
+            if not source.breaks_off(*expected):
+                self._close()
+            self._writer.say(source.since_mark)
+            return True
+
+    def _argument(self) -> Wait[bool]:
+        source, tags, writer = self._source, self._tags, self._writer
+        key = yield from source.chars(_in_key)
+        key_end = yield from source.literal(*tags.key_ends)
+        if not key or not key_end or not (yield from self._skip(tags.value)):
+            return False
+        self._begin()
+        writer.add_arguments(f"{self._separator}{json_text(key)}: ")
+        self._separator = ", "
+        value = _Value(padded=tags.padded)
+        ends = (tags.value_end, tags.key, tags.call_end)
+        if self._tools.takes_text(self._name, key) or key_end == tags.text_key_end:
+            writer.add_arguments('"')
+            end = yield from source.until(ends, partial(_add_text, writer, value), stay=True)
+            writer.add_arguments('"' if end else "")
+        else:
+            written: list[str] = []
+            keep = partial(_keep_text, written, value)
+            end = yield from source.until(ends, keep, stay=True)
+            if end:
+                writer.add_arguments(self._tools.as_json(self._name, key, "".join(written)))
+        yield from source.literal(tags.value_end)
+        source.mark()
+        return True
+
+    def _skip(self, text: str) -> Wait[bool]:
+        if not text:
+            return True
+        yield from self._source.spaces()
+        return bool((yield from self._source.literal(text)))
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._writer.begin_call(self._name)
+            self._has_begun = True
+
+    def _close(self) -> None:
+        self._begin()
+        self._writer.add_arguments("{}" if self._separator == "{" else "}")
+
+
+class _Value:
+    """A value without the line breaks around it, though it arrives in pieces."""
+
+    def __init__(self, *, padded: bool) -> None:
+        self._padded = padded
+        self._at_start = padded
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Take more; return what is certain to be inside."""
+        if self._at_start:
+            self._at_start = False
+            text = text.removeprefix("\n")
+        text = self._held + text
+        self._held = "\n" if self._padded and text.endswith("\n") else ""
+        return text.removesuffix(self._held)
+
+
+def _add_text(writer: TurnWriter, value: _Value, text: str) -> None:
+    writer.add_arguments(json_text(value.feed(text))[1:-1])
+
+
+def _keep_text(written: list[str], value: _Value, text: str) -> None:
+    written.append(value.feed(text))
+
+
+def _in_name(character: str) -> bool:
+    return character.isalnum() or character in "_-.:"
+
+
+def _in_key(character: str) -> bool:
+    return character not in '<>"\n'

@@ -1,0 +1,73 @@
+"""Collects what a reader finds in a turn, as deltas.
+
+White space around tool calls is left out: what a model puts between them is layout, not content.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
+
+
+class TurnWriter:
+    """Takes content, reasoning and calls; `take` gives what came since the last time."""
+
+    def __init__(self, new_call_id: Callable[[], str]) -> None:
+        self._new_call_id = new_call_id
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._pieces: list[ToolCallPiece] = []
+        self._gap = ""  # white space that is content only if content follows
+        self._after_call = False
+        self.num_calls = 0
+        self.is_thinking = False
+
+    def say(self, text: str) -> None:
+        """Add content."""
+        if self._after_call:
+            text = text.lstrip()
+        if not text:
+            return
+        self._after_call = False
+        text = self._gap + text
+        inside = text.rstrip()
+        self._gap = text[len(inside) :]
+        self._content.append(inside)
+
+    def think(self, text: str) -> None:
+        """Add reasoning."""
+        self._reasoning.append(text)
+
+    def begin_call(self, name: str, call_id: str = "") -> None:
+        """Begin a call; it ends where the next one, or content, begins."""
+        self._gap = ""
+        self._after_call = True
+        self._pieces.append(ToolCallPiece(self.num_calls, call_id or self._new_call_id(), name, ""))
+        self.num_calls += 1
+
+    def add_arguments(self, text: str) -> None:
+        """Add to the arguments of the call that was begun last."""
+        last = self._pieces[-1] if self._pieces else None
+        if last and last.index == self.num_calls - 1:
+            self._pieces[-1] = replace(last, arguments=last.arguments + text)
+        elif text:
+            self._pieces.append(ToolCallPiece(self.num_calls - 1, "", "", text))
+
+    def write_call(self, name: str, arguments: str) -> None:
+        """Add a whole call."""
+        self.begin_call(name)
+        self.add_arguments(arguments)
+
+    def finish(self) -> None:
+        """Say that the turn is over: white space at its end is content."""
+        if self._gap:
+            self._content.append(self._gap)
+            self._gap = ""
+
+    def take(self) -> TurnDelta:
+        """Return what was added since the last time."""
+        delta = TurnDelta("".join(self._content), "".join(self._reasoning), tuple(self._pieces))
+        self._content.clear()
+        self._reasoning.clear()
+        self._pieces.clear()
+        return delta

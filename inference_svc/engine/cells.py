@@ -1,0 +1,90 @@
+"""Saving, restoring and copying slots in the only order that keeps sequences apart.
+
+A copy between slots is queued: the next decode carries it out, before its rows. Until then the
+target's cells hold what was there before. Whoever saves the target reads that; whoever restores
+into either slot has it overwritten, or copied in the place of the source. Nothing reports it: one
+sequence continues with the other's memory. So a step restores and saves first, copies last and then
+decodes, and here the wrong orders are refused. Dropping cells changes no bytes and is free to come
+at any time.
+"""
+
+from typing import NamedTuple
+
+from inference_svc.engine.backend import Backend, DecodeError
+from inference_svc.engine.token_batch import TokenBatch
+
+# The decode refused the batch as such and did not begin, so queued copies are still queued.
+_NOT_BEGUN = -1
+
+
+class ForbiddenOrder(Exception):
+    """An operation that would mix two slots' cells: a defect of the engine, caught before it is
+    one of the answers."""
+
+
+class CopyCosts(NamedTuple):
+    """Seconds, as measured at warm-up: a stream copy moves a slot's whole capacity, a state (saved
+    and restored) only the cells in use."""
+
+    stream_s: float = 0.0
+    state_s: float = 0.0
+    state_token_s: float = 0.0
+
+    def prefer_state(self, tokens: int) -> bool:
+        """Whether saving and restoring `tokens` cells is cheaper than a stream copy."""
+        return self.state_s + tokens * self.state_token_s < self.stream_s
+
+
+class Cells:
+    """The door to a backend's slots; `queued` copies wait for the next decode."""
+
+    def __init__(self, backend: Backend, costs: CopyCosts) -> None:
+        self._backend = backend
+        self._costs = costs
+        self._queued: list[tuple[int, int]] = []
+
+    def is_settled(self, slot: int) -> bool:
+        """Whether no copy from or to this slot is queued."""
+        return all(slot not in pair for pair in self._queued)
+
+    def save(self, slot: int) -> bytearray:
+        """The state of a slot. Raises `ForbiddenOrder`."""
+        if slot in (target for _, target in self._queued):
+            raise ForbiddenOrder(f"slot {slot} would be saved before its copy has arrived")
+        return self._backend.save(slot)
+
+    def restore(self, slot: int, state: bytearray) -> bool:
+        """Fill a slot with a saved state; False where that failed, the slot is then empty. Raises
+        `ForbiddenOrder`."""
+        if not self.is_settled(slot):
+            raise ForbiddenOrder(f"slot {slot} would be restored around a queued copy")
+        if self._backend.restore(slot, state):
+            return True
+        self._backend.trim(slot, 0)
+        return False
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Give `target` the first `tokens` of `source`, by the cheaper way. Raises
+        `ForbiddenOrder`."""
+        if source == target or not self.is_settled(target):
+            raise ForbiddenOrder(f"slot {target} would be the target of a second copy")
+        if source in (queued for _, queued in self._queued):
+            raise ForbiddenOrder(f"slot {source} would be copied before its own copy has arrived")
+        by_state = self._backend.copies_by_state or self._costs.prefer_state(tokens)
+        if not (by_state and self._settled_copy(source, target)):
+            self._backend.copy(source, target)
+            self._queued.append((source, target))
+        self._backend.trim(target, tokens)
+
+    def _settled_copy(self, source: int, target: int) -> bool:
+        return self.is_settled(target) and self.restore(target, self.save(source))
+
+    def decode(self, batch: TokenBatch) -> None:
+        """Compute a batch, after the queued copies. Raises `DecodeError`."""
+        try:
+            self._backend.decode(batch)
+        except DecodeError as error:
+            if error.code != _NOT_BEGUN:
+                self._queued.clear()
+            raise
+        self._queued.clear()

@@ -1,0 +1,77 @@
+"""Waiting for a prefix that somebody is computing, instead of computing it once more.
+
+A waiting sequence follows the running one (its leader) that will have most of its prompt, and takes
+the prefix from there once it is computed. There is nothing to undo: a leader that ends early leaves
+what it has computed, and the first follower in the queue starts from that and leads the others.
+While it leads, a sequence is as urgent as the most urgent of its followers. Nobody waits longer
+than computing the prefix is estimated to take.
+"""
+
+from collections.abc import Collection
+
+from inference_svc.engine.pacing import StepCost
+from inference_svc.engine.placing import MIN_REUSED_TOKENS
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import common_prefix
+
+
+class Followers:
+    """Decides, in every admission pass anew, who holds back for whom."""
+
+    def __init__(self, cost: StepCost, *, can_trim: bool) -> None:
+        self._cost = cost
+        # Where states cannot be shortened, a leader's is past the common prefix when it is done.
+        self._is_on = can_trim
+
+    def begin(self, running: Collection[Sequence]) -> None:
+        """A new pass: leaders are as urgent as they are themselves until a follower is met."""
+        for sequence in running:
+            sequence.led_priority, sequence.led_deadline = 0, None
+
+    def holds(
+        self, sequence: Sequence, have: int, running: Collection[Sequence], now: float
+    ) -> bool:
+        """Whether to wait: somebody computes clearly more of the prompt than the `have` tokens
+        that could be used at once."""
+        if not self._is_on or not sequence.request.reuse or sequence.saved is not None:
+            return False
+        leader, shared = self._leader(sequence, running)
+        if leader is None or shared - have < MIN_REUSED_TOKENS:
+            return False
+        if not self._may_wait(sequence, shared - have, running, now):
+            return False
+        leader.led_priority = max(leader.led_priority, sequence.urgency)
+        deadlines = [
+            at for at in (leader.led_deadline, sequence.request.deadline) if at is not None
+        ]
+        leader.led_deadline = min(deadlines, default=None)
+        return True
+
+    def _leader(
+        self, sequence: Sequence, running: Collection[Sequence]
+    ) -> tuple[Sequence | None, int]:
+        """The running sequence that will have most of the prompt, and how much."""
+        best, most = None, 0
+        limit = len(sequence.tokens) - 1
+        for other in running:
+            if other.paused or other.is_decoding or not _may_share(sequence, other):
+                continue
+            shared = common_prefix(other.tokens, sequence.tokens, limit=limit)
+            if shared > max(most, other.num_computed):
+                best, most = other, shared
+        return best, most
+
+    def _may_wait(
+        self, sequence: Sequence, gain: int, running: Collection[Sequence], now: float
+    ) -> bool:
+        """Whether the time that the wait may take is not over; it begins with the first wait, and
+        with the first estimate."""
+        if sequence.hold_until is None:
+            prompts = sum(not other.is_decoding for other in running)
+            estimate = self._cost.prefill_s(gain) * max(prompts, 1)
+            sequence.hold_until = now + estimate if estimate else None
+        return sequence.hold_until is None or now <= sequence.hold_until
+
+
+def _may_share(one: Sequence, other: Sequence) -> bool:
+    return other.request.reuse and one.request.cache_key == other.request.cache_key

@@ -1,0 +1,44 @@
+"""What a step will take: the warm-up's table for decoding rows, and what prompt tokens really took.
+
+Prompt chunks are sized by it and followers wait by it, so it follows the machine: a rate that was
+measured once is wrong as soon as something else runs.
+"""
+
+from collections.abc import Mapping
+
+from inference_svc.engine.shape import interpolate
+
+_NEWEST_SHARE = 0.25
+# Steps with fewer prompt tokens say more about the rest of the step.
+_TELLING_TOKENS = 16
+
+
+class StepCost:
+    """Seconds of a step by decoding rows and prompt tokens; 0 where nothing is known yet."""
+
+    def __init__(self, step_times: Mapping[int, float], slots: int) -> None:
+        self._rows = interpolate(step_times, slots)
+        # One-token rows of many slots are the dearest way to compute as many prompt tokens.
+        self._token_s = self._rows[-1] / slots if self._rows else 0.0
+
+    def observe(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
+        """Learn from a step."""
+        if prompt_tokens < _TELLING_TOKENS or seconds <= 0:
+            return
+        token_s = max(seconds - self._decode_s(num_decoding), 0.0) / prompt_tokens
+        known = self._token_s or token_s
+        self._token_s = known + _NEWEST_SHARE * (token_s - known)
+
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds to compute so many prompt tokens."""
+        return tokens * self._token_s
+
+    def prompt_tokens_within(self, seconds: float, *, num_decoding: int) -> int | None:
+        """The prompt tokens that fit into a step of `seconds` beside decoding rows; None where
+        that is not known."""
+        if not self._token_s:
+            return None
+        return max(int((seconds - self._decode_s(num_decoding)) / self._token_s), 0)
+
+    def _decode_s(self, rows: int) -> float:
+        return self._rows[min(rows, len(self._rows) - 1)] if self._rows else 0.0

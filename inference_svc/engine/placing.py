@@ -1,0 +1,196 @@
+"""Which slot a sequence gets, and where the beginning of its prompt comes from.
+
+Idle slots, slots of running sequences and states saved in memory are searched for the longest
+common beginning under the same key. What an idle slot loses by being taken is saved first. Saves
+and restores act at once; copies are collected and queued after all of them, right before the
+decode that carries them out (see `cells`).
+"""
+
+from typing import NamedTuple
+
+from inference_svc.engine.backend import Backend
+from inference_svc.engine.cells import Cells
+from inference_svc.engine.events import CacheSource
+from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import Slot, SlotTable, common_prefix
+
+# A shorter common beginning is not worth a copy, nor leaving the lowest free slot for.
+MIN_REUSED_TOKENS = 16
+# Fewer are computed again about as fast as they are looked for.
+MIN_SAVED_TOKENS = 64
+
+
+class Prefix(NamedTuple):
+    """The beginning of a prompt that need not be computed: its length, and the slot or the saved
+    state that has it."""
+
+    tokens: int = 0
+    source: CacheSource = CacheSource.NONE
+    slot: Slot | None = None
+    saved: SavedPrefix | None = None
+
+
+NOTHING = Prefix()
+
+
+class _Copy(NamedTuple):
+    source: Slot
+    target: Slot
+    tokens: int
+
+
+class Placer:
+    """Gives slots to sequences; `flush` before every plan."""
+
+    def __init__(
+        self, backend: Backend, cells: Cells, table: SlotTable, saved: SavedPrefixes
+    ) -> None:
+        self._backend = backend
+        self._cells = cells
+        self._table = table
+        self._saved = saved
+        self._copies: list[_Copy] = []
+
+    def find(self, sequence: Sequence) -> Prefix:
+        """The longest beginning there is; the last token never counts: its logits are needed."""
+        if sequence.saved is not None:
+            return Prefix(len(sequence.saved.tokens), CacheSource.MEMORY, None, sequence.saved)
+        request, tokens = sequence.request, sequence.tokens
+        limit = len(tokens) - 1
+        if not request.reuse or limit < MIN_REUSED_TOKENS:
+            return NOTHING
+        best = NOTHING
+        for slot in self._table.slots:
+            if slot.key == request.cache_key and self._has_arrived(slot):
+                shared = self._shared(slot, sequence)
+                source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
+                # Of equals an idle slot is better: nothing has to be moved.
+                is_nearer = slot.is_idle and best.source is CacheSource.LIVE
+                if shared > best.tokens or (shared == best.tokens and is_nearer):
+                    best = Prefix(shared, source, slot)
+        entry, shared = self._saved.find(tokens, request.cache_key, limit=limit)
+        if shared > best.tokens:
+            best = Prefix(shared, CacheSource.MEMORY, None, entry)
+        return best if best.tokens >= MIN_REUSED_TOKENS else NOTHING
+
+    def place(self, sequence: Sequence, prefix: Prefix) -> tuple[Slot, Prefix] | None:
+        """Take a slot and bring the prefix there (or note the copy); None when all are taken."""
+        target = self._target(prefix)
+        if target is None:
+            return None
+        if prefix.slot is not target:
+            self._save_rest(target, 0)
+            prefix = self._bring(target, prefix)
+        else:
+            self._save_rest(target, prefix.tokens)
+            prefix = self._shorten(target, prefix, len(target.tokens))
+        key = sequence.request.cache_key if sequence.request.reuse else b""
+        self._table.occupy(target, sequence.request.sequence_id, key)
+        target.tokens = sequence.tokens[: prefix.tokens]
+        return target, prefix
+
+    def flush(self) -> None:
+        """Queue the collected copies; nothing but the decode may follow."""
+        for source, target, tokens in self._copies:
+            self._cells.copy(source.index, target.index, tokens)
+        self._copies.clear()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no collected copy still has to be queued."""
+        return not self._copies
+
+    def is_source(self, slot: Slot) -> bool:
+        """Whether a collected copy will read this slot."""
+        return any(copy.source is slot for copy in self._copies)
+
+    def evict(self, sequence: Sequence) -> bool:
+        """Move a running sequence's cells to memory; False, with nothing done, where there is no
+        room or a copy needs them."""
+        slot = sequence.slot
+        if slot is None or not self._has_arrived(slot) or self.is_source(slot):
+            return False
+        if not self._saved.reserve(self._backend.state_bytes(slot.index)):
+            return False
+        state = self._cells.save(slot.index)
+        whole = not self._can_shorten(slot)
+        sequence.saved = SavedPrefix(slot.key, slot.tokens[:], state, whole)
+        slot.is_saved = True
+        return True
+
+    def drop_saved(self, sequence: Sequence) -> None:
+        """Free what `evict` kept: the sequence is running again, or gone."""
+        if sequence.saved is not None:
+            self._saved.release(len(sequence.saved.state))
+            sequence.saved = None
+
+    def forget(self) -> int:
+        """Drop what is only kept for reuse; returns the tokens."""
+        count = self._saved.clear()
+        for slot in self._table.slots:
+            if slot.is_idle and slot.tokens:
+                count += len(slot.tokens)
+                self._backend.trim(slot.index, 0)
+                slot.tokens, slot.key = slot.tokens[:0], b""
+        return count
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def _has_arrived(self, slot: Slot) -> bool:
+        """Whether the slot's cells are where its tokens say: not the target of a copy to come."""
+        return self._cells.is_settled(slot.index) and all(
+            copy.target is not slot for copy in self._copies
+        )
+
+    def _shared(self, slot: Slot, sequence: Sequence) -> int:
+        limit = len(sequence.tokens) - 1
+        count = common_prefix(slot.tokens, sequence.tokens, limit=limit)
+        return 0 if count < len(slot.tokens) and not self._can_shorten(slot) else count
+
+    def _can_shorten(self, slot: Slot) -> bool:
+        return self._backend.can_trim and self._backend.reusable_from(slot.index) == 0
+
+    def _target(self, prefix: Prefix) -> Slot | None:
+        """The slot that has the prefix, if taking it loses less than it keeps or there is no other;
+        else the lowest, which keeps running slots together."""
+        idle = [slot for slot in self._table.slots if slot.is_idle and not self.is_source(slot)]
+        if prefix.slot in idle:
+            others = [slot for slot in idle if slot is not prefix.slot]
+            if 2 * prefix.tokens >= len(prefix.slot.tokens) or not others:
+                return prefix.slot
+            idle = others
+        return idle[0] if idle else None
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    def _save_rest(self, slot: Slot, kept: int) -> None:
+        """Save what an idle slot is about to lose, where that is worth it."""
+        worth = self._saved.is_on and slot.key and len(slot.tokens) - kept >= MIN_SAVED_TOKENS
+        if not worth or slot.is_saved or not self._cells.is_settled(slot.index):
+            return
+        if self._saved.covers(slot.tokens, slot.key):
+            return
+        whole = not self._can_shorten(slot)
+        state = self._cells.save(slot.index)
+        self._saved.put(SavedPrefix(slot.key, slot.tokens[:], state, whole))
+
+    def _bring(self, slot: Slot, prefix: Prefix) -> Prefix:
+        """Fill a slot from elsewhere."""
+        self._backend.trim(slot.index, 0)
+        if not self._cells.is_settled(slot.index):
+            return NOTHING  # a copy that no decode has carried out yet would come on top
+        if prefix.slot is not None:
+            self._copies.append(_Copy(prefix.slot, slot, prefix.tokens))
+            return prefix
+        if prefix.saved is None or not self._cells.restore(slot.index, prefix.saved.state):
+            return NOTHING
+        self._saved.use(prefix.saved)
+        return self._shorten(slot, prefix, len(prefix.saved.tokens))
+
+    def _shorten(self, slot: Slot, prefix: Prefix, length: int) -> Prefix:
+        """Make a slot of `length` tokens hold exactly the prefix."""
+        if prefix.tokens == length or self._backend.trim(slot.index, prefix.tokens):
+            return prefix
+        self._backend.trim(slot.index, 0)
+        return NOTHING

@@ -1,0 +1,26 @@
+"""Who gives way when interactive work waits behind batch work for a slot.
+
+The victim's cells go to memory and it waits again, keeping its place by arrival; it resumes with
+the same cells and the same sampler, as if nothing had happened. Nobody is preempted whom somebody
+more urgent follows, nor who has waited itself into a higher class.
+"""
+
+from collections.abc import Collection
+
+from inference_svc.engine.admission import BATCH, INTERACTIVE
+from inference_svc.engine.sequence import Sequence
+
+
+def may_preempt(waiting: Sequence) -> bool:
+    """Whether a sequence's own class allows it."""
+    return waiting.request.priority >= INTERACTIVE
+
+
+def choose_victim(running: Collection[Sequence]) -> Sequence | None:
+    """The youngest of the batch work; None where there is none."""
+    batch = [sequence for sequence in running if sequence.urgency <= BATCH]
+    return max(batch, key=_youth, default=None)
+
+
+def _youth(sequence: Sequence) -> tuple[float, int]:
+    return sequence.arrived_at, sequence.request.sequence_id

@@ -1,0 +1,123 @@
+"""Prefixes that lost their slot, kept in memory: least recently used out first, bounded in bytes
+and entries.
+
+An entry is a copy of a slot's cells with the tokens they stand for, under the key of their owner.
+The states of preempted sequences share the bytes, but are never dropped: they are somebody's work.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inference_svc.engine.slots import common_prefix
+
+MAX_ENTRIES = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedPrefix:
+    """A slot's cells. `whole` ones cannot be shortened: they serve prompts that begin with all of
+    it."""
+
+    key: bytes
+    tokens: "array[int]"
+    state: bytearray
+    whole: bool
+
+    def shared(self, prompt: Sequence[int], key: bytes, *, limit: int) -> int:
+        """How many tokens of a prompt, at most `limit`, it can give."""
+        if key != self.key:
+            return 0
+        count = common_prefix(self.tokens, prompt, limit=limit)
+        return 0 if self.whole and count < len(self.tokens) else count
+
+
+class SavedPrefixes:
+    """All saved prefixes of one model. 0 bytes keep nothing."""
+
+    def __init__(self, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_bytes = max_bytes
+        self._max_entries = max_entries
+        self._entries: OrderedDict[int, SavedPrefix] = OrderedDict()
+        self._bytes = self._reserved = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in use, those of preempted sequences included."""
+        return self._bytes + self._reserved
+
+    @property
+    def num_reserved(self) -> int:
+        """Bytes of preempted sequences."""
+        return self._reserved
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._max_bytes > 0 and self._max_entries > 0
+
+    def find(
+        self, prompt: Sequence[int], key: bytes, *, limit: int
+    ) -> tuple[SavedPrefix | None, int]:
+        """The entry that gives most of a prompt, and how much."""
+        best, most = None, 0
+        for entry in self._entries.values():
+            shared = entry.shared(prompt, key, limit=limit)
+            if shared > most:
+                best, most = entry, shared
+        return best, most
+
+    def covers(self, tokens: Sequence[int], key: bytes) -> bool:
+        """Whether an entry gives all of `tokens`."""
+        return self.find(tokens, key, limit=len(tokens))[1] == len(tokens)
+
+    def use(self, entry: SavedPrefix) -> None:
+        """Note that an entry served."""
+        if id(entry) in self._entries:
+            self._entries.move_to_end(id(entry))
+
+    def put(self, entry: SavedPrefix) -> None:
+        """Keep an entry, in the place of those that it continues."""
+        if len(entry.state) + self._reserved > self._max_bytes:
+            return
+        for old in list(self._entries.values()):
+            if not entry.whole and old.shared(entry.tokens, entry.key, limit=len(old.tokens)) == (
+                len(old.tokens)
+            ):
+                self._drop(old)
+        self._entries[id(entry)] = entry
+        self._bytes += len(entry.state)
+        self._make_room(0)
+
+    def reserve(self, size: int) -> bool:
+        """Make room for a preempted sequence's state; False where there is not enough."""
+        if size + self._reserved > self._max_bytes:
+            return False
+        self._make_room(size)
+        self._reserved += size
+        return True
+
+    def release(self, size: int) -> None:
+        """A preempted sequence's state is gone."""
+        self._reserved -= size
+
+    def clear(self) -> int:
+        """Forget every entry; returns their tokens."""
+        count = sum(len(entry.tokens) for entry in self._entries.values())
+        self._entries.clear()
+        self._bytes = 0
+        return count
+
+    def _make_room(self, size: int) -> None:
+        while self._entries and (
+            self.num_bytes + size > self._max_bytes or len(self._entries) > self._max_entries
+        ):
+            self._drop(next(iter(self._entries.values())))
+
+    def _drop(self, entry: SavedPrefix) -> None:
+        del self._entries[id(entry)]
+        self._bytes -= len(entry.state)

@@ -1,0 +1,95 @@
+"""Turns as models write them, and what a parser makes of them."""
+
+import itertools
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from inference_svc.chat.parsers import OfferedTools, TurnDelta, TurnFormat, TurnParser
+from inference_svc.engine.stop import TextStream
+
+TOOLS = OfferedTools(
+    {
+        "get_weather": json.dumps(
+            {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "units": {"enum": ["C", "F"]},
+                    "exact": {"type": ["boolean", "null"]},
+                    "places": {"type": "array"},
+                    "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                },
+            }
+        ),
+        "get_time": "",
+        "python": '{"type": "object", "properties": {"code": {"type": "string"}}}',
+    }
+)
+NO_TOOLS = OfferedTools({})
+
+
+class Parsed(NamedTuple):
+    """A whole turn: content, reasoning, and (name, arguments) of each call."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+
+
+class Golden(NamedTuple):
+    """A turn and what is in it."""
+
+    label: str
+    turn_format: TurnFormat
+    text: str
+    expected: Parsed
+    tools: OfferedTools = TOOLS
+    opens_in_reasoning: bool = False
+    inline_reasoning: bool = False
+
+    def parser(self) -> TurnParser:
+        """A parser for it."""
+        numbers = itertools.count(1)
+        return TurnParser(
+            self.turn_format,
+            tools=self.tools,
+            opens_in_reasoning=self.opens_in_reasoning,
+            inline_reasoning=self.inline_reasoning,
+            new_call_id=lambda: f"id{next(numbers)}",
+        )
+
+    def parse(self, pieces: Iterable[str]) -> Parsed:
+        """Parse it from pieces."""
+        parser = self.parser()
+        deltas = [parser.feed(piece) for piece in pieces]
+        return add_up([*deltas, parser.finish()])
+
+
+def add_up(deltas: list[TurnDelta]) -> Parsed:
+    """Add deltas up as a client does; check what every client relies on."""
+    calls: list[tuple[str, str]] = []
+    ids: list[str] = []
+    for piece in (piece for delta in deltas for piece in delta.tool_calls):
+        if piece.id:
+            assert piece.index == len(calls)
+            assert piece.name
+            ids.append(piece.id)
+            calls.append((piece.name, piece.arguments))
+        else:
+            assert piece.index == len(calls) - 1
+            assert not piece.name
+            assert piece.arguments
+            name, arguments = calls[-1]
+            calls[-1] = (name, arguments + piece.arguments)
+    assert len(set(ids)) == len(ids)
+    content = "".join(delta.content for delta in deltas)
+    return Parsed(content, "".join(delta.reasoning for delta in deltas), tuple(calls))
+
+
+def as_the_engine_sends(pieces: Iterable[bytes]) -> list[str]:
+    """Bytes as texts: half a character waits for its other half."""
+    stream = TextStream()
+    texts = [stream.push(piece).text for piece in pieces]
+    return [*texts, stream.finish().text]

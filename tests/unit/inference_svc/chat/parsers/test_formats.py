@@ -1,0 +1,115 @@
+"""Which notation a template stands for, and what operators say instead."""
+
+import pytest
+
+from inference_svc.chat.parsers import (
+    CallNotation,
+    FormatOverride,
+    ReasoningNotation,
+    TurnFormat,
+    TurnParser,
+    choose_format,
+)
+from inference_svc.chat.parsers.formats import READERS, REASONING_MARKERS
+from inference_svc.models.description import describe_model
+from inference_svc.models.references import BUNDLED_PATH
+from tests.support.turns import TOOLS
+
+# What is peculiar to each family's template; the rest of a template says nothing.
+TEMPLATES = {
+    "{{ '<tool_call>\\n' }}{{ '</think>' }}": ("hermes", "think"),
+    "{{ '<|start_header_id|>ipython' }}{{ '\"parameters\": ' }}": ("llama", "off"),
+    "{{ '<|python_tag|>' }}": ("llama", "off"),
+    "{{ '<|header_start|>' }}{{ '\"parameters\": ' }}": ("llama", "off"),
+    "{{ '<|tool_list_start|>' }}": ("pythonic", "off"),
+    "{{ '[TOOL_CALLS] [' }}": ("mistral", "off"),
+    "{{ '[TOOL_CALLS]' + name + '[ARGS]' }}{{ '[/THINK]' }}": ("mistral", "mistral"),
+    "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}{{ '</think>' }}": ("deepseek", "think"),
+    "{% set dsml_token = '｜DSML｜' %}{{ '</think>' }}": ("deepseek-v3.2", "think"),
+    "{{ '<tool_call>\\n<function=' }}{{ '<parameter=' }}": ("qwen-coder", "off"),
+    "{{ '<seed:tool_call>\\n<function=' }}{{ '<parameter=' }}{{ '</seed:think>' }}": (
+        "qwen-coder",
+        "seed",
+    ),
+    "{{ '<tool_call>' + name }}{{ '<arg_key>' }}{{ '</think>' }}": ("glm", "think"),
+    "{{ '<minimax:tool_call>' }}{{ '</think>' }}": ("minimax", "think"),
+    "{{ '<|tool_call>call:' }}{{ '<|channel>thought\\n<channel|>' }}": ("gemma", "gemma"),
+    "{{ '<start_function_call>call:' }}": ("gemma", "off"),
+    "{{ '<|start|>assistant<|channel|>final<|message|>' }}{{ '<|end|>' }}": ("harmony", "harmony"),
+    "{{ '<|user|>' + m.content + '<|end|>' }}": ("json", "off"),
+    "{{ '<thinking></thinking>' }}": ("json", "thinking"),
+    "{{ '<|END_THINKING|>' }}": ("json", "cohere"),
+}
+
+
+@pytest.mark.parametrize(("template", "expected"), TEMPLATES.items())
+def test_the_format_is_told_from_the_template(template: str, expected: tuple[str, str]) -> None:
+    """By the markers in which it writes earlier turns."""
+    chosen = choose_format(template)
+
+    assert (chosen.tool_calls, chosen.reasoning) == expected
+    assert not chosen.starts_in_reasoning
+
+
+def test_the_demo_model_writes_as_qwen_does() -> None:
+    """Its own template says so."""
+    template = describe_model(BUNDLED_PATH, "m").chat_template or ""
+
+    assert choose_format(template) == TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
+
+
+def test_a_template_that_does_not_understand_tools_gets_them_in_hermes_notation() -> None:
+    """They are described so, and so are the answers; the thinking is the model's own."""
+    chosen = choose_format("[/THINK]", understands_tools=False)
+
+    assert chosen == TurnFormat(ReasoningNotation.MISTRAL, CallNotation.HERMES)
+
+
+def test_every_notation_has_a_reader_and_markers() -> None:
+    """Nothing that can be chosen is without code behind it."""
+    assert {*READERS, CallNotation.OFF, CallNotation.HARMONY} == set(CallNotation)
+    assert {*REASONING_MARKERS, ReasoningNotation.OFF} == set(ReasoningNotation)
+    for calls in CallNotation:
+        assert bool(TurnFormat(tool_calls=calls).marker_texts) == (calls != "off")
+
+
+QWEN = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
+GPT_OSS = TurnFormat(ReasoningNotation.HARMONY, CallNotation.HARMONY)
+
+
+@pytest.mark.parametrize(
+    ("told", "override", "expected"),
+    [
+        (QWEN, FormatOverride(), ("hermes", "think", False)),
+        (QWEN, FormatOverride(tool_calls=CallNotation.LLAMA), ("llama", "think", False)),
+        (QWEN, FormatOverride(tool_calls=CallNotation.OFF), ("off", "think", False)),
+        (QWEN, FormatOverride(reasoning=ReasoningNotation.OFF), ("hermes", "off", False)),
+        (QWEN, FormatOverride(starts_in_reasoning=True), ("hermes", "think", True)),
+        (QWEN, FormatOverride(tool_calls=CallNotation.HARMONY), ("harmony", "harmony", False)),
+        (QWEN, FormatOverride(reasoning=ReasoningNotation.HARMONY), ("harmony", "harmony", False)),
+        (GPT_OSS, FormatOverride(tool_calls=CallNotation.HERMES), ("hermes", "off", False)),
+        (GPT_OSS, FormatOverride(tool_calls=CallNotation.OFF), ("off", "harmony", False)),
+    ],
+)
+def test_operators_have_the_last_word(
+    told: TurnFormat, override: FormatOverride, expected: tuple[str, str, bool]
+) -> None:
+    """What they leave unset is as the template tells; channels hold the whole turn."""
+    chosen = override.apply(told)
+
+    assert (chosen.tool_calls, chosen.reasoning, chosen.starts_in_reasoning) == expected
+
+
+def test_ids_have_the_form_that_the_models_template_accepts() -> None:
+    """Mistral's refuse all but nine letters and digits, and keep the model's own ids."""
+    text = "[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_time[CALL_ID]a1b2c3d4e[ARGS]{}"
+    mistral = TurnParser(TurnFormat(tool_calls=CallNotation.MISTRAL), tools=TOOLS)
+    hermes = TurnParser(QWEN, tools=TOOLS)
+
+    first, second = mistral.feed(text).tool_calls
+    (other,) = hermes.feed('<tool_call>{"name": "get_time"}').tool_calls
+
+    assert len(first.id) == 9
+    assert first.id.isalnum()
+    assert second.id == "a1b2c3d4e"
+    assert other.id.startswith("call_")

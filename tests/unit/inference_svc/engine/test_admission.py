@@ -1,0 +1,139 @@
+"""Who starts next."""
+
+from inference_svc.engine.admission import AGEING_S, AdmissionQueue
+from inference_svc.engine.events import Failed, Finished, Started
+from inference_svc.engine.fairness import FairShare
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.token_batch import NativeLimits
+from svc_kit.errors import ContextLengthExceeded
+from tests.support.sequences import Bench, a_request
+
+
+def _queue(*sequences: Sequence, shares: FairShare | None = None) -> AdmissionQueue:
+    queue = AdmissionQueue(shares or FairShare())
+    for sequence in sequences:
+        queue.push(sequence)
+    return queue
+
+
+def _order(queue: AdmissionQueue, now: float) -> list[int]:
+    return [sequence.request.sequence_id for sequence in queue.in_order(now)]
+
+
+def _waiting(i: int, *, priority: int = 2, project: str = "p", since: float = 0.0) -> Sequence:
+    return Sequence(a_request(i, priority=priority, project=project), arrived_at=since)
+
+
+def _one_slot(**options: object) -> Bench:
+    return Bench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)), **options)  # type: ignore[arg-type]
+
+
+def test_classes_come_first_then_arrival() -> None:
+    """Interactive, normal, batch."""
+    queue = _queue(
+        _waiting(0, priority=1), _waiting(1), _waiting(2, since=-1.0), _waiting(3, priority=3)
+    )
+
+    assert _order(queue, 0.0) == [3, 2, 1, 0]
+
+
+def test_waiting_is_worth_a_class() -> None:
+    """Batch work is not starved: after two terms it stands among interactive work, and older."""
+    queue = _queue(_waiting(0, priority=1), _waiting(1, priority=3, since=2 * AGEING_S - 1))
+
+    assert _order(queue, 2 * AGEING_S - 0.5) == [1, 0]
+    assert _order(queue, 2 * AGEING_S) == [0, 1]
+
+
+def test_the_project_that_was_served_least_comes_first() -> None:
+    """A hundred requests of one project do not delay another's first."""
+    shares = FairShare()
+    queue = _queue(_waiting(0, project="big"), _waiting(1, project="small"), shares=shares)
+    shares.enter("big")
+    shares.enter("small")
+    shares.charge("big", 10)
+
+    assert _order(queue, 0.0) == [1, 0]
+
+
+def test_projects_take_turns() -> None:
+    """Through the engine: the many do not crowd out the few, whoever came first."""
+    bench = _one_slot()
+    bench.submit(*(a_request(i, project="many", max_tokens=3) for i in range(6)))
+    bench.submit(*(a_request(i, project="few", max_tokens=3, cache_key=b"few") for i in (6, 7)))
+    bench.run()
+
+    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert order[:4] == [0, 6, 1, 7]
+
+
+def test_being_away_earns_nothing_and_a_debt_stays() -> None:
+    """Who comes back stands where the least served one does, or where it stood."""
+    shares = FairShare()
+    shares.enter("steady")
+    shares.charge("steady", 100)
+    shares.enter("new")
+    assert shares.served("new") == 100
+
+    shares.charge("new", 50)
+    shares.leave("new")
+    shares.enter("new")
+    assert shares.served("new") == 150
+    shares.leave("new")
+    shares.leave("steady")
+    assert shares.served("new") == shares.served("steady") == 0
+
+
+def test_what_no_slot_can_hold_fails_alone_at_once() -> None:
+    """With its size and the limit; nothing of it reaches llama.cpp."""
+    bench = _one_slot()
+    bench.submit(a_request(0, prompt=[65] * 129), a_request(1, max_tokens=2))
+    bench.run()
+
+    assert bench.failures() == {
+        0: Failed(0, ContextLengthExceeded(field="prompt", prompt_tokens=129, context_tokens=128))
+    }
+    assert len(bench.tokens(1)) == 2
+
+
+def test_a_chunk_holds_the_target_beside_decoding_rows() -> None:
+    """The measured step time sizes it; without decoding rows the cap does."""
+    limits = NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)
+    bench = Bench(
+        FakeBackend(limits), chunk_cap=64, measured={1: 0.01, 4: 0.04}, token_target_s=0.215
+    )
+    bench.submit(a_request(0, prompt=[70] * 100, max_tokens=50, ignore_eos=True))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=[71] * 60, max_tokens=1))
+    bench.step()
+
+    assert [len(batch.tokens) for batch in bench.backend.batches] == [64, 36, 1 + 20]
+
+
+def test_an_urgent_prompt_overtakes_long_ones() -> None:
+    """It needs one step beside four that need many."""
+    limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits), chunk_cap=64)
+    bench.submit(*(a_request(i, prompt=[70 + i] * 400, cache_key=b"%d" % i) for i in range(4)))
+    bench.step()
+    bench.submit(a_request(9, prompt=[65] * 40, priority=3, max_tokens=1))
+    bench.step()
+
+    assert len(bench.tokens(9)) == 1
+    assert len(bench.backend.batches[-1].tokens) == 64
+
+
+def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:
+    """A newcomer stands beside those with work, not beside one that had little and left."""
+    bench = _one_slot()
+    bench.submit(a_request(0, project="gone", max_tokens=2))
+    bench.submit(*(a_request(i, project="busy", max_tokens=9) for i in (1, 2)))
+    while not any(isinstance(event, Finished) and event.sequence_id == 1 for event in bench.events):
+        bench.step()
+    bench.submit(a_request(3, project="new", max_tokens=2))
+    bench.run()
+
+    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert order == [0, 1, 2, 3]

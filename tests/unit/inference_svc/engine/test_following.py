@@ -1,0 +1,132 @@
+"""Sequences that wait for a prefix instead of computing it again."""
+
+import pytest
+
+from inference_svc.engine.events import CacheSource, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.token_batch import NativeLimits
+from tests.support.sequences import Bench, a_request
+
+SYSTEM = [65 + i % 26 for i in range(100)]
+CHUNK = 25
+
+
+def _bench(slots: int = 8, **options: object) -> Bench:
+    limits = NativeLimits(CHUNK, slots, slots, 256, VOCABULARY_SIZE)
+    return Bench(FakeBackend(limits), chunk_cap=CHUNK, **options)  # type: ignore[arg-type]
+
+
+def _prompt(i: int) -> list[int]:
+    return [*SYSTEM, 200 + i]
+
+
+def _started(bench: Bench) -> dict[int, Started]:
+    events = [event for event in bench.events if isinstance(event, Started)]
+    return {event.sequence_id: event for event in events}
+
+
+def _computed(bench: Bench) -> int:
+    return sum(len(batch.tokens) for batch in bench.backend.batches)
+
+
+def _expected(prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for draw in range(count):
+        tokens.append(next_token(tokens, 1, 0, draw, end_after=1000))
+    return tokens[len(prompt) :]
+
+
+def test_a_common_prefix_is_computed_once() -> None:
+    """Eight at the same moment: one computes, seven take it over the moment it is there."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=1) for i in range(8)))
+    bench.run()
+
+    assert _computed(bench) == len(SYSTEM) + 8
+    assert {event.source for i, event in _started(bench).items() if i} <= {
+        CacheSource.LIVE,
+        CacheSource.SLOT,
+    }
+    for i in range(8):
+        assert bench.tokens(i) == _expected(_prompt(i), 1)
+
+
+def test_followers_hold_nobody_else_back() -> None:
+    """Who shares nothing starts at once, from behind them in the queue."""
+    bench = _bench(2)
+    bench.submit(a_request(0, prompt=_prompt(0)), a_request(1, prompt=_prompt(1)))
+    bench.submit(a_request(2, prompt=[97, 98], max_tokens=1))
+    bench.step()
+
+    assert _started(bench).keys() == {0, 2}
+
+
+@pytest.mark.parametrize("other", [{"cache_key": b"other"}, {"reuse": False}])
+def test_nobody_waits_for_what_it_may_not_use(other: dict[str, object]) -> None:
+    """Another project's prompt, or one that declined reuse."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=_prompt(0)), a_request(1, prompt=_prompt(1), **other))
+    bench.step()
+
+    assert _started(bench).keys() == {0, 1}
+    assert _started(bench)[1].cached_tokens == 0
+
+
+def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
+    """What was computed is not lost, and the others follow the new leader."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=2) for i in range(4)))
+    bench.step()
+    bench.step()
+    bench.engine.cancel(0, arrived_in_step=2, step=3)
+    bench.run()
+
+    started = _started(bench)
+    assert (started[1].cached_tokens, started[1].source) == (2 * CHUNK, CacheSource.SLOT)
+    assert started[2].cached_tokens == started[3].cached_tokens == len(SYSTEM)
+    assert _computed(bench) == len(SYSTEM) + 3 * 2
+    for i in (1, 2, 3):
+        assert bench.tokens(i) == _expected(_prompt(i), 2)
+
+
+def test_a_leader_that_is_paused_is_not_waited_for() -> None:
+    """Its reader may never come back; followers start from what is there."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=2) for i in range(3)))
+    bench.step()
+    bench.engine.pause(0, paused=True)
+    bench.step()
+
+    assert _started(bench)[1].cached_tokens == CHUNK
+    assert 2 not in _started(bench)
+
+
+def test_nobody_waits_longer_than_computing_would_take() -> None:
+    """A leader that is slower than estimated is left; what it has is used."""
+    bench = _bench(measured={8: 0.8})
+    bench.submit(a_request(0, prompt=_prompt(0)))
+    bench.step()
+    bench.submit(a_request(1, prompt=_prompt(1)))
+    bench.clock.now = 100.0
+    bench.step()
+    assert 1 not in _started(bench)
+    bench.clock.now += (len(SYSTEM) - CHUNK) * 0.1 + 0.1
+    bench.step()
+
+    assert _started(bench)[1].cached_tokens == 2 * CHUNK
+
+
+def test_a_leader_is_as_urgent_as_its_followers() -> None:
+    """Class and deadline are lent for as long as they follow."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=_prompt(0), priority=1, deadline=90.0))
+    bench.step()
+    (leader,) = bench.engine.running
+    bench.submit(a_request(1, prompt=_prompt(1), priority=3, deadline=50.0))
+    bench.submit(a_request(2, prompt=_prompt(2), priority=2, deadline=70.0))
+    bench.step()
+    assert (leader.urgency, leader.due) == (3, 50.0)
+
+    bench.engine.cancel(1, arrived_in_step=1, step=2)
+    bench.step()
+    assert (leader.urgency, leader.due) == (2, 70.0)

@@ -1,0 +1,220 @@
+"""Where prefixes come from, on the fake backend with its queued copies."""
+
+import pytest
+
+from inference_svc.engine.cells import CopyCosts
+from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.placing import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
+from inference_svc.engine.token_batch import NativeLimits
+from tests.support.sequences import Bench, a_request
+
+SYSTEM = [65 + i % 26 for i in range(80)]
+
+
+def _bench(slots: int = 4, *, saved_bytes: int = 0, can_trim: bool = True) -> Bench:
+    limits = NativeLimits(256, slots, slots, 256, VOCABULARY_SIZE)
+    return Bench(FakeBackend(limits, can_trim=can_trim), chunk_cap=256, saved_bytes=saved_bytes)
+
+
+def _started(bench: Bench, sequence_id: int) -> Started:
+    (event,) = [
+        event
+        for event in bench.events
+        if isinstance(event, Started) and event.sequence_id == sequence_id
+    ]
+    return event
+
+
+def _expected(prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for draw in range(count):
+        tokens.append(next_token(tokens, 1, 0, draw, end_after=1000))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
+def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
+    """By either way of copying; both go on with the right text."""
+    bench = Bench(
+        FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)), chunk_cap=256, copy_costs=costs
+    )
+    bench.submit(a_request(0, prompt=[*SYSTEM, 1], max_tokens=12))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 2], max_tokens=12))
+    bench.run()
+
+    assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
+    assert bench.tokens(0) == _expected([*SYSTEM, 1], 12)
+    assert bench.tokens(1) == _expected([*SYSTEM, 2], 12)
+
+
+def test_generated_text_is_lent_too() -> None:
+    """A follow-up that quotes what another still says finds it there."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=20))
+    for _ in range(10):
+        bench.step()
+    prompt = [*SYSTEM, *bench.tokens(0)]
+    bench.submit(a_request(1, prompt=prompt, max_tokens=5))
+    bench.run()
+
+    assert _started(bench, 1).cached_tokens == len(prompt) - 1
+    assert bench.tokens(1) == _expected(prompt, 5)
+
+
+def test_another_projects_prefix_is_not_lent() -> None:
+    """Not from a running sequence, an idle slot or memory: 0 cached tokens."""
+    bench = _bench(1, saved_bytes=10**6)
+    for i, key in enumerate([b"a", b"b", b"a", b"c"]):
+        bench.submit(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, cache_key=key))
+        bench.run()
+    assert [_started(bench, i).cached_tokens for i in range(4)] == [0, 0, len(SYSTEM), 0]
+
+    live = _bench()
+    live.submit(a_request(0, prompt=SYSTEM, max_tokens=50, cache_key=b"a"))
+    live.step()
+    live.submit(a_request(1, prompt=SYSTEM, max_tokens=2, cache_key=b"b"))
+    live.step()
+    assert _started(live, 1).cached_tokens == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
+def test_declining_reuse_works_both_ways(first: bool, second: bool) -> None:
+    """Neither does such a request take, nor does anybody take from it."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50, reuse=first))
+    bench.step()
+    bench.submit(a_request(1, prompt=SYSTEM, max_tokens=2, reuse=second))
+    bench.step()
+
+    assert _started(bench, 1).cached_tokens == 0
+
+
+def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> None:
+    """A conversation survives a stranger with the same system prompt."""
+    bench = _bench()
+    conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
+    bench.submit(a_request(0, prompt=conversation, max_tokens=1))
+    bench.run()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=1))
+    bench.run()
+    bench.submit(a_request(2, prompt=[*conversation, 5], max_tokens=1))
+    bench.run()
+
+    assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.SLOT)
+    assert _started(bench, 2) == Started(2, 0, len(conversation), CacheSource.SLOT)
+
+
+def test_what_lost_its_slot_comes_back_from_memory() -> None:
+    """Saved when it is overwritten, restored when it is asked for, with the right text after."""
+    bench = _bench(1, saved_bytes=10**6)
+    other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate([SYSTEM, other, [*SYSTEM, 1, 2]]):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=3))
+        bench.run()
+
+    assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
+    assert bench.tokens(2) == _expected([*SYSTEM, 1, 2], 3)
+    load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
+    assert (load.num_snapshots, load.snapshot_bytes > 0) == (2, True)
+
+
+def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> None:
+    """Recurrent models: whole prefixes, from slots and from memory."""
+    bench = _bench(1, saved_bytes=10**6, can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=3))
+    bench.run()
+    whole = [*SYSTEM, *bench.tokens(0)[:2]]
+    other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate([other, [*SYSTEM, 1, 2, 3], [*whole, 7]], start=1):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=3))
+        bench.run()
+
+    assert _started(bench, 2).cached_tokens == 0
+    assert _started(bench, 3) == Started(3, 0, len(whole), CacheSource.MEMORY)
+    assert bench.tokens(3) == _expected([*whole, 7], 3)
+
+
+def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
+    """And does not scatter running slots."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.submit(a_request(1, prompt=[*SYSTEM[: MIN_REUSED_TOKENS - 1], 1, 2], max_tokens=2))
+    bench.step()
+
+    assert _started(bench, 1) == Started(1, 1, 0, CacheSource.NONE)
+
+
+def test_flushing_forgets_idle_and_saved_prefixes() -> None:
+    """What runs goes on; the next request with that beginning computes it."""
+    bench = _bench(2, saved_bytes=10**6)
+    other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate([SYSTEM, other]):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=1))
+        bench.run()
+    bench.submit(a_request(2, prompt=[98, 99], max_tokens=30))
+    bench.step()
+    bench.engine.flush(7)
+    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=1))
+    bench.run()
+
+    (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
+    assert flushed == Flushed("m", 7, len(SYSTEM) + len(other))
+    assert _started(bench, 3).cached_tokens == 0
+    assert bench.tokens(2) == _expected([98, 99], 30)
+
+
+def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
+    """Its target is not read or filled before a decode has carried it out."""
+    refuse = [False]
+    limits = NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE)
+    backend = FakeBackend(limits, fails=lambda _: -1 if refuse[0] else 0)
+    bench = Bench(backend, chunk_cap=256, saved_bytes=10**6)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1], max_tokens=2))
+    refuse[0] = True
+    bench.step()
+    refuse[0] = False
+    prompts = {2: [*SYSTEM, 2], 3: [*SYSTEM, 3]}
+    bench.submit(*(a_request(i, prompt=prompt, max_tokens=4) for i, prompt in prompts.items()))
+    bench.run()
+
+    assert bench.failures().keys() == {0, 1}
+    for i, prompt in prompts.items():
+        assert bench.tokens(i) == _expected(prompt, 4)
+
+
+def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
+    """Two borrowers below the lender in one step: both take from the lender."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
+    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=50))
+    while len(bench.engine.running) > 1:
+        bench.step()
+    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=4) for i in (4, 5)))
+    bench.run()
+
+    for i in (4, 5):
+        assert _started(bench, i).source is CacheSource.LIVE
+        assert bench.tokens(i) == _expected([*SYSTEM, i], 4)
+
+
+def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
+    """A recurrent model's lender has moved on past the common beginning."""
+    bench = _bench(can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.step()
+    said = bench.tokens(0)[:1]
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2, 3], max_tokens=4))
+    bench.submit(a_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
+    bench.step()
+
+    assert _started(bench, 1).cached_tokens == 0
+    assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
+    bench.run()
+    assert bench.tokens(2) == _expected([*SYSTEM, *said, 2, 3], 4)
