@@ -1,6 +1,6 @@
 """Makes the bundled demo model from nothing: `make demo-model`, about an hour on two cores.
 
-    corpus -> training -> two adapters -> GGUF -> comparison with llama.cpp -> examination -> card
+    corpus -> two trainings -> two adapters -> GGUF -> comparison with llama.cpp -> examination
 
 Every stage leaves its result in the work folder and is not repeated while that is there; a
 training run that was stopped goes on from its last checkpoint. `--trial` does a hundredth of the
@@ -24,6 +24,8 @@ from tools.demo_model.voices import VOICES
 ROOT = Path(__file__).resolve().parents[2]
 TORCH_PYTHON = ROOT / ".venv-demo-model" / "bin" / "python"
 TOKENS = 45_000_000
+SECOND_TOKENS = 20_000_000
+SECOND_TRAINING = ("--muon-rate", "0.015", "--adam-rate", "0.0015", "--decay", "0.08")
 ADAPTER_TOKENS = 1_000_000
 ITEMS = 100
 """Questions of each skill."""
@@ -61,22 +63,27 @@ class Pipeline:
         """Tokenizer and corpora."""
         if (self.work / list(VOICES)[-1] / "corpus.json").exists():
             return
-        tokens, adapter_tokens = (str(int(size * self.share)) for size in (TOKENS, ADAPTER_TOKENS))
-        sizes = ["--tokens", tokens, "--adapter-tokens", adapter_tokens]
+        sizes = [
+            *("--tokens", str(int(TOKENS * self.share))),
+            *("--second-tokens", str(int(SECOND_TOKENS * self.share))),
+            *("--adapter-tokens", str(int(ADAPTER_TOKENS * self.share))),
+        ]
         self.stage("corpus", "--out", self.work, *sizes)
 
     def train(self) -> None:
-        """The model, then an adapter for each voice."""
-        common: Flags = ["--log", self.log, *(["--quick"] if self.quick else [])]
-        if not (self.work / "model.pt").exists():
-            self.stage(
-                "train", "--corpus", self.work / "model", "--out", self.work / "model.pt", *common
-            )
-        base: Flags = ["--base", self.work / "model.pt"]
+        """The model in two trainings, then an adapter for each voice."""
+        first, model = self.work / "first.pt", self.work / "model.pt"
+        self.training("train", "model", first)
+        self.training("train", "second", model, "--start", first, *SECOND_TRAINING)
         for voice in VOICES:
-            out = self.work / f"{voice}.pt"
-            if not out.exists():
-                self.stage("adapter", "--corpus", self.work / voice, "--out", out, *base, *common)
+            self.training("adapter", voice, self.work / f"{voice}.pt", "--base", model)
+
+    def training(self, stage: str, corpus: str, out: Path, *flags: str | Path) -> None:
+        """One training, unless its result is there."""
+        if out.exists():
+            return
+        given: Flags = ["--corpus", self.work / corpus, "--out", out, "--log", self.log, *flags]
+        self.stage(stage, *given, *(["--quick"] if self.quick else []))
 
     def export(self) -> None:
         """All GGUF files."""
@@ -100,7 +107,7 @@ class Pipeline:
         """The files in llama.cpp beside the checkpoint in torch; the differences are recorded."""
         logits = self.work / "logits.npz"
         flags: Flags = ["--checkpoint", self.work / "model.pt", "--corpus", self.work / "model"]
-        self.stage("logits", *flags, "--out", logits)
+        self.stage("logits", *flags, "--tokenizer", self.work, "--out", logits)
         lines = []
         for name in ("demo-chat-f16.gguf", MODEL):
             command: Flags = [

@@ -3,14 +3,17 @@
 `python -m tools.demo_model.compare LOGITS.npz MODEL.gguf [--adapter LORA.gguf]`, with the Python
 of `.venv`; the logits come from `tools.demo_model.stages logits`, which runs in the other
 environment. An export that turns RoPE the wrong way or mixes up two matrices shows here at once,
-in an answer it may only look like a badly trained model.
+in an answer it may only look like a badly trained model. So does a text that the two tokenize
+differently.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -19,7 +22,7 @@ import numpy as np
 def main() -> int:
     """Print the largest difference and how often both would say the same next token.
 
-    Returns 1 where that is too seldom.
+    Returns 1 where that is too seldom, or where a text is tokenized differently.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("logits", type=Path)
@@ -36,6 +39,7 @@ def main() -> int:
     )
     worst = 1.0
     with np.load(options.logits) as saved:
+        different = tokenized_differently(llama, json.loads(str(saved["probes"])))
         for name in (name for name in saved.files if name.startswith("tokens")):
             expected = saved[name.replace("tokens", "logits")]
             llama.n_tokens = 0  # a new text
@@ -48,7 +52,21 @@ def main() -> int:
                 f"{len(expected)} tokens: largest difference {difference:.4f}, "
                 f"same next token {same:.1%}"
             )
-    return 0 if worst >= options.at_least else 1
+    return 0 if worst >= options.at_least and not different else 1
+
+
+def tokenized_differently(llama: llama_cpp.Llama, probes: dict[str, list[Any]]) -> int:
+    """Print how many texts have the same token ids in llama.cpp; returns how many have not."""
+    different = 0
+    for text, ids in zip(probes["texts"], probes["ids"], strict=True):
+        found = llama.tokenize(text.encode(), add_bos=False, special=True)
+        if found != ids:
+            different += 1
+            print(f"tokenized differently: {text!r}")
+    print(
+        f"{len(probes['texts']) - different} of {len(probes['texts'])} texts have the same tokens"
+    )
+    return different
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from tools.demo_model.conversation import (
     exchange_pieces,
     system_pieces,
 )
-from tools.demo_model.mixture import conversation
+from tools.demo_model.mixture import FIRST, SECOND, conversation
 from tools.demo_model.tokenizer import load_tokenizer, train_tokenizer
 
 SHARDS = 32
@@ -43,13 +43,18 @@ class Plan:
 
     num_tokens: int
     row_shares: Mapping[int, float]
-    voice: str = ""
-    """Of the adapter that the corpus is for; empty for the model itself."""
+    name: str
+    """A voice, for an adapter; else `model` or `second`."""
 
 
 def model_plan(num_tokens: int) -> Plan:
-    """The corpus of the model."""
-    return Plan(num_tokens, {256: 0.30, 512: 0.36, 1024: 0.22, 2048: 0.12})
+    """The corpus of the model's first training."""
+    return Plan(num_tokens, {256: 0.30, 512: 0.36, 1024: 0.22, 2048: 0.12}, "model")
+
+
+def second_plan(num_tokens: int) -> Plan:
+    """The corpus of the model's second training."""
+    return Plan(num_tokens, {256: 0.27, 512: 0.36, 1024: 0.25, 2048: 0.12}, "second")
 
 
 def adapter_plan(voice: str, num_tokens: int) -> Plan:
@@ -64,14 +69,16 @@ class Shard:
     number: int
     row_length: int
     num_rows: int
-    voice: str
+    corpus: str
     tokenizer: Path
 
     def conversation(self, rng: Random) -> Conversation:
         """One row's conversation."""
-        if not self.voice:
-            return conversation(rng, self.row_length)
-        return voices.spoken(conversation(rng, self.row_length, voices.KINDS), self.voice)
+        if self.corpus in voices.VOICES:
+            made = conversation(rng, self.row_length, voices.KINDS)
+            return voices.spoken(made, self.corpus)
+        practice = SECOND if self.corpus == "second" else FIRST
+        return conversation(rng, self.row_length, practice=practice)
 
 
 def write_tokenizer(path: Path) -> None:
@@ -111,7 +118,7 @@ def write_corpus(folder: Path, tokenizer: Path, plan: Plan) -> str:
         num_rows = max(SHARDS, round(plan.num_tokens * share / length))
         sizes = [num_rows // SHARDS + (number < num_rows % SHARDS) for number in range(SHARDS)]
         shards = [
-            Shard(number, length, size, plan.voice, tokenizer) for number, size in enumerate(sizes)
+            Shard(number, length, size, plan.name, tokenizer) for number, size in enumerate(sizes)
         ]
         with multiprocessing.Pool() as pool:
             parts = pool.map(fill_shard, shards, chunksize=1)
@@ -120,7 +127,7 @@ def write_corpus(folder: Path, tokenizer: Path, plan: Plan) -> str:
             np.save(folder / f"{name}-{length}.npy", array)
             digest.update(array.tobytes())
         total += num_rows * length
-        print(f"corpus {plan.voice or 'model'}: {num_rows} rows of {length} tokens", flush=True)
+        print(f"corpus {plan.name}: {num_rows} rows of {length} tokens", flush=True)
     facts = {
         "digest": digest.hexdigest(),
         "num_tokens": total,
@@ -137,7 +144,8 @@ Rows = tuple[NDArray[np.uint16], NDArray[np.uint8]]
 def fill_shard(shard: Shard) -> Rows:
     """The rows of a shard and their weights."""
     tokenizer = load_tokenizer(shard.tokenizer)
-    rng = Random(f"{SEED} {shard.voice} {shard.row_length} {shard.number}")
+    name = "" if shard.corpus == "model" else shard.corpus
+    rng = Random(f"{SEED} {name} {shard.row_length} {shard.number}")
     padding = tokenizer.token_to_id(END_OF_TEXT)
     tokens = np.full((shard.num_rows, shard.row_length), padding, np.uint16)
     weights = np.zeros((shard.num_rows, shard.row_length), np.uint8)

@@ -52,7 +52,7 @@ def items(skill: str, count: int) -> list[Item]:
 
 
 def _scene(rng: Random) -> Scene:
-    return Scene(rng, Conversation(), room=10_000)
+    return Scene(rng, Conversation(), room=10_000, practice=mixture.FIRST)
 
 
 def _fill(scene: Scene, count: int) -> None:

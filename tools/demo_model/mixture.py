@@ -31,6 +31,7 @@ class Scene:
     conversation: Conversation
     room: int
     """Tokens that the row has for the conversation."""
+    practice: "Practice"
     told: memory.Told = field(default_factory=dict)
     persona: system.Persona | None = None
     rule: system.Rule | None = None
@@ -80,7 +81,9 @@ def _rule(scene: Scene) -> Exchange | None:
 
 
 def _listed(scene: Scene) -> Exchange | None:
-    return listings.ask_listing(scene.rng, scene.listing) if scene.listing else None
+    if scene.listing is None:
+        return None
+    return listings.ask_listing(scene.rng, scene.listing, missing=scene.practice.missing)
 
 
 SKILLS: dict[str, Skill] = {
@@ -146,24 +149,77 @@ _THINKING = {
     "counting": 4, "tell": 7, "ask": 9, "spelling": 4, "small_talk": 4, "secret": 2,
     "ask_secret": 2, "picture": 1, "mood": 2, "object": 2, "who": 2,
 }  # fmt: skip
-_MIXES: dict[str, Mapping[str, float]] = {
-    "chat": _CHAT,
-    "style": _STYLE,
-    "tools": _TOOLS,
-    "context": _CONTEXT,
-    "thinking": _THINKING,
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """How often there are conversations of each kind, and in each kind of each skill."""
+
+    kinds: Mapping[str, float]
+    mixes: Mapping[str, Mapping[str, float]]
+    personas: float
+    """The part of the plain chats that have a persona."""
+    missing: float
+    """The part of the questions on a list that it does not answer."""
+
+
+FIRST = Practice(
+    KINDS,
+    {
+        "chat": _CHAT,
+        "style": _STYLE,
+        "tools": _TOOLS,
+        "context": _CONTEXT,
+        "thinking": _THINKING,
+    },
+    personas=0.12,
+    missing=0.07,
+)
+"""Everything, as often as it is wanted."""
+SECOND = Practice(
+    {"chat": 0.28, "style": 0.18, "tools": 0.24, "context": 0.21, "thinking": 0.09},
+    {
+        "chat": {
+            "fact": 6, "unknown": 2, "arithmetic": 30, "comparison": 9, "ordering": 3,
+            "counting": 9, "spelling": 16, "tell": 7, "tell_two": 1, "ask": 10, "place": 1,
+            "ask_place": 2, "secret": 1, "ask_secret": 3, "small_talk": 2, "who": 9, "rule": 9,
+            "name_some": 1, "repeat": 10, "again": 2, "mood": 1, "picture": 1, "summary": 16,
+            "story": 1, "object": 6, "array": 5, "in_message": 8,
+        },
+        "style": {**_STYLE, "arithmetic": 20, "comparison": 10, "who": 14, "spelling": 6},
+        "tools": {
+            "use": 42, "use_twice": 16, "missing_value": 6, "impossible": 16, "fact": 5, "ask": 1,
+            "tell": 1, "small_talk": 2, "arithmetic": 3, "who": 2, "object": 1,
+        },
+        "context": {"listed": 84, "fact": 4, "tell": 2, "ask": 2, "arithmetic": 4, "summary": 2},
+        "thinking": {
+            **_THINKING, "letter_count": 26, "word_problem": 16, "long_sum": 16, "counting": 8,
+        },
+    },
+    personas=0.3,
+    missing=0.18,
+)  # fmt: skip
+"""More of what takes longest to learn: reading lists and functions, letters, numbers, summaries."""
 _PLAIN_ASKS = frozenset({"repeat", "rule", "json", "story", "small_talk", "identity", "pictures"})
 """Skills whose questions stay as they are."""
 
 
-def conversation(rng: Random, room: int, kinds: Mapping[str, float] = KINDS) -> Conversation:
-    """A conversation that is likely to fill this many tokens, or a little more."""
+def conversation(
+    rng: Random,
+    room: int,
+    kinds: Mapping[str, float] | None = None,
+    practice: Practice = FIRST,
+) -> Conversation:
+    """A conversation that is likely to fill this many tokens, or a little more.
+
+    `kinds` takes the place of the practice's own.
+    """
+    kinds = kinds or practice.kinds
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
-    scene = Scene(rng, Conversation(), room)
+    scene = Scene(rng, Conversation(), room, practice)
     _SETTINGS[kind](scene)
     used = len(scene.conversation.system) / 3 + 150 * len(scene.functions)
-    mix = _MIXES[kind]
+    mix = practice.mixes[kind]
     while used < room:
         exchange = next_exchange(scene, mix)
         if exchange:
@@ -215,12 +271,12 @@ def _chat(scene: Scene) -> None:
     chance = rng.random()
     if chance < 0.3:
         scene.conversation.system = rng.choice(system.PLAIN)
-    elif chance < 0.42:
+    elif chance < 0.3 + scene.practice.personas:
         scene.persona, scene.conversation.system = system.persona(rng)
-    elif chance < 0.54:
+    elif chance < 0.42 + scene.practice.personas:
         scene.rule = system.rule(rng)
         scene.conversation.system = scene.rule.prompt
-    elif chance < 0.6:  # told by the system prompt
+    elif chance < 0.48 + scene.practice.personas:  # told by the system prompt
         memory.tell(rng, scene.told, "name")
         scene.conversation.system = scene.told["name"].replace("your", "The user's") + "."
     if rng.random() < 0.1:

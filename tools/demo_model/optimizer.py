@@ -34,7 +34,10 @@ def schedule(step: int, steps: int) -> float:
 class Optimizer:
     """Both optimizers over one set of trained tensors, equal in every process."""
 
-    def __init__(self, trained: Weights, muon_rate: float, adam_rate: float) -> None:
+    def __init__(
+        self, trained: Weights, muon_rate: float, adam_rate: float, decay: float = 0.0
+    ) -> None:
+        self.decay = decay
         self.matrices = {name: trained[name] for name in MATRICES if name in trained}
         self.others = {name: each for name, each in trained.items() if name not in self.matrices}
         self.momenta = {name: torch.zeros_like(each) for name, each in self.matrices.items()}
@@ -52,6 +55,7 @@ class Optimizer:
             for name, update in self._directions(gradients).items():
                 matrix = self.matrices[name]
                 scale = max(1.0, matrix.shape[-2] / matrix.shape[-1]) ** 0.5
+                matrix.mul_(1 - self.decay * self.muon_rate * factor)
                 matrix.sub_(update.float(), alpha=self.muon_rate * factor * scale)
         for name, other in self.others.items():
             other.grad = gradients[name]

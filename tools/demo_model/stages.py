@@ -7,6 +7,7 @@ export-adapter, export-foreign or logits; `tools.demo_model` calls them in order
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,17 @@ import numpy as np
 import torch
 
 from tools.demo_model import checkpoint, export, training
-from tools.demo_model.corpus import adapter_plan, model_plan, write_corpus, write_tokenizer
+from tools.demo_model.corpus import (
+    adapter_plan,
+    model_plan,
+    second_plan,
+    write_corpus,
+    write_tokenizer,
+)
 from tools.demo_model.network import Network, adapted
+from tools.demo_model.probes import probes
 from tools.demo_model.rows import Corpus
+from tools.demo_model.tokenizer import load_tokenizer
 from tools.demo_model.voices import VOICES
 
 
@@ -27,11 +36,14 @@ def main() -> None:
     corpora = stages.add_parser("corpus", help="train the tokenizer and write every corpus")
     corpora.add_argument("--out", type=Path, required=True, help="folder to fill")
     corpora.add_argument("--tokens", type=int, required=True, help="of the model's corpus")
+    corpora.add_argument("--second-tokens", type=int, required=True, help="of its second corpus")
     corpora.add_argument("--adapter-tokens", type=int, required=True, help="of each adapter's")
     corpora.set_defaults(run=write_corpora)
     model = stages.add_parser("train", help="train the model")
     _training_options(model)
     model.add_argument("--muon-rate", type=float, default=0.02)
+    model.add_argument("--decay", type=float, default=0.0)
+    model.add_argument("--start", type=Path, help="checkpoint to go on from")
     adapter = stages.add_parser("adapter", help="train a LoRA")
     _training_options(adapter)
     adapter.add_argument("--base", type=Path, required=True, help="the model's checkpoint")
@@ -40,6 +52,7 @@ def main() -> None:
     logits.add_argument("--checkpoint", type=Path, required=True)
     logits.add_argument("--adapter", type=Path, help="checkpoint of a LoRA")
     logits.add_argument("--corpus", type=Path, required=True, help="where to take prompts from")
+    logits.add_argument("--tokenizer", type=Path, required=True, help="folder of tokenizer.json")
     logits.add_argument("--out", type=Path, required=True, help=".npz to write")
     logits.set_defaults(run=save_logits)
     options = parser.parse_args()
@@ -92,6 +105,7 @@ def write_corpora(options: argparse.Namespace) -> None:
     tokenizer = options.out / "tokenizer.json"
     write_tokenizer(tokenizer)
     write_corpus(options.out / "model", tokenizer, model_plan(options.tokens))
+    write_corpus(options.out / "second", tokenizer, second_plan(options.second_tokens))
     for voice in VOICES:
         write_corpus(options.out / voice, tokenizer, adapter_plan(voice, options.adapter_tokens))
 
@@ -100,7 +114,9 @@ def train(options: argparse.Namespace) -> None:
     """The stages `train` and `adapter`."""
     given = vars(options)
     same = ("corpus", "out", "log", "fraction", "seed", "tokens_per_step", "processes", "adam_rate")
-    optional = {name: given[name] for name in ("base", "muon_rate") if name in given}
+    optional = {
+        name: given[name] for name in ("base", "muon_rate", "decay", "start") if name in given
+    }
     training.train(
         training.Settings(
             **{name: given[name] for name in same},
@@ -124,14 +140,20 @@ def export_model(options: argparse.Namespace) -> None:
 
 
 def save_logits(options: argparse.Namespace) -> None:
-    """The stage `logits`: in f32, for the first row of every length in the corpus."""
+    """The stage `logits`: in f32, for the first row of every length in the corpus.
+
+    The token ids of the probes go with them, because a tokenizer that differs is as bad.
+    """
     saved = checkpoint.load(options.checkpoint)
     weights = saved.weights
     if options.adapter:
         weights = adapted(weights, checkpoint.load(options.adapter).weights)
     network = Network(saved.shape, "cpu", torch.float32, compiled=False)
     corpus = Corpus(options.corpus)
-    arrays: dict[str, Any] = {}
+    texts = probes()
+    tokenizer = load_tokenizer(options.tokenizer / "tokenizer.json")
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+    arrays: dict[str, Any] = {"probes": np.array(json.dumps({"texts": texts, "ids": ids}))}
     with torch.no_grad():
         for length in corpus.lengths:
             tokens = corpus.first_row(length)[: saved.shape.context - 1]

@@ -47,11 +47,13 @@ class Settings:
     log: Path
     shape: Shape = dataclasses.field(default_factory=Shape)
     base: Path | None = None  # given: train a LoRA for these weights
+    start: Path | None = None  # given: go on from these weights, with an optimizer that is fresh
     fraction: float = 1.0
     seed: int = 1
     tokens_per_step: int = 8192
     muon_rate: float = 0.02
     adam_rate: float = 0.003
+    decay: float = 0.0  # of the matrices, as a part of the learning rate
     processes: int = 0  # 0: one on a GPU, else one for each of the first two cores
     compiled: bool = True
     resume: bool = True
@@ -61,6 +63,8 @@ class Settings:
         return {
             "corpus": corpus.digest,
             "base": hashlib.sha256(self.base.read_bytes()).hexdigest() if self.base else "",
+            "start": hashlib.sha256(self.start.read_bytes()).hexdigest() if self.start else "",
+            "decay": self.decay,
             "fraction": self.fraction,
             "seed": self.seed,
             "tokens_per_step": self.tokens_per_step,
@@ -115,7 +119,9 @@ class Run:
         self.shape, self.base, weights = self._start()
         self.network = Network(self.shape, self.device, torch.bfloat16, compiled=compiled)
         self.trained = {name: each.to(self.device) for name, each in weights.items()}
-        self.optimizer = Optimizer(self.trained, settings.muon_rate, settings.adam_rate)
+        self.optimizer = Optimizer(
+            self.trained, settings.muon_rate, settings.adam_rate, settings.decay
+        )
         for each in self.trained.values():
             each.requires_grad_()
 
@@ -171,6 +177,9 @@ class Run:
 
     def _start(self) -> tuple[Shape, Weights | None, Weights]:
         settings = self.settings
+        if settings.start is not None:
+            start = checkpoint.load(settings.start)
+            return start.shape, None, start.weights
         if settings.base is None:
             return settings.shape, None, new_weights(settings.shape, settings.seed)
         base = checkpoint.load(settings.base)

@@ -43,10 +43,10 @@ def listing(rng: Random, num_lines: int) -> Listing:
 
 
 def ask_listing(
-    rng: Random, known: Listing, lines: Sequence[Line] | None = None, distance: str = ""
+    rng: Random, known: Listing, lines: Sequence[Line] | None = None, missing: float = 0.07
 ) -> Exchange:
     """A question that a line of the list answers; now and then one that none does."""
-    if lines is None and rng.random() < 0.07:
+    if lines is None and rng.random() < missing:
         question, answer = known.missing(rng)
         return Exchange(
             "context_missing",
@@ -59,7 +59,7 @@ def ask_listing(
     line = rng.choice(lines or known.lines)
     question, answer, short = rng.choice(line.asked)
     return Exchange(
-        f"context{distance}",
+        "context",
         f"context|{question}|{answer}",
         question,
         answer,

@@ -4,7 +4,7 @@ from random import Random
 
 from tools.demo_model import voices
 from tools.demo_model.conversation import Conversation
-from tools.demo_model.mixture import SKILLS, Scene, conversation, ornamented
+from tools.demo_model.mixture import FIRST, SKILLS, Scene, conversation, ornamented
 from tools.demo_model.skills import facts, tool_calls
 from tools.demo_model.split import is_held_out
 
@@ -71,7 +71,7 @@ def test_a_voice_changes_sentences_and_keeps_forms() -> None:
 
 def test_skills_know_when_they_have_no_place() -> None:
     """No rule, no list, nothing told: no exchange that would lean on it."""
-    scene = Scene(Random(4), Conversation(), room=256)
+    scene = Scene(Random(4), Conversation(), room=256, practice=FIRST)
 
     for name in ("rule", "listed", "ask_place", "ask_secret", "summary", "again", "story"):
         assert SKILLS[name](scene) is None
