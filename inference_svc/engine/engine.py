@@ -196,7 +196,10 @@ class Engine:
             self._fail(sequence, DeadlineExpired(phase=sequence.phase))
 
     def _admit(self) -> None:
-        self._followers.begin(self._running.values())
+        running = self._running.values()
+        self._followers.begin(running)
+        if not self._table.has_idle and choose_victim(running) is None:
+            return  # before a long queue is put in order for nothing
         for sequence in self._queue.in_order(self._clock()):
             if not (self._can_get_slot(sequence) and self._start(sequence)):
                 break
