@@ -139,7 +139,7 @@ def _hybrid() -> tuple[dict[str, Any], Shapes]:
         "token_embd.weight": (WIDTH, len(_TOKENS)),
         "token_embd_norm.weight": (WIDTH,),
     }
-    convolution: Shapes = {
+    convolution: dict[str, tuple[int, ...]] = {
         "attn_norm": (WIDTH,),
         "shortconv.conv": (3, WIDTH),
         "shortconv.in_proj": (WIDTH, 3 * WIDTH),
