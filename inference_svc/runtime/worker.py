@@ -253,7 +253,8 @@ class EngineWorker:
         self.live.clear()
         self.loads.clear()
         for flush in self._flushes.values():
-            flush.done.set_exception(error)
+            if not flush.done.done():
+                flush.done.set_exception(error)
         self._flushes.clear()
         for generation in generations.values():
             generation.fail(error)
