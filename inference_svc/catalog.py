@@ -25,6 +25,7 @@ class ServedModel:
     file: ModelFile
     vocabulary: Vocabulary
     template: ModelTemplate
+    turn_format: TurnFormat
     tokenizer: PromptTokenizer
     requested: RequestedLimits
     requested_threads: int | None
@@ -32,8 +33,6 @@ class ServedModel:
     ready_at: datetime
     default_sampling: Sampling = field(default_factory=Sampling)
     digest: str = ""
-    turn_format: TurnFormat | None = None
-    """How it writes turns; None until it is found out."""
 
     @property
     def name(self) -> str:
