@@ -48,13 +48,7 @@ class ServedModel:
 
     def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
         """Control tokens in these texts: they must be rendered for a parser to see them."""
-        vocabulary = self.vocabulary
-        return frozenset(
-            token
-            for text in texts
-            for token in vocabulary.tokenize(text, add_special=False, parse_special=True)
-            if not vocabulary.piece(token) and vocabulary.token_text(token) in text
-        )
+        return self.vocabulary.control_tokens_in(texts)
 
 
 class Catalog:
