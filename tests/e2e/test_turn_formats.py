@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import describe_model
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.gguf_patch import with_control_tokens, with_template
@@ -16,15 +17,16 @@ from tests.support.services import Inference, inference_alone, start
 
 pytestmark = pytest.mark.e2e
 
-MARKER_TOKENS = (2042, 2043)
-"""The demo model's "<tool_call>" and "</tool_call>", which are ordinary tokens there."""
-
 
 def a_misleading_model(folder: Path) -> Path:
     """The demo model, its markers control tokens, with a template that names Mistral's."""
     template = describe_model(BUNDLED_PATH, "demo").chat_template or ""
     named = with_template(BUNDLED_PATH, folder / "named.gguf", "{# [TOOL_CALLS] #}" + template)
-    return with_control_tokens(named, folder / "misleading.gguf", MARKER_TOKENS)
+    vocabulary = Vocabulary.load(BUNDLED_PATH)
+    tokens = vocabulary.tokenize("<tool_call></tool_call>", add_special=False, parse_special=True)
+    vocabulary.close()
+    assert len(tokens) == 2
+    return with_control_tokens(named, folder / "misleading.gguf", tokens)
 
 
 @pytest.fixture(scope="module")
