@@ -21,7 +21,6 @@ from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import ConversationLimits
-from inference_svc.chat.parsers import FormatOverride
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import InferenceSettings, TurnFormatSettings
@@ -106,11 +105,13 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             stack.push_async_callback(management.close)
         stack.push_async_callback(worker.close)
         await worker.start()
-        served = [await _served(file, worker, pool, settings) for file in files]
+        served = await asyncio.gather(
+            *(_served(file, worker, pool, templates, settings) for file in files)
+        )
         catalog.fill(served)
         server.set_serving(True)
-        describing = asyncio.create_task(_complete_descriptions(served, templates))
-        stack.callback(describing.cancel)
+        digests = asyncio.create_task(_compute_digests(served))
+        stack.callback(digests.cancel)
         _announce(served, limits)
         yield Inference(server, worker, catalog, management)
 
@@ -269,15 +270,20 @@ async def _management(
 
 
 async def _served(
-    file: ModelFile, worker: EngineWorker, pool: SandboxPool, settings: InferenceSettings
+    file: ModelFile,
+    worker: EngineWorker,
+    pool: SandboxPool,
+    templates: ChatTemplates,
+    settings: InferenceSettings,
 ) -> ServedModel:
     vocabulary = await asyncio.to_thread(Vocabulary.load, file.path)
+    override = settings.turn_formats.get(file.name, TurnFormatSettings()).as_override()
+    template = ModelTemplate.of_model(file.chat_template, vocabulary, override)
     return ServedModel(
         file=file,
         vocabulary=vocabulary,
-        template=ModelTemplate.of_model(
-            file.chat_template, vocabulary, _turn_format(file.name, settings)
-        ),
+        template=template,
+        turn_format=await templates.find_format(template),
         tokenizer=PromptTokenizer(vocabulary, pool, file.path),
         requested=_requested(settings),
         requested_threads=settings.engine.threads,
@@ -295,20 +301,8 @@ def _check_turn_formats(files: Sequence[ModelFile], settings: InferenceSettings)
             )
 
 
-def _turn_format(name: str, settings: InferenceSettings) -> FormatOverride:
-    return settings.turn_formats.get(name, TurnFormatSettings()).as_override()
-
-
-async def _complete_descriptions(models: Sequence[ServedModel], templates: ChatTemplates) -> None:
-    """Fill in what need not delay serving: trying templates out, reading large files."""
-    for model in models:
-        model.turn_format = await templates.find_format(model.template)
-        log.info(
-            "model %s: tool calls as %s, thinking as %s",
-            model.name,
-            model.turn_format.tool_calls,
-            model.turn_format.reasoning,
-        )
+async def _compute_digests(models: Sequence[ServedModel]) -> None:
+    """Fill in the digests; reading large files must not delay serving."""
     for model in models:
         model.digest = await asyncio.to_thread(_digest, model.file.paths)
 
@@ -334,4 +328,10 @@ def _announce(models: Sequence[ServedModel], limits: Sequence[ResolvedLimits]) -
             model.ready.slot_tokens,
             warm_up.threads,
             warm_up.reason,
+        )
+        log.info(
+            "model %s: tool calls as %s, thinking as %s",
+            model.name,
+            model.turn_format.tool_calls,
+            model.turn_format.reasoning,
         )

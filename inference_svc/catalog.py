@@ -25,6 +25,7 @@ class ServedModel:
     file: ModelFile
     vocabulary: Vocabulary
     template: ModelTemplate
+    turn_format: TurnFormat
     tokenizer: PromptTokenizer
     requested: RequestedLimits
     requested_threads: int | None
@@ -32,8 +33,6 @@ class ServedModel:
     ready_at: datetime
     default_sampling: Sampling = field(default_factory=Sampling)
     digest: str = ""
-    turn_format: TurnFormat | None = None
-    """How it writes turns; None until it is found out."""
 
     @property
     def name(self) -> str:
@@ -49,13 +48,7 @@ class ServedModel:
 
     def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
         """Control tokens in these texts: they must be rendered for a parser to see them."""
-        vocabulary = self.vocabulary
-        return frozenset(
-            token
-            for text in texts
-            for token in vocabulary.tokenize(text, add_special=False, parse_special=True)
-            if not vocabulary.piece(token) and vocabulary.token_text(token) in text
-        )
+        return self.vocabulary.control_tokens_in(texts)
 
 
 class Catalog:

@@ -13,7 +13,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import ServedModel
-from inference_svc.chat.parsers import TurnFormat
 from inference_svc.models.description import ModelClass
 from inference_svc.runtime.worker import EngineWorker, Live
 
@@ -58,17 +57,11 @@ def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
         chat_template_source=served.template.origin,
         end_token_ids=sorted(served.vocabulary.end_tokens),
         load_time=loaded_at,
-        turn_format=_turn_format(served.turn_format),
-    )
-
-
-def _turn_format(found: TurnFormat | None) -> model_pb.TurnFormat | None:
-    if found is None:
-        return None
-    return model_pb.TurnFormat(
-        tool_calls=found.tool_calls,
-        reasoning=found.reasoning,
-        starts_in_reasoning=found.starts_in_reasoning,
+        turn_format=model_pb.TurnFormat(
+            tool_calls=served.turn_format.tool_calls,
+            reasoning=served.turn_format.reasoning,
+            starts_in_reasoning=served.turn_format.starts_in_reasoning,
+        ),
     )
 
 

@@ -111,6 +111,15 @@ class Vocabulary:
             )
             return tuple(sorted({text.decode("utf-8", "replace") for text in texts if text}))
 
+    def control_tokens_in(self, texts: Sequence[str]) -> frozenset[int]:
+        """Return the control tokens that parsing these texts reads."""
+        return frozenset(
+            token
+            for text in texts
+            for token in self.tokenize(text, add_special=False, parse_special=True)
+            if not self.piece(token) and self.token_text(token) in text
+        )
+
     def token_text(self, token: int | None) -> str:
         """Return the raw text of a token for a chat template. None: an empty text."""
         if token is None:
