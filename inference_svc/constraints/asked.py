@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from svc_kit.errors import TooLong
 
-MAX_FORM_BYTES = 256 * 1024
-MAX_TOOL_SCHEMAS_BYTES = 512 * 1024
+MAX_FORM_BYTES = 128 * 1024
+MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
 MAX_CHOICES = 1024
 
 

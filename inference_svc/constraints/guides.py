@@ -6,9 +6,10 @@ computed is still known to its copies.
 """
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -103,6 +104,9 @@ class GrammarGuide:
         self._matcher: LLMatcher | None = None
         self._words = np.zeros((size + 31) // 32, np.uint32)
         self._pending: Future[TokenMask] | None = None
+        # A run that is forced is found once, however many steps it takes: finding it means to
+        # tokenize all of it.
+        self._ahead: deque[int] = deque()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the grammar is built."""
@@ -126,11 +130,13 @@ class GrammarGuide:
 
     def prepare(self) -> None:
         """Begin to compute the mask."""
-        if self._pending is None:
+        if self._pending is None and not self._ahead:
             self._pending = self._masks.submit(self._compute, self._ready)
 
     def mask(self) -> TokenMask:
         """The mask of the next token."""
+        if self._ahead:
+            return _only(self._ahead[0], self._size)
         self.prepare()
         if self._pending is None:
             raise ValueError("no mask is being computed")
@@ -150,6 +156,9 @@ class GrammarGuide:
     def take(self, tokens: Sequence[int]) -> None:
         """Go on by tokens."""
         self._settle()
+        for token in tokens:
+            if self._ahead and self._ahead.popleft() != token:
+                self._ahead.clear()
         if not self._ready.consume_tokens(list(tokens)):
             raise GuideFailed(self._ready.get_error())
 
@@ -159,7 +168,9 @@ class GrammarGuide:
         if limit <= 0 or matcher.is_stopped():
             return ()
         self._settle()
-        tokens = matcher.compute_ff_tokens()[:limit]
+        if not self._ahead:
+            self._ahead.extend(matcher.compute_ff_tokens())
+        tokens = list(islice(self._ahead, limit))
         if tokens:
             self.take(tokens)
         return tokens
@@ -175,3 +186,9 @@ class GrammarGuide:
         if self._pending is not None:
             wait([self._pending])
             self._pending = None
+
+
+def _only(token: int, size: int) -> TokenMask:
+    allowed = np.zeros(size, np.bool_)
+    allowed[token] = True
+    return TokenMask(allowed, np.array([token], np.int32))

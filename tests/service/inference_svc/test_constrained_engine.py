@@ -302,6 +302,25 @@ def test_forced_tokens_need_no_step_of_their_own(backend: LlamaBackend) -> None:
     assert engine.num_steps < tokens / 2
 
 
+def test_a_long_forced_run_is_computed_in_rows_of_32(backend: LlamaBackend) -> None:
+    """Found once, sampled in between without a choice; resumable anywhere."""
+    text = " ".join(f"word{n}" for n in range(60))
+    request = _request(backend, _schema(backend, {"const": text}), max_tokens=400)
+    engine = Engine("demo", backend, shape=StepShape({}, SLOTS), chunk_cap=64, clock=time.monotonic)
+    engine.submit(request)
+    events: list[Event] = []
+    while engine.has_work:
+        events += engine.step()
+    tokens = _tokens(events)
+
+    assert _text(events) == json.dumps(text)
+    assert len(tokens) > 120
+    assert engine.num_steps <= len(tokens) / 32 + 2
+    for cut in range(20, len(tokens), 17):
+        rest = _run(backend, replace(request, resumed=array("i", tokens[:cut])))
+        assert _tokens(rest) == tokens[cut:]
+
+
 SAMPLERS = {
     "greedy": Sampling(temperature=0.0),
     "usual": Sampling(),
