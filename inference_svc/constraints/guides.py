@@ -1,4 +1,5 @@
-"""The engine's guides on llguidance: grammars built on one thread, masks computed on another.
+"""The engine's guides on llguidance: grammars built on threads of their own, masks computed on
+another.
 
 Building takes a millisecond where nothing is known of a grammar, copying microseconds. So matchers
 are copied from templates, and a template is a matcher that has been used before: what it has
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 FEW = 4096
 """Up to so many allowed tokens, looking at them alone is cheaper than masking a whole row."""
 _TEMPLATES_KEPT = 16
+_BUILDERS = 2  # one large grammar must not hold up all small ones
 _MAX_WARMED = 8  # a template grows with each text that it has followed
 
 
@@ -31,7 +33,7 @@ class GrammarGuides:
     def __init__(self, new_tokenizer: Callable[[], LLTokenizer], vocabulary_size: int) -> None:
         self._new_tokenizer = new_tokenizer
         self._vocabulary_size = vocabulary_size
-        self._builder = ThreadPoolExecutor(1, "grammars")
+        self._builder = ThreadPoolExecutor(_BUILDERS, "grammars")
         self._masks = ThreadPoolExecutor(1, "masks")
         self._tokenizer: Future[LLTokenizer] | None = None
         self._templates: OrderedDict[str, _Template] = OrderedDict()
@@ -61,7 +63,7 @@ class GrammarGuides:
 
 
 def _build(tokenizer: "Future[LLTokenizer]", grammar: str) -> LLMatcher:
-    """Build a template's matcher. Both run on the one builder thread, the tokenizer first."""
+    """Build a template's matcher. The tokenizer was asked for first, so waiting for it is safe."""
     try:
         words = tokenizer.result()
     except (TypeError, ValueError) as problem:
