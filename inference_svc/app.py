@@ -24,6 +24,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import InferenceSettings, TurnFormatSettings
+from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.budget import Policy
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
@@ -97,7 +98,10 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         observer.bind(worker)
         templates = ChatTemplates(pool)
-        server = _server(settings, registry, catalog, worker, templates)
+        generating = Generating(
+            catalog, worker, templates, GrammarCompiler(pool), _text_limits(settings)
+        )
+        server = _server(settings, registry, catalog, worker, generating)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -212,22 +216,14 @@ def _server(
     registry: CollectorRegistry,
     catalog: Catalog,
     worker: EngineWorker,
-    templates: ChatTemplates,
+    generating: Generating,
 ) -> RpcServer:
-    limits = settings.limits
-    conversation = ConversationLimits(limits.messages, limits.prompt_bytes)
-    generating = Generating(
-        catalog,
-        worker,
-        templates,
-        TextLimits(limits.prompt_bytes, conversation, limits.caller_templates),
-    )
     facts = ServerFacts(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
             queued_tokens=settings.engine.queued_tokens,
             message_bytes=settings.server.max_message_bytes,
-            prompt_bytes=limits.prompt_bytes,
+            prompt_bytes=settings.limits.prompt_bytes,
         ),
         started_at=time.monotonic(),
     )
@@ -255,6 +251,12 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
     )
+
+
+def _text_limits(settings: InferenceSettings) -> TextLimits:
+    limits = settings.limits
+    conversation = ConversationLimits(limits.messages, limits.prompt_bytes)
+    return TextLimits(limits.prompt_bytes, conversation, limits.caller_templates)
 
 
 async def _management(

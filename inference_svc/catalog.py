@@ -8,6 +8,7 @@ from datetime import datetime
 from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
+from inference_svc.constraints.compiler import GrammarVocabulary
 from inference_svc.engine.sampling import Sampling
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import ModelClass, ModelFile
@@ -45,6 +46,14 @@ class ServedModel:
             raise ModelCannot(
                 model=self.name, model_class=self.file.model_class.value, operation="generate"
             )
+
+    @property
+    def grammar_vocabulary(self) -> GrammarVocabulary:
+        """What building a grammar needs to know of the vocabulary."""
+        vocabulary = self.vocabulary
+        return GrammarVocabulary(
+            vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
+        )
 
     def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
         """Control tokens in these texts: they must be rendered for a parser to see them."""

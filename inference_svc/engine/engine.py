@@ -33,6 +33,7 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
+from inference_svc.engine.guide import MAX_FORCED, GuideFailed
 from inference_svc.engine.integrity import IntegrityError, check_books
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
@@ -43,11 +44,18 @@ from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot, SlotTable
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
-from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DeadlineExpired,
+    DecodeFailed,
+    DomainError,
+    GrammarInvalid,
+)
 
 log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
+_GRAMMAR_PATIENCE_S = 0.005  # how long a step waits for a grammar when it has nothing else to do
 
 
 class Engine:
@@ -176,7 +184,12 @@ class Engine:
         """Make one step and return what happened, in order."""
         self._expire()
         self._admit()
-        active = [sequence for sequence in self._running.values() if not sequence.paused]
+        self._begin_guided()
+        active = [
+            sequence
+            for sequence in self._running.values()
+            if not sequence.paused and not sequence.awaits_guide
+        ]
         plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
         if plan is not None:
             started = self._clock()
@@ -204,11 +217,30 @@ class Engine:
     def _admit(self) -> None:
         self._events += self._admitter.admit(self._is_left_after_replay)
 
+    def _begin_guided(self) -> None:
+        """Begin the sequences whose grammar has been built meanwhile; the others keep their slots
+        and are left out of the plan."""
+        ready = [sequence for sequence in self._running.values() if not sequence.paused]
+        waiting = [sequence for sequence in ready if sequence.awaits_guide]
+        patience = _GRAMMAR_PATIENCE_S if len(waiting) == len(ready) else 0.0
+        for sequence in waiting:
+            try:
+                if sequence.guide is not None and sequence.guide.wait(patience):
+                    sequence.awaits_guide = False
+                    self._replay(sequence)
+            except GuideFailed as problem:
+                self._fail_guide(sequence, problem)
+            patience = 0.0
+
     def _is_left_after_replay(self, sequence: Sequence) -> bool:
-        """Make the sampler and replay what is resumed, once; whether there is more to do."""
+        """Make the sampler and replay what is resumed, once; whether there is more to do.
+        A constrained one is replayed when it has a slot and its grammar is built."""
         if sequence.sampler is None:
             sequence.sampler = self._backend.new_sampler(sequence.request)
-            self._replay(sequence)
+            if sequence.request.constraint is None:
+                self._replay(sequence)
+            else:
+                sequence.guide = self._backend.new_guide(sequence.request.constraint)
         return sequence.request.sequence_id in self._sequences
 
     def _replay(self, sequence: Sequence) -> None:
@@ -217,9 +249,13 @@ class Engine:
         for token in sequence.request.resumed:
             if sequence.sampler is not None:
                 sequence.sampler.accept(token)
+            if sequence.guide is not None:
+                sequence.guide.take((token,))
             if self._consume(sequence, token) is not None:
                 return
-        if sequence.request.resumed and sequence.num_output >= sequence.request.max_tokens:
+        if sequence.guide is not None and self._follow_guide(sequence):
+            return
+        if sequence.num_output and sequence.num_output >= sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
 
     # --- computing --------------------------------------------------------------------------------
@@ -229,6 +265,9 @@ class Engine:
     ) -> None:
         batch = TokenBatch.of(rows)
         check_native_limits(batch, self._native)
+        for sequence, row in work:
+            if row.output and sequence.guide is not None:
+                sequence.guide.prepare()
         try:
             self._cells.decode(batch)
         except DecodeError as error:
@@ -282,27 +321,66 @@ class Engine:
                 sequence.first_token_at = self._clock()
                 self._finish(sequence, FinishReason.LENGTH)
                 continue
+            index, sampler = output_index[row.slot], sequence.sampler
+            try:
+                mask = sequence.guide.mask() if sequence.guide is not None else None
+            except GuideFailed as problem:
+                self._fail_guide(sequence, problem)
+                continue
             chosen.append(sequence)
-            tasks.append(SampleTask(output_index[row.slot], sequence.sampler, sequence.num_output))
+            tasks.append(SampleTask(index, sampler, sequence.num_output, mask))
         if not tasks:
             return
         for sequence, sampled in zip(chosen, self._backend.sample(tasks), strict=True):
             if isinstance(sampled, SampleFailed):
                 self._fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
-            else:
+                continue
+            try:
                 self._take(sequence, sampled)
+            except GuideFailed as problem:
+                self._fail_guide(sequence, problem)
 
     def _take(self, sequence: Sequence, sampled: Sampled) -> None:
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
+        if sequence.guide is not None:
+            sequence.guide.take((sampled.token,))
+        if self._append(sequence, sampled):
+            return
+        if sequence.guide is not None and self._follow_guide(sequence):
+            return
+        self._end_if_full(sequence)
+
+    def _append(self, sequence: Sequence, sampled: Sampled) -> bool:
+        """Add an output token; returns whether the sequence ended with it."""
         self._output_tokens += 1
         self._shares.charge(sequence.request.project, 1)
         sequence.tokens.append(sampled.token)
         if sequence.sampler is not None:
             sequence.sampler.accept(sampled.token)
-        text = self._consume(sequence, sampled.token, sampled)
-        if text is None:
-            self._end_if_full(sequence)
+        return self._consume(sequence, sampled.token, sampled) is not None
+
+    def _follow_guide(self, sequence: Sequence) -> bool:
+        """Add the tokens about which the constraint leaves no choice, to be computed in one row;
+        returns whether the sequence ended.
+
+        A request for log probabilities has every token sampled: only then its logits are there.
+        """
+        request, guide = sequence.request, sequence.guide
+        if guide is None:
+            return False
+        room = min(request.max_tokens - sequence.num_output, self._left_in_slot(sequence))
+        limit = min(MAX_FORCED, room) if request.top_logprobs is None else 0
+        for token in guide.forced(limit):
+            if self._append(sequence, Sampled(token, None)):
+                return True
+        if guide.is_over:
+            self._finish(sequence, FinishReason.STOP)
+            return True
+        return False
+
+    def _left_in_slot(self, sequence: Sequence) -> int:
+        return self._native.slot_tokens - len(sequence.tokens)
 
     def _end_if_full(self, sequence: Sequence) -> None:
         full = len(sequence.tokens) >= self._native.slot_tokens
@@ -364,9 +442,12 @@ class Engine:
             Finished(sequence_id, reason, stop_text, stop_token, sequence.num_output, timings)
         )
 
-    def _fail(
-        self, sequence: Sequence, error: DeadlineExpired | DecodeFailed, *, keep: bool = True
-    ) -> None:
+    def _fail_guide(self, sequence: Sequence, problem: GuideFailed) -> None:
+        constraint = sequence.request.constraint
+        field = constraint.field if constraint is not None else ""
+        self._fail(sequence, GrammarInvalid(field=field, problem=str(problem)))
+
+    def _fail(self, sequence: Sequence, error: DomainError, *, keep: bool = True) -> None:
         self._remove(sequence, keep=keep)
         self._events.append(Failed(sequence.request.sequence_id, error))
 
@@ -377,6 +458,8 @@ class Engine:
         self._shares.leave(sequence.request.project)
         if sequence.sampler is not None:
             sequence.sampler.close()
+        if sequence.guide is not None:
+            sequence.guide.close()
         if sequence.slot is None:
             self._placer.drop_saved(sequence)
             self._queue.remove(sequence)

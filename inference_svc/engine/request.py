@@ -4,6 +4,7 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
 
 
@@ -41,6 +42,7 @@ class SequenceRequest:
     queue_deadline: float | None = None
     reuse: bool = True
     request_id: str = ""
+    constraint: Constraint | None = None
 
 
 class Submit(NamedTuple):

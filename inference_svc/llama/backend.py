@@ -7,7 +7,7 @@ context call leaves the step thread; only sampling, on row pointers taken here, 
 import ctypes
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,9 +16,12 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from inference_svc.constraints.guides import GrammarGuides
 from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
+from inference_svc.engine.guide import Constraint, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
 from inference_svc.llama.samplers import Candidates, Logits, SamplerChain
 from inference_svc.llama.vocabulary import Vocabulary
 
@@ -62,6 +65,7 @@ class LlamaBackend:
         self._output_rows: list[int] = []
         self._ends = np.array(sorted(self.vocabulary.end_tokens), np.int32)
         self._pool = ThreadPoolExecutor(settings.sampling_threads, "sampling")
+        self._guides = GrammarGuides(lambda: grammar_tokenizer(self.vocabulary), self._n_vocab)
         self._scratch: SimpleQueue[Candidates] = SimpleQueue()
         for _ in range(settings.sampling_threads):
             self._scratch.put(Candidates(self._n_vocab))
@@ -109,6 +113,7 @@ class LlamaBackend:
     def close(self) -> None:
         """Free everything native."""
         self._pool.shutdown()
+        self._guides.close()
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
 
@@ -144,7 +149,7 @@ class LlamaBackend:
             raise TypeError("a sampler of another backend")
         scratch = self._scratch.get()
         try:
-            token = task.sampler.choose(row, task.draw, scratch)
+            token = task.sampler.choose(row, task.draw, scratch, task.mask)
             return Sampled(token, task.sampler.logprobs(row, token))
         except Exception as error:  # one request's settings must not end the process of all
             log.exception("sampling failed")
@@ -189,6 +194,14 @@ class LlamaBackend:
         view = (ctypes.c_uint8 * len(state)).from_buffer(state)
         size = llama_cpp.llama_state_seq_set_data(self._context, view, len(state), slot)
         return int(size) == len(state)
+
+    def prepare_guides(self) -> None:
+        """Get ready for the first constrained request, which must not wait, nor slow others."""
+        wait([self._guides.prepare()])
+
+    def new_guide(self, constraint: Constraint) -> Guide:
+        """What holds a sequence to its constraint."""
+        return self._guides.new(constraint)
 
     def trim(self, slot: int, length: int) -> bool:
         """Keep the first `length` tokens of a slot."""

@@ -128,6 +128,7 @@ def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
             backend, cores=boot.cores, threads=model.threads, budget_s=boot.warm_up_budget_s
         )
     backend.set_threads(measured.threads)
+    backend.prepare_guides()
     engine = Engine(
         model.name,
         backend,
