@@ -10,6 +10,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
+from inference_svc.api.embedding import Embedding
 from inference_svc.api.generating import Caller, Generating
 from inference_svc.api.paging import page
 from inference_svc.api.streams import Event, stream_events
@@ -26,10 +27,17 @@ ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
 class InferenceServicer(rpc.InferenceServiceServicer):
     """The data plane over gRPC."""
 
-    def __init__(self, catalog: Catalog, worker: EngineWorker, generating: Generating) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        worker: EngineWorker,
+        generating: Generating,
+        embedding: Embedding,
+    ) -> None:
         self._catalog = catalog
         self._worker = worker
         self._generating = generating
+        self._embedding = embedding
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -50,8 +58,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             yield _response(pb.ChatResponse, next(numbers), event)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="embeddings")
+        """Vectors of texts or token lists."""
+        return await self._embedding.embed(request, _caller())
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Not in this release."""

@@ -80,6 +80,29 @@ class PromptTokenizer:
         texts = [TextToTokenize(text, add_special, parse_special)]
         return (await self._tokenize_all(texts, limit_bytes, field))[0]
 
+    async def tokenize_each(
+        self, texts: Sequence[str], *, add_special: bool, limit_bytes: int, field: str
+    ) -> list[list[int]]:
+        """Tokenize many texts, short ones together; control tokens in them are plain text.
+
+        `limit_bytes` bounds each; errors call them field[0], field[1] and so on, or `field` alone
+        where several were tokenized together. Raises: as `tokenize`.
+        """
+        found: list[list[int]] = []
+        group: list[TextToTokenize] = []
+        size = 0
+        for index, text in enumerate(texts):
+            length = _utf8_bytes(text, f"{field}[{index}]")
+            if length > limit_bytes:
+                name = f"{field}[{index}]"
+                raise TooLong(field=name, length=length, limit=limit_bytes, unit="bytes")
+            if group and size + length > self._thread_bytes:
+                found += await self._tokenize_all(group, limit_bytes, field)
+                group, size = [], 0
+            group.append(TextToTokenize(text, add_special, False))
+            size += length
+        return found + await self._tokenize_all(group, max(limit_bytes, size), field)
+
     async def tokenize_prompt(
         self, prompt: RenderedPrompt, *, limit_bytes: int, field: str = "messages"
     ) -> list[int]:
