@@ -40,6 +40,8 @@ COMPLETION_PARAMS: ParamNames = _COMMON | {
     "top_logprobs": "logprobs",
 }
 
+EMBEDDING_PARAMS: ParamNames = _COMMON | {"inputs": "input"}
+
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import openai
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -168,6 +169,35 @@ async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
     assert shown.model_class == model_pb2.MODEL_CLASS_ENCODER
     assert (shown.pooling, shown.resolved_limits.context_tokens) == ("mean", 64)
     assert shown.resolved_limits.kv_bytes == 0
+
+
+async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, both: Corral) -> None:
+    """Over HTTP, packed (its default) and as numbers, texts and tokens, cut to a size."""
+    (over_grpc,) = vectors(await rpc.inference.Embed(texts("the quick fox")))
+    ids = (
+        await rpc.inference.Tokenize(
+            pb.TokenizeRequest(model=ENCODER, text="the quick fox", add_special=True)
+        )
+    ).token_ids
+    async with openai.AsyncOpenAI(base_url=both.api, api_key="x", max_retries=0) as client:
+        packed = await client.embeddings.create(model=ENCODER, input="the quick fox")
+        plain = await client.embeddings.create(
+            model=ENCODER, input=["the quick fox", "a cat"], encoding_format="float"
+        )
+        from_ids = await client.embeddings.create(model=ENCODER, input=[list(ids)])
+        short = await client.embeddings.create(model=ENCODER, input="a dog", dimensions=4)
+        demo = await client.embeddings.create(model=MODEL, input="a dog")
+        with pytest.raises(openai.BadRequestError) as refusal:
+            await client.embeddings.create(model=ENCODER, input=["a", "fox " * 100])
+
+    for answer in (packed, plain, from_ids):
+        assert np.allclose(answer.data[0].embedding, over_grpc, atol=CLOSE)
+    assert [each.index for each in plain.data] == [0, 1]
+    assert packed.usage.prompt_tokens == packed.usage.total_tokens == len(ids)
+    assert len(short.data[0].embedding) == 4
+    assert np.linalg.norm(short.data[0].embedding) == pytest.approx(1, abs=1e-5)
+    assert len(demo.data[0].embedding) == 256
+    assert (refusal.value.param, refusal.value.code) == ("input[1]", "context_length_exceeded")
 
 
 # --- sharing the engine ---------------------------------------------------------------------------
