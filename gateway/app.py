@@ -28,7 +28,8 @@ from gateway.routes.completions import completions_router
 from gateway.routes.embeddings import embeddings_router
 from gateway.routes.health import health_router
 from gateway.routes.models import models_router
-from openai_wire.requests import ChatCompletionBody, CompletionBody, EmbeddingBody
+from gateway.routes.rerank import rerank_router
+from openai_wire.requests import ChatCompletionBody, CompletionBody, EmbeddingBody, RerankBody
 from svc_kit.addresses import Address, parse_address
 from svc_kit.auth import ServiceToken, build_authenticator
 from svc_kit.errors import Draining
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 CHANNEL_OPTIONS = [("grpc.http2.bdp_probe", 0)]
 """Keeps the window of a stream at 64 KiB: what a client leaves unread must not pile up here."""
-BODIES = (ChatCompletionBody, CompletionBody, EmbeddingBody)
+BODIES = (ChatCompletionBody, CompletionBody, EmbeddingBody, RerankBody)
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
 
@@ -186,6 +187,7 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         chat_router,
         completions_router,
         embeddings_router,
+        rerank_router,
         models_router,
         health_router,
     ):

@@ -122,6 +122,24 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             model=self._model(request.model).name,
         )
 
+    async def Rerank(
+        self, request: inference_service_pb2.RerankRequest, context: Context
+    ) -> inference_service_pb2.RerankResponse:
+        """A longer document is better."""
+        async with aclosing(self._events(request, context)) as events:
+            async for _ in events:
+                pass
+        results = [
+            inference_service_pb2.RerankResult(index=index, score=len(text), relevance=0.5)
+            for index, text in enumerate(request.documents)
+        ]
+        results.sort(key=lambda result: -result.score)
+        return inference_service_pb2.RerankResponse(
+            results=results[: request.top_n or None],
+            prompt_tokens=3 * len(results),
+            model=self._model(request.model).name,
+        )
+
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context
     ) -> inference_service_pb2.DetokenizeResponse:

@@ -52,6 +52,13 @@ class InferenceClient:
         metadata = self._credentials.for_caller(caller)
         return OneAnswer(self._stub.Embed(request, timeout=self._timeout_s, metadata=metadata))
 
+    def rerank(
+        self, request: inference_service_pb2.RerankRequest, caller: Caller
+    ) -> Calls[inference_service_pb2.RerankResponse]:
+        """Starts the scoring of documents."""
+        metadata = self._credentials.for_caller(caller)
+        return OneAnswer(self._stub.Rerank(request, timeout=self._timeout_s, metadata=metadata))
+
     async def detokenize(self, model: str, tokens: Sequence[int], caller: Caller) -> str:
         """The text of tokens. Raises the service's DomainErrors."""
         request = inference_service_pb2.DetokenizeRequest(model=model, token_ids=tokens)

@@ -20,6 +20,7 @@ from inference_svc.api.embedding import Embedding, EmbeddingBounds
 from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
+from inference_svc.api.ranking import Ranking
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.parsers import FormatOverride
@@ -248,9 +249,9 @@ def _server(
         templates,
         TextLimits(limits.prompt_bytes, conversation, limits.caller_templates),
     )
-    embedding = Embedding(
-        catalog, worker, EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes)
-    )
+    bounds = EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes)
+    embedding = Embedding(catalog, worker, bounds)
+    ranking = Ranking(catalog, worker, bounds)
     facts = ServerFacts(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
@@ -264,7 +265,7 @@ def _server(
         [
             Service(
                 inference_rpc.add_InferenceServiceServicer_to_server,
-                InferenceServicer(catalog, worker, generating, embedding),
+                InferenceServicer(catalog, worker, generating, embedding, ranking),
                 "corral.inference.v1.InferenceService",
             ),
             Service(

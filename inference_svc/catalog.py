@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from inference_svc.chat.parsers import TurnFormat
+from inference_svc.chat.pairs import PairTokenizer
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.engine.sampling import Sampling
@@ -35,6 +36,11 @@ class ServedModel:
     digest: str = ""
     turn_format: TurnFormat | None = None
     """How it writes turns; None until it is found out."""
+
+    @property
+    def pairs(self) -> PairTokenizer:
+        """How a query and a document become one input."""
+        return PairTokenizer(self.vocabulary, self.tokenizer, self.file.rank_template)
 
     @property
     def name(self) -> str:

@@ -41,6 +41,7 @@ COMPLETION_PARAMS: ParamNames = _COMMON | {
 }
 
 EMBEDDING_PARAMS: ParamNames = _COMMON | {"inputs": "input"}
+RERANK_PARAMS: ParamNames = _COMMON
 
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")

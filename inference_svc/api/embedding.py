@@ -9,6 +9,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.api.generating import Caller
 from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.chat.tokenizing import TextToTokenize
 from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
 from inference_svc.models.description import ModelClass
 from inference_svc.runtime.worker import EngineWorker
@@ -84,15 +85,14 @@ class Embedding:
     async def _tokens(
         self, inputs: Sequence[pb.TextOrTokens], model: ServedModel
     ) -> list[Sequence[int]]:
+        texts = []
         for index, each in enumerate(inputs):
             if not (each.text or each.token_ids.ids):
                 raise MissingField(field=f"inputs[{index}]")
-        texts = [each.text for each in inputs if each.WhichOneof("input") == "text"]
-        tokenized = iter(
-            await model.tokenizer.tokenize_each(
-                texts, add_special=True, limit_bytes=self._bounds.text_bytes, field="inputs"
-            )
-        )
+            if each.WhichOneof("input") == "text":
+                check_size(f"inputs[{index}]", each.text, self._bounds.text_bytes)
+                texts.append(TextToTokenize(each.text, True, False))
+        tokenized = iter(await model.tokenizer.tokenize_each(texts, field="inputs"))
         return [
             next(tokenized) if each.WhichOneof("input") == "text" else each.token_ids.ids
             for each in inputs
@@ -114,6 +114,13 @@ def check_count(field: str, count: int) -> None:
         raise MissingField(field=field)
     if count > MAX_INPUTS:
         raise TooLong(field=field, length=count, limit=MAX_INPUTS)
+
+
+def check_size(field: str, text: str, limit: int) -> None:
+    """Raise where a text is over `limit` bytes."""
+    size = len(text.encode())
+    if size > limit:
+        raise TooLong(field=field, length=size, limit=limit, unit="bytes")
 
 
 def checked_inputs(

@@ -13,11 +13,12 @@ from inference_svc.api import describe
 from inference_svc.api.embedding import Embedding
 from inference_svc.api.generating import Caller, Generating
 from inference_svc.api.paging import page
+from inference_svc.api.ranking import Ranking
 from inference_svc.api.streams import Event, stream_events
 from inference_svc.catalog import Catalog
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.auth import current_principal
-from svc_kit.errors import FeatureUnsupported, MissingField
+from svc_kit.errors import MissingField
 from svc_kit.interceptors import current_deadline, current_request_id
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -33,11 +34,13 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         worker: EngineWorker,
         generating: Generating,
         embedding: Embedding,
+        ranking: Ranking,
     ) -> None:
         self._catalog = catalog
         self._worker = worker
         self._generating = generating
         self._embedding = embedding
+        self._ranking = ranking
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -62,8 +65,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return await self._embedding.embed(request, _caller())
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="reranking")
+        """Documents by how well they answer a query."""
+        return await self._ranking.rerank(request, _caller())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids."""

@@ -81,27 +81,23 @@ class PromptTokenizer:
         return (await self._tokenize_all(texts, limit_bytes, field))[0]
 
     async def tokenize_each(
-        self, texts: Sequence[str], *, add_special: bool, limit_bytes: int, field: str
+        self, texts: Sequence[TextToTokenize], *, field: str
     ) -> list[list[int]]:
-        """Tokenize many texts, short ones together; control tokens in them are plain text.
+        """Tokenize many texts, whose lengths were checked before; short ones go together.
 
-        `limit_bytes` bounds each; errors call them field[0], field[1] and so on, or `field` alone
-        where several were tokenized together. Raises: as `tokenize`.
+        Raises: as `tokenize`.
         """
         found: list[list[int]] = []
         group: list[TextToTokenize] = []
         size = 0
-        for index, text in enumerate(texts):
-            length = _utf8_bytes(text, f"{field}[{index}]")
-            if length > limit_bytes:
-                name = f"{field}[{index}]"
-                raise TooLong(field=name, length=length, limit=limit_bytes, unit="bytes")
+        for each in texts:
+            length = _utf8_bytes(each.text, field)
             if group and size + length > self._thread_bytes:
-                found += await self._tokenize_all(group, limit_bytes, field)
+                found += await self._tokenize_all(group, size, field)
                 group, size = [], 0
-            group.append(TextToTokenize(text, add_special, False))
+            group.append(each)
             size += length
-        return found + await self._tokenize_all(group, max(limit_bytes, size), field)
+        return found + await self._tokenize_all(group, size, field)
 
     async def tokenize_prompt(
         self, prompt: RenderedPrompt, *, limit_bytes: int, field: str = "messages"

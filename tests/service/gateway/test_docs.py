@@ -24,7 +24,7 @@ async def test_the_document_has_every_route_and_field() -> None:
 
     assert document["paths"].keys() == {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
-        "/v1/models/{model}",
+        "/v1/models/{model}", "/v1/rerank",
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
