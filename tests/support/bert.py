@@ -176,7 +176,7 @@ def random_bert(*, seed: int = 0, context_tokens: int = 64, ranks: bool = False)
 
 def _piece(word: str) -> str:
     """How GGUF writes a WordPiece: word beginnings are marked, not continuations."""
-    if word in SPECIAL or (word.startswith("[") and word.endswith("]") and len(word) > 2):
+    if word in SPECIAL:
         return word
     return word[2:] if word.startswith("##") else "\u2581" + word
 
