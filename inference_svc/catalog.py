@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NoReturn
 
-from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.pairs import PairTokenizer
+from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.engine.sampling import Sampling
