@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
@@ -62,8 +62,10 @@ class StepLoop:
         pipe: "Connection[Any, Any]",
         engines: dict[str, Engine],
         embedders: dict[str, Embedder] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pipe = pipe
+        self._clock = clock
         self._engines = engines
         self._embedders = embedders or {}
         self._sides: dict[str, list[Stepper]] = {
@@ -82,21 +84,25 @@ class StepLoop:
         threading.Thread(target=self._write, name="events", daemon=True).start()
         while True:
             self._drain()
-            self._step += 1
-            busy = [side for side, group in self._sides.items() if _has_work(group)]
-            turn = self._turns.next(busy) if busy else None
-            for side, group in self._sides.items():
-                if side == turn or side not in busy:
-                    self._make_steps(side, group)
+            self.make_turn()
+
+    def make_turn(self) -> None:
+        """Let the side that was served less make a step; one without work only tells its news."""
+        self._step += 1
+        busy = [side for side, group in self._sides.items() if _has_work(group)]
+        turn = self._turns.next(busy) if busy else None
+        for side, group in self._sides.items():
+            if side == turn or side not in busy:
+                self._make_steps(side, group)
 
     def _make_steps(self, side: str, group: Iterable[Stepper]) -> None:
-        started = time.monotonic()
+        started = self._clock()
         for engine in group:
             if engine.has_sequences or engine.has_news:
                 events = engine.step()
                 if events:
                     self._outbox.put(events)
-        self._turns.charge(side, time.monotonic() - started)
+        self._turns.charge(side, self._clock() - started)
 
     def _drain(self) -> None:
         idle = not any(engine.has_work for engine in self._steppers)

@@ -1,6 +1,8 @@
 """Embeddings of real processes over gRPC: an encoder beside the demo model."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
@@ -287,3 +289,24 @@ async def test_the_queue_of_jobs_is_bounded(rpc: Rpc) -> None:
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert error.retry_after
     assert others.model == ENCODER
+
+
+async def test_a_job_that_loses_its_engine_may_come_again(rpc: Rpc) -> None:
+    """The call ends as unavailable with a time to come back; the next one is answered."""
+    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
+    await until_live(rpc, 1)
+    info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+    os.kill(info.engine_pid, signal.SIGKILL)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await job
+    error = rich(failure.value)
+    async with asyncio.timeout(20):
+        while (
+            await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+        ).engine_state != engine_pb.ENGINE_STATE_SERVING:
+            pass
+    answer = await rpc.inference.Embed(texts("a fox"))
+
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_RESTARTING")
+    assert error.retry_after
+    assert len(answer.embeddings) == 1
