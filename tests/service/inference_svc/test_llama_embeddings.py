@@ -23,10 +23,11 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import load_model
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.vocabulary import Vocabulary
-from inference_svc.models.description import Pooling
+from inference_svc.models.description import Pooling, describe_model
 from inference_svc.models.references import BUNDLED_PATH
 from svc_kit.errors import ModelTooLarge
 from tests.support.bert import CLS, LAST, MEAN, TEXTS, Bert, random_bert
+from tests.support.causal_reranker import write_causal_reranker
 
 CLOSE = 2e-3
 """llama.cpp looks GELU up in a table of 16-bit floats."""
@@ -69,11 +70,18 @@ def opened(
         llama_cpp.llama_model_free(model)
 
 
-def embed(backend: LlamaEmbedding, inputs: Sequence[Sequence[int]]) -> tuple[list[Vector], int]:
+def scored(backend: LlamaEmbedding, inputs: Sequence[Sequence[int]]) -> list[Vector]:
+    """What a rank head says of inputs."""
+    return embed(backend, inputs, normalize=False)[0]
+
+
+def embed(
+    backend: LlamaEmbedding, inputs: Sequence[Sequence[int]], *, normalize: bool = True
+) -> tuple[list[Vector], int]:
     """The vectors of inputs, of length 1, and the number of decodes that they took."""
     embedder = Embedder("m", backend, pack_tokens=backend.limits.batch_tokens, clock=time.monotonic)
     embedder.submit(
-        EmbeddingRequest(0, "m", tuple(array("i", each) for each in inputs), normalize=True)
+        EmbeddingRequest(0, "m", tuple(array("i", each) for each in inputs), normalize=normalize)
     )
     found: dict[int, Vector] = {}
     steps = 0
@@ -135,6 +143,26 @@ def test_a_decoder_embeds_a_long_input_in_parts(pooling: Pooling) -> None:
     assert (steps > 3, one) == (True, 1)
     assert float(in_parts @ whole) > 0.999
     assert float(beside @ alone) > 0.999
+
+
+def test_a_ranking_decoder_scores_a_long_pair_in_parts(tmp_path: Path) -> None:
+    """Its head reads the last token: in parts it says what it says of the whole, and its outputs
+    are probabilities."""
+    path = write_causal_reranker(tmp_path / "ranks.gguf")
+    file = describe_model(path, "m")
+    found = []
+    for pack_tokens in (32, 512):
+        with opened(
+            path, Pooling.RANK, is_causal=True, input_tokens=512, pack_tokens=pack_tokens
+        ) as (backend, vocabulary):
+            pair = vocabulary.tokenize("A fox. " * 40, add_special=False, parse_special=False)
+            found.append(scored(backend, [pair, pair[:9]]))
+    in_parts, whole = found
+
+    assert (file.model_class, file.is_causal, file.gives_probabilities) == ("reranker", True, True)
+    assert np.abs(np.array(in_parts) - np.array(whole)).max() < 0.01
+    assert np.array(whole).sum(axis=1) == pytest.approx([1, 1], abs=1e-5)
+    assert np.abs(whole[0] - whole[1]).max() > 0.05
 
 
 def test_no_context_is_made_before_it_is_needed() -> None:
