@@ -4,7 +4,9 @@ none."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NoReturn
 
+from inference_svc.chat.pairs import PairTokenizer
 from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
@@ -36,6 +38,11 @@ class ServedModel:
     digest: str = ""
 
     @property
+    def pairs(self) -> PairTokenizer:
+        """How a query and a document become one input."""
+        return PairTokenizer(self.vocabulary, self.tokenizer, self.file.rank_template)
+
+    @property
     def name(self) -> str:
         """What requests call it."""
         return self.file.name
@@ -43,9 +50,22 @@ class ServedModel:
     def check_generates(self) -> None:
         """Raise `ModelCannot` where the model's class does not generate text."""
         if self.file.model_class is not ModelClass.DECODER:
-            raise ModelCannot(
-                model=self.name, model_class=self.file.model_class.value, operation="generate"
-            )
+            self._refuse("generate")
+
+    def check_embeds(self) -> None:
+        """Raise `ModelCannot` where the model ranks: its vectors never leave its head."""
+        if self.file.model_class is ModelClass.RERANKER:
+            self._refuse("embed")
+
+    def check_ranks(self) -> None:
+        """Raise `ModelCannot` where the model has no rank head."""
+        if self.file.model_class is not ModelClass.RERANKER:
+            self._refuse("rerank, for it has no rank head")
+
+    def _refuse(self, operation: str) -> NoReturn:
+        raise ModelCannot(
+            model=self.name, model_class=self.file.model_class.value, operation=operation
+        )
 
     @property
     def grammar_vocabulary(self) -> GrammarVocabulary:
@@ -76,13 +96,15 @@ class Catalog:
         """Whether the models are there."""
         return bool(self._models)
 
-    def get(self, name: str) -> ServedModel:
-        """The model of this name; the first for an empty one. Raises `ModelNotFound` or
-        `ModelLoading`."""
+    def get(self, name: str, preferred: ModelClass | None = None) -> ServedModel:
+        """The model of this name; for an empty one the first of the preferred class, else the
+        first. Raises `ModelNotFound` or `ModelLoading`."""
         if not self._models:
             raise ModelLoading(model=name, retry_after=LOADING_RETRY_S)
         if not name:
-            return next(iter(self._models.values()))
+            models = list(self._models.values())
+            fitting = (model for model in models if model.file.model_class is preferred)
+            return next(fitting, models[0])
         model = self._models.get(name)
         if model is None:
             raise ModelNotFound(model=name)

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from corral.inference.v1 import generation_pb2
@@ -20,6 +20,7 @@ _CLASSES = {
     ModelClass.DECODER: model_pb.MODEL_CLASS_DECODER,
     ModelClass.ENCODER: model_pb.MODEL_CLASS_ENCODER,
     ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
+    ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
 }
 
 
@@ -57,6 +58,7 @@ def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
         chat_template_source=served.template.origin,
         end_token_ids=sorted(served.vocabulary.end_tokens),
         load_time=loaded_at,
+        pooling=ready.pooling,
         turn_format=model_pb.TurnFormat(
             tool_calls=served.turn_format.tool_calls,
             reasoning=served.turn_format.reasoning,
@@ -127,7 +129,22 @@ def live_requests(worker: EngineWorker, *, project: str | None) -> list[load_pb.
                 prompt_tokens=len(item.request.prompt),
             )
         request.choices.append(_choice(item))
-    return list(requests.values())
+    return [*requests.values(), *_live_embeddings(worker, project, now)]
+
+
+def _live_embeddings(
+    worker: EngineWorker, project: str | None, now: float
+) -> Iterator[load_pb.LiveRequest]:
+    for job in worker.embeddings.live.values():
+        if project in (None, job.request.project):
+            yield load_pb.LiveRequest(
+                request_id=job.request.request_id,
+                project=job.request.project,
+                model=job.request.model,
+                priority=_priority(job.request.priority),
+                age=seconds(now - job.arrived_at),
+                prompt_tokens=job.request.num_tokens,
+            )
 
 
 def _priority(value: int) -> generation_pb2.Priority:

@@ -4,6 +4,7 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
 
@@ -75,4 +76,4 @@ class Flush(NamedTuple):
     flush_id: int
 
 
-Command = Submit | Cancel | Pause | Unpause | Flush
+Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush

@@ -93,6 +93,16 @@ class Vocabulary:
             return bool(native.llama_vocab_get_add_bos(self._vocab))
 
     @cached_property
+    def pair_separator(self) -> int | None:
+        """What stands between the two texts of a pair, beside the end of the first, if anything."""
+        with self._in_use():
+            if native.llama_vocab_type(self._vocab) == native.LLAMA_VOCAB_TYPE_WPM:
+                return None  # its separator is the end; llama.cpp claims one more by default
+            if not native.llama_vocab_get_add_sep(self._vocab):
+                return None
+            return self._token_or_none(int(native.llama_vocab_sep(self._vocab)))
+
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation; a model may have several."""
         with self._in_use():

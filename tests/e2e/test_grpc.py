@@ -358,8 +358,6 @@ async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
 # --- what is not there, and what errors say -------------------------------------------------------
 
 NOT_THERE_YET: Mapping[str, Any] = {
-    "Embed": pb.EmbedRequest(),
-    "Rerank": pb.RerankRequest(),
     "LoadModel": engine_pb.LoadModelRequest(),
     "UnloadModel": engine_pb.UnloadModelRequest(),
     "LoadAdapter": engine_pb.LoadAdapterRequest(),
