@@ -1,6 +1,7 @@
 """A tiny reranker of the kind that reads a prompt: a decoder with a head of "yes" and "no"."""
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -37,18 +38,18 @@ def write_causal_reranker(path: Path) -> Path:
 def _copy_vocabulary(writer: gguf.GGUFWriter) -> int:
     fields = gguf.GGUFReader(BUNDLED_PATH).fields
 
-    def value(key: str) -> object:
+    def value(key: str) -> Any:
         return fields[f"tokenizer.ggml.{key}"].contents()
 
     tokens = value("tokens")
     if not isinstance(tokens, list):
         raise TypeError("the demo model has no list of tokens")
-    writer.add_tokenizer_model(str(value("model")))
-    writer.add_tokenizer_pre(str(value("pre")))
+    writer.add_tokenizer_model(value("model"))
+    writer.add_tokenizer_pre(value("pre"))
     writer.add_token_list(tokens)
     writer.add_token_types(value("token_type"))
     writer.add_token_merges(value("merges"))
-    writer.add_eos_token_id(int(str(value("eos_token_id"))))
+    writer.add_eos_token_id(value("eos_token_id"))
     return len(tokens)
 
 
