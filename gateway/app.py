@@ -25,9 +25,11 @@ from gateway.live import LiveCalls
 from gateway.parts import Parts
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
+from gateway.routes.embeddings import embeddings_router
 from gateway.routes.health import health_router
 from gateway.routes.models import models_router
-from openai_wire.requests import ChatCompletionBody, CompletionBody
+from gateway.routes.rerank import rerank_router
+from openai_wire.requests import ChatCompletionBody, CompletionBody, EmbeddingBody, RerankBody
 from svc_kit.addresses import Address, parse_address
 from svc_kit.auth import ServiceToken, build_authenticator
 from svc_kit.errors import Draining
@@ -40,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 CHANNEL_OPTIONS = [("grpc.http2.bdp_probe", 0)]
 """Keeps the window of a stream at 64 KiB: what a client leaves unread must not pile up here."""
+BODIES = (ChatCompletionBody, CompletionBody, EmbeddingBody, RerankBody)
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
 
@@ -180,13 +183,20 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         exception_handlers=EXCEPTION_HANDLERS,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    for router in (chat_router, completions_router, models_router, health_router):
+    for router in (
+        chat_router,
+        completions_router,
+        embeddings_router,
+        rerank_router,
+        models_router,
+        health_router,
+    ):
         api.include_router(router(parts))
     page = docs_page()
 
     @functools.cache
     def description() -> Response:
-        return json_response(describe_api(api, (ChatCompletionBody, CompletionBody)))
+        return json_response(describe_api(api, BODIES))
 
     @api.get("/docs", include_in_schema=False)
     async def docs() -> Response:

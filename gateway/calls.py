@@ -83,6 +83,37 @@ class OneCall(Generic[Message]):
         return None if message is grpc.aio.EOF else cast(Message, message)
 
 
+class OneAnswer(Generic[Message]):
+    """A call whose whole answer is one message. It is accepted when the answer is there."""
+
+    def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Message]) -> None:
+        self._call = call
+        self._answer: list[Message] = []
+        self._stopped: DomainError | None = None
+
+    async def open(self) -> None:
+        """Waits for the answer."""
+        try:
+            with translate_errors(SERVICE):
+                self._answer.append(await self._call)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._stopped is not None and (task is None or not task.cancelling()):
+                raise self._stopped from None
+            raise
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
+        """The answer, numbered 0."""
+        for message in self._answer:
+            yield 0, message
+
+    def stop(self, error: DomainError) -> None:
+        """Cancels the call."""
+        if self._stopped is None:
+            self._stopped = error
+            self._call.cancel()
+
+
 class ManyCalls(Generic[Message]):
     """Several calls read as one stream, at most PARALLEL_PROMPTS of them at a time."""
 

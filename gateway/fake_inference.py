@@ -108,6 +108,38 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
                 else:
                     yield inference_service_pb2.GenerateResponse(**event)
 
+    async def Embed(
+        self, request: inference_service_pb2.EmbedRequest, context: Context
+    ) -> inference_service_pb2.EmbedResponse:
+        """A text's vector has its length and 0.5; three tokens each."""
+        async with aclosing(self._events(request, context)) as events:
+            async for _ in events:
+                pass
+        sizes = [len(each.text or each.token_ids.ids) for each in request.inputs]
+        return inference_service_pb2.EmbedResponse(
+            embeddings=[inference_service_pb2.Embedding(values=(size, 0.5)) for size in sizes],
+            prompt_tokens=3 * len(sizes),
+            model=self._model(request.model).name,
+        )
+
+    async def Rerank(
+        self, request: inference_service_pb2.RerankRequest, context: Context
+    ) -> inference_service_pb2.RerankResponse:
+        """A longer document is better."""
+        async with aclosing(self._events(request, context)) as events:
+            async for _ in events:
+                pass
+        results = [
+            inference_service_pb2.RerankResult(index=index, score=len(text), relevance=0.5)
+            for index, text in enumerate(request.documents)
+        ]
+        results.sort(key=lambda result: -result.score)
+        return inference_service_pb2.RerankResponse(
+            results=results[: request.top_n or None],
+            prompt_tokens=3 * len(results),
+            model=self._model(request.model).name,
+        )
+
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context
     ) -> inference_service_pb2.DetokenizeResponse:
@@ -173,7 +205,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             "accepted": generation_pb2.Accepted(request_id="r", prompt_tokens=3, model=model.name)
         }
         yield {"started": generation_pb2.Started()}
-        num_choices, number = request.options.num_choices or 1, 0
+        num_choices, number = _num_choices(request), 0
         for piece in _pieces(script, num_choices):
             if script.failure is not None and number == script.failure_at:
                 raise script.failure
@@ -239,6 +271,11 @@ def _pieces(script: Script, num_choices: int) -> Iterator[_Piece]:
             break
     for call in script.tool_calls:
         yield from (_Piece(index, logprob, call=call) for index, logprob in choices)
+
+
+def _num_choices(request: Request) -> int:
+    options = getattr(request, "options", None)
+    return 1 if options is None else options.num_choices or 1
 
 
 def _wants_logprobs(options: generation_pb2.GenerationOptions) -> bool:

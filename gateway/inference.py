@@ -9,7 +9,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from gateway.auth import Caller, Credentials
-from gateway.calls import SERVICE, Calls, ManyCalls, OneCall
+from gateway.calls import SERVICE, Calls, ManyCalls, OneAnswer, OneCall
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc_client import translate_errors
 
@@ -44,6 +44,20 @@ class InferenceClient:
         """Starts a generation for each prompt."""
         starts = [functools.partial(self._generate, request, caller) for request in requests]
         return starts[0]() if len(starts) == 1 else ManyCalls(starts)
+
+    def embed(
+        self, request: inference_service_pb2.EmbedRequest, caller: Caller
+    ) -> Calls[inference_service_pb2.EmbedResponse]:
+        """Starts an embedding of one or several inputs."""
+        metadata = self._credentials.for_caller(caller)
+        return OneAnswer(self._stub.Embed(request, timeout=self._timeout_s, metadata=metadata))
+
+    def rerank(
+        self, request: inference_service_pb2.RerankRequest, caller: Caller
+    ) -> Calls[inference_service_pb2.RerankResponse]:
+        """Starts the scoring of documents."""
+        metadata = self._credentials.for_caller(caller)
+        return OneAnswer(self._stub.Rerank(request, timeout=self._timeout_s, metadata=metadata))
 
     async def detokenize(self, model: str, tokens: Sequence[int], caller: Caller) -> str:
         """The text of tokens. Raises the service's DomainErrors."""

@@ -16,20 +16,23 @@ from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from prometheus_client import CollectorRegistry
 
+from inference_svc.api.embedding import Embedding, EmbeddingBounds
 from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
+from inference_svc.api.ranking import Ranking
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import ConversationLimits
-from inference_svc.chat.parsers import FormatOverride
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
-from inference_svc.config import InferenceSettings, TurnFormatSettings
+from inference_svc.config import EngineSettings, InferenceSettings, TurnFormatSettings
+from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.budget import Policy
 from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
-from inference_svc.models.description import ModelClass, ModelFile
+from inference_svc.models.description import ModelFile, Pooling
 from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.references import Download, RemoteFile, resolve_models
 from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, plan_limits
@@ -39,7 +42,7 @@ from inference_svc.runtime.pipe import available_cores
 from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
 from inference_svc.sandbox.pool import SandboxPool
 from svc_kit.auth import build_authenticator
-from svc_kit.errors import ModelTooLarge
+from svc_kit.errors import ModelCannot, ModelTooLarge
 from svc_kit.management import ManagementServer
 from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.signals import stop_on_signals
@@ -50,6 +53,7 @@ log = logging.getLogger(__name__)
 
 _DIGEST_BLOCK = 1 << 20
 _MOST_SAVED_BYTES = 1 << 30
+_ENCODER_TOKENS = 8192  # an encoder's buffers grow with its longest input
 _LAST_GRACE_S = 1.0  # for last messages to reach their readers
 
 
@@ -98,7 +102,10 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         observer.bind(worker)
         templates = ChatTemplates(pool)
-        server = _server(settings, registry, catalog, worker, templates)
+        generating = Generating(
+            catalog, worker, templates, GrammarCompiler(pool), _text_limits(settings)
+        )
+        server = _server(settings, registry, catalog, worker, generating)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -106,11 +113,13 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             stack.push_async_callback(management.close)
         stack.push_async_callback(worker.close)
         await worker.start()
-        served = [await _served(file, worker, pool, settings) for file in files]
+        served = await asyncio.gather(
+            *(_served(file, worker, pool, templates, settings) for file in files)
+        )
         catalog.fill(served)
         server.set_serving(True)
-        describing = asyncio.create_task(_complete_descriptions(served, templates))
-        stack.callback(describing.cancel)
+        digests = asyncio.create_task(_compute_digests(served))
+        stack.callback(digests.cancel)
         _announce(served, limits)
         yield Inference(server, worker, catalog, management)
 
@@ -155,12 +164,11 @@ def _downloads(folder: Path) -> Download:
 
 
 def _plan(files: Sequence[ModelFile], settings: InferenceSettings) -> list[ResolvedLimits]:
-    for file in files:
-        if file.model_class is not ModelClass.DECODER:
-            raise StartupError(
-                f"model {file.path}: it is an {file.model_class.value.replace('_', '-')} model; "
-                "this release serves models that generate text"
-            )
+    try:
+        for file in files:
+            file.check_served()
+    except ModelCannot as error:
+        raise StartupError(error.message) from error
     try:
         return plan_limits(files, available_memory_bytes(), _requested(settings))
     except ModelTooLarge as error:
@@ -193,6 +201,8 @@ def _boot(
             saved_bytes=_saved_bytes(settings, len(files)),
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
+            embedding=_embedding(file, sizes, engine, cores),
+            generates=file.generates,
         )
         for file, sizes in zip(files, limits, strict=True)
     ]
@@ -206,27 +216,45 @@ def _saved_bytes(settings: InferenceSettings, num_models: int) -> int:
     return min(available_memory_bytes() // 32, _MOST_SAVED_BYTES) // num_models
 
 
+def _embedding(
+    file: ModelFile, sizes: ResolvedLimits, engine: EngineSettings, cores: int
+) -> EmbeddingSettings:
+    pooling = file.pooling
+    if pooling is not Pooling.RANK:
+        default = Pooling.LAST if file.generates else Pooling.MEAN
+        pooling = Pooling(engine.pooling) if engine.pooling else pooling or default
+    longest = sizes.context_tokens
+    if not file.is_causal:  # its positions may be a table, which ends there
+        longest = min(longest, file.trained_context_tokens)
+        if engine.context_tokens is None:
+            longest = min(longest, _ENCODER_TOKENS)
+    return EmbeddingSettings(
+        file.name,
+        pooling=pooling,
+        is_causal=file.is_causal,
+        input_tokens=longest,
+        pack_tokens=min(engine.ubatch_tokens, engine.batch_tokens),
+        threads=engine.threads or cores,
+        cell_bytes=file.kv_bytes_per_token if file.is_causal else 0,
+    )
+
+
 def _server(
     settings: InferenceSettings,
     registry: CollectorRegistry,
     catalog: Catalog,
     worker: EngineWorker,
-    templates: ChatTemplates,
+    generating: Generating,
 ) -> RpcServer:
-    limits = settings.limits
-    conversation = ConversationLimits(limits.messages, limits.prompt_bytes)
-    generating = Generating(
-        catalog,
-        worker,
-        templates,
-        TextLimits(limits.prompt_bytes, conversation, limits.caller_templates),
-    )
+    bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
+    embedding = Embedding(catalog, worker, bounds)
+    ranking = Ranking(catalog, worker, bounds)
     facts = ServerFacts(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
             queued_tokens=settings.engine.queued_tokens,
             message_bytes=settings.server.max_message_bytes,
-            prompt_bytes=limits.prompt_bytes,
+            prompt_bytes=settings.limits.prompt_bytes,
         ),
         started_at=time.monotonic(),
     )
@@ -234,7 +262,7 @@ def _server(
         [
             Service(
                 inference_rpc.add_InferenceServiceServicer_to_server,
-                InferenceServicer(catalog, worker, generating),
+                InferenceServicer(catalog, worker, generating, embedding, ranking),
                 "corral.inference.v1.InferenceService",
             ),
             Service(
@@ -256,6 +284,12 @@ def _server(
     )
 
 
+def _text_limits(settings: InferenceSettings) -> TextLimits:
+    limits = settings.limits
+    conversation = ConversationLimits(limits.messages, limits.prompt_bytes)
+    return TextLimits(limits.prompt_bytes, conversation, limits.caller_templates)
+
+
 async def _management(
     settings: InferenceSettings, registry: CollectorRegistry, server: RpcServer
 ) -> ManagementServer | None:
@@ -269,15 +303,20 @@ async def _management(
 
 
 async def _served(
-    file: ModelFile, worker: EngineWorker, pool: SandboxPool, settings: InferenceSettings
+    file: ModelFile,
+    worker: EngineWorker,
+    pool: SandboxPool,
+    templates: ChatTemplates,
+    settings: InferenceSettings,
 ) -> ServedModel:
     vocabulary = await asyncio.to_thread(Vocabulary.load, file.path)
+    override = settings.turn_formats.get(file.name, TurnFormatSettings()).as_override()
+    template = ModelTemplate.of_model(file.chat_template, vocabulary, override)
     return ServedModel(
         file=file,
         vocabulary=vocabulary,
-        template=ModelTemplate.of_model(
-            file.chat_template, vocabulary, _turn_format(file.name, settings)
-        ),
+        template=template,
+        turn_format=await templates.find_format(template),
         tokenizer=PromptTokenizer(vocabulary, pool, file.path),
         requested=_requested(settings),
         requested_threads=settings.engine.threads,
@@ -295,20 +334,8 @@ def _check_turn_formats(files: Sequence[ModelFile], settings: InferenceSettings)
             )
 
 
-def _turn_format(name: str, settings: InferenceSettings) -> FormatOverride:
-    return settings.turn_formats.get(name, TurnFormatSettings()).as_override()
-
-
-async def _complete_descriptions(models: Sequence[ServedModel], templates: ChatTemplates) -> None:
-    """Fill in what need not delay serving: trying templates out, reading large files."""
-    for model in models:
-        model.turn_format = await templates.find_format(model.template)
-        log.info(
-            "model %s: tool calls as %s, thinking as %s",
-            model.name,
-            model.turn_format.tool_calls,
-            model.turn_format.reasoning,
-        )
+async def _compute_digests(models: Sequence[ServedModel]) -> None:
+    """Fill in the digests; reading large files must not delay serving."""
     for model in models:
         model.digest = await asyncio.to_thread(_digest, model.file.paths)
 
@@ -325,6 +352,17 @@ def _digest(paths: Sequence[Path]) -> str:
 def _announce(models: Sequence[ServedModel], limits: Sequence[ResolvedLimits]) -> None:
     for model, sizes in zip(models, limits, strict=True):
         warm_up = model.ready.warm_up
+        if not model.file.generates:
+            log.info(
+                "model %s (%s): ready in %.1f s, inputs up to %d tokens, %d compute thread(s): %s",
+                model.name,
+                model.file.model_class.value,
+                model.ready.load_s,
+                model.ready.slot_tokens,
+                warm_up.threads,
+                warm_up.reason,
+            )
+            continue
         log.info("model %s: %s", model.name, sizes.reason)
         log.info(
             "model %s: ready in %.1f s, %d slots of %d tokens, %d compute thread(s): %s",
@@ -334,4 +372,10 @@ def _announce(models: Sequence[ServedModel], limits: Sequence[ResolvedLimits]) -
             model.ready.slot_tokens,
             warm_up.threads,
             warm_up.reason,
+        )
+        log.info(
+            "model %s: tool calls as %s, thinking as %s",
+            model.name,
+            model.turn_format.tool_calls,
+            model.turn_format.reasoning,
         )

@@ -4,10 +4,13 @@ none."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NoReturn
 
+from inference_svc.chat.pairs import PairTokenizer
 from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenizing import PromptTokenizer
+from inference_svc.constraints.compiler import GrammarVocabulary
 from inference_svc.engine.sampling import Sampling
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import ModelClass, ModelFile
@@ -25,6 +28,7 @@ class ServedModel:
     file: ModelFile
     vocabulary: Vocabulary
     template: ModelTemplate
+    turn_format: TurnFormat
     tokenizer: PromptTokenizer
     requested: RequestedLimits
     requested_threads: int | None
@@ -32,8 +36,11 @@ class ServedModel:
     ready_at: datetime
     default_sampling: Sampling = field(default_factory=Sampling)
     digest: str = ""
-    turn_format: TurnFormat | None = None
-    """How it writes turns; None until it is found out."""
+
+    @property
+    def pairs(self) -> PairTokenizer:
+        """How a query and a document become one input."""
+        return PairTokenizer(self.vocabulary, self.tokenizer, self.file.rank_template)
 
     @property
     def name(self) -> str:
@@ -43,19 +50,34 @@ class ServedModel:
     def check_generates(self) -> None:
         """Raise `ModelCannot` where the model's class does not generate text."""
         if self.file.model_class is not ModelClass.DECODER:
-            raise ModelCannot(
-                model=self.name, model_class=self.file.model_class.value, operation="generate"
-            )
+            self._refuse("generate")
+
+    def check_embeds(self) -> None:
+        """Raise `ModelCannot` where the model ranks: its vectors never leave its head."""
+        if self.file.model_class is ModelClass.RERANKER:
+            self._refuse("embed")
+
+    def check_ranks(self) -> None:
+        """Raise `ModelCannot` where the model has no rank head."""
+        if self.file.model_class is not ModelClass.RERANKER:
+            self._refuse("rerank, for it has no rank head")
+
+    def _refuse(self, operation: str) -> NoReturn:
+        raise ModelCannot(
+            model=self.name, model_class=self.file.model_class.value, operation=operation
+        )
+
+    @property
+    def grammar_vocabulary(self) -> GrammarVocabulary:
+        """What building a grammar needs to know of the vocabulary."""
+        vocabulary = self.vocabulary
+        return GrammarVocabulary(
+            vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
+        )
 
     def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
         """Control tokens in these texts: they must be rendered for a parser to see them."""
-        vocabulary = self.vocabulary
-        return frozenset(
-            token
-            for text in texts
-            for token in vocabulary.tokenize(text, add_special=False, parse_special=True)
-            if not vocabulary.piece(token) and vocabulary.token_text(token) in text
-        )
+        return self.vocabulary.control_tokens_in(texts)
 
 
 class Catalog:
@@ -74,13 +96,15 @@ class Catalog:
         """Whether the models are there."""
         return bool(self._models)
 
-    def get(self, name: str) -> ServedModel:
-        """The model of this name; the first for an empty one. Raises `ModelNotFound` or
-        `ModelLoading`."""
+    def get(self, name: str, preferred: ModelClass | None = None) -> ServedModel:
+        """The model of this name; for an empty one the first of the preferred class, else the
+        first. Raises `ModelNotFound` or `ModelLoading`."""
         if not self._models:
             raise ModelLoading(model=name, retry_after=LOADING_RETRY_S)
         if not name:
-            return next(iter(self._models.values()))
+            models = list(self._models.values())
+            fitting = (model for model in models if model.file.model_class is preferred)
+            return next(fitting, models[0])
         model = self._models.get(name)
         if model is None:
             raise ModelNotFound(model=name)

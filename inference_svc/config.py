@@ -46,6 +46,9 @@ class EngineSettings(SettingsGroup):
     """Prompt tokens of a model that may wait for a slot."""
     saved_prefix_mib: int | None = Field(None, ge=0)
     """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """How token vectors become one embedding. Unset: as the model's file says; where it says
+    nothing, the mean for an encoder and the last token for a model that generates."""
     warm_up_s: float = Field(3.0, ge=0)
     """The most time spent on measuring step times."""
     unread_events: int = Field(512, ge=8)

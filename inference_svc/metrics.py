@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from inference_svc.engine.events import (
     Cancelled,
     Delta,
+    Embedded,
     Event,
     Failed,
     Finished,
     Flushed,
     ModelLoad,
     Preempted,
+    Resumed,
     Started,
 )
 from inference_svc.runtime.worker import EngineState, EngineWorker, Live
 from svc_kit.telemetry import EngineMetrics
+
+SequenceEvent = Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled
 
 
 class EngineObserver:
@@ -40,14 +44,19 @@ class EngineObserver:
 
     def on_event(self, event: Event) -> None:
         """Take an event into account."""
-        if isinstance(event, ModelLoad):
-            self._on_load(event)
-            return
-        if isinstance(event, Flushed):
-            return
-        live = self._live.get(event.sequence_id)
-        if live is None:
-            return
+        match event:
+            case ModelLoad():
+                self._on_load(event)
+            case Embedded():
+                self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
+            case Flushed():
+                pass
+            case _:
+                live = self._live.get(event.sequence_id)
+                if live is not None:
+                    self._on_sequence(event, live)
+
+    def _on_sequence(self, event: SequenceEvent, live: Live) -> None:
         model = live.request.model
         match event:
             case Delta():

@@ -40,6 +40,9 @@ COMPLETION_PARAMS: ParamNames = _COMMON | {
     "top_logprobs": "logprobs",
 }
 
+EMBEDDING_PARAMS: ParamNames = _COMMON | {"inputs": "input"}
+RERANK_PARAMS: ParamNames = _COMMON
+
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
 )

@@ -2,7 +2,12 @@
 
 import os
 
+import hypothesis
 import pytest
+
+# How long an example takes says what else the machine does; pytest's own limit ends what hangs.
+hypothesis.settings.register_profile("corral", deadline=None)
+hypothesis.settings.load_profile("corral")
 
 
 @pytest.fixture(autouse=True)

@@ -35,8 +35,8 @@ LOG = ROOT / "bootstrap.log"
 LLAMA = "llama-cpp-python"
 LEVELS = {  # each holds everything that stands above it
     "runtime": ["build", "runtime"],
-    "dev": ["build", "runtime", "dev"],
-    "bench": ["build", "runtime", "dev", "bench"],
+    "dev": ["build", "runtime", "dev", "weights"],
+    "bench": ["build", "runtime", "dev", "weights", "bench"],
 }
 DEMO_MODEL = "demo-model"  # a level too, of the other environment
 CUDA_ONLY = ("torch==", "triton==", "cuda-", "nvidia-")

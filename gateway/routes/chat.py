@@ -33,18 +33,19 @@ def chat_router(parts: Parts) -> APIRouter:
     ) -> Response:
         """The model's next turn, whole or, with `stream`, as server-sent events."""
         body = parse_chat(await parts.read_body(request))
+        params = {**CHAT_PARAMS, "constraint": body.constraint_field}
         start = functools.partial(parts.inference.chat, chat_request(body), caller)
         envelope = parts.new_envelope(ID_PREFIX, body.model)
         num_choices, logprobs = body.n or 1, bool(body.logprobs)
         if not body.stream:
             whole = ChatCompletion(envelope, num_choices=num_choices, logprobs=logprobs)
-            return parts.whole(start, whole, CHAT_PARAMS)
+            return parts.whole(start, whole, params)
         chunks = ChatChunks(
             envelope,
             num_choices=num_choices,
             logprobs=logprobs,
             include_usage=body.wants_usage,
         )
-        return parts.streamed(start, chunks, CHAT_PARAMS)
+        return parts.streamed(start, chunks, params)
 
     return router

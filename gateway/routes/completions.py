@@ -34,6 +34,7 @@ def completions_router(parts: Parts) -> APIRouter:
     ) -> Response:
         """The continuation of one or several prompts, whole or as server-sent events."""
         body = parse_completion(await parts.read_body(request))
+        params = {**COMPLETION_PARAMS, "constraint": body.constraint_field}
         requests = prompt_requests(body)
         echoes = await _echoes(body, parts, caller) if body.echo else []
         start = functools.partial(parts.inference.generate, requests, caller)
@@ -48,7 +49,7 @@ def completions_router(parts: Parts) -> APIRouter:
                 logprobs=logprobs,
                 echoes=echoes,
             )
-            return parts.whole(start, whole, COMPLETION_PARAMS)
+            return parts.whole(start, whole, params)
         chunks = CompletionChunks(
             envelope,
             num_choices=num_choices,
@@ -56,7 +57,7 @@ def completions_router(parts: Parts) -> APIRouter:
             include_usage=body.wants_usage,
             echoes=echoes,
         )
-        return parts.streamed(start, chunks, COMPLETION_PARAMS)
+        return parts.streamed(start, chunks, params)
 
     return router
 

@@ -187,7 +187,6 @@ def _adaptive(pb: sampling_pb.AdaptiveParams) -> Adaptive | None:
 
 def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None:
     wanted = {
-        "constrained output": options.constraint.WhichOneof("form") is not None,
         "LoRA adapters": bool(options.adapters),
         "deterministic": options.deterministic,
         "speculation": options.speculation.enabled,

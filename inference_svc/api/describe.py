@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from corral.inference.v1 import generation_pb2
@@ -13,7 +13,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import ServedModel
-from inference_svc.chat.parsers import TurnFormat
 from inference_svc.models.description import ModelClass
 from inference_svc.runtime.worker import EngineWorker, Live
 
@@ -21,6 +20,7 @@ _CLASSES = {
     ModelClass.DECODER: model_pb.MODEL_CLASS_DECODER,
     ModelClass.ENCODER: model_pb.MODEL_CLASS_ENCODER,
     ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
+    ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
 }
 
 
@@ -58,17 +58,12 @@ def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
         chat_template_source=served.template.origin,
         end_token_ids=sorted(served.vocabulary.end_tokens),
         load_time=loaded_at,
-        turn_format=_turn_format(served.turn_format),
-    )
-
-
-def _turn_format(found: TurnFormat | None) -> model_pb.TurnFormat | None:
-    if found is None:
-        return None
-    return model_pb.TurnFormat(
-        tool_calls=found.tool_calls,
-        reasoning=found.reasoning,
-        starts_in_reasoning=found.starts_in_reasoning,
+        pooling=ready.pooling,
+        turn_format=model_pb.TurnFormat(
+            tool_calls=served.turn_format.tool_calls,
+            reasoning=served.turn_format.reasoning,
+            starts_in_reasoning=served.turn_format.starts_in_reasoning,
+        ),
     )
 
 
@@ -134,7 +129,22 @@ def live_requests(worker: EngineWorker, *, project: str | None) -> list[load_pb.
                 prompt_tokens=len(item.request.prompt),
             )
         request.choices.append(_choice(item))
-    return list(requests.values())
+    return [*requests.values(), *_live_embeddings(worker, project, now)]
+
+
+def _live_embeddings(
+    worker: EngineWorker, project: str | None, now: float
+) -> Iterator[load_pb.LiveRequest]:
+    for job in worker.embeddings.live.values():
+        if project in (None, job.request.project):
+            yield load_pb.LiveRequest(
+                request_id=job.request.request_id,
+                project=job.request.project,
+                model=job.request.model,
+                priority=_priority(job.request.priority),
+                age=seconds(now - job.arrived_at),
+                prompt_tokens=job.request.num_tokens,
+            )
 
 
 def _priority(value: int) -> generation_pb2.Priority:

@@ -22,7 +22,7 @@ from svc_kit.scopes import Scope
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
-FEATURES = ("chat", "generate", "logprobs", "resume", "tokenize", "tools")
+FEATURES = ("chat", "embed", "generate", "logprobs", "rerank", "resume", "tokenize", "tools")
 
 _STATES = {
     EngineState.STARTING: pb.ENGINE_STATE_STARTING,

@@ -10,6 +10,7 @@ from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.api.constraining import asked_of_text, asked_of_turn, constrained_format
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.api.messages import to_conversation
 from inference_svc.api.streams import Admitted, ChatTurn, TextTurn
@@ -18,6 +19,9 @@ from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.parsers.offered import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
+from inference_svc.constraints.asked import Asked
+from inference_svc.constraints.compiler import GrammarCompiler
+from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.stop import TextStream
 from inference_svc.runtime.worker import EngineWorker, Submission
@@ -51,11 +55,13 @@ class Generating:
         catalog: Catalog,
         worker: EngineWorker,
         templates: ChatTemplates,
+        grammars: GrammarCompiler,
         limits: TextLimits,
     ) -> None:
         self._catalog = catalog
         self._worker = worker
         self._templates = templates
+        self._grammars = grammars
         self._limits = limits
 
     async def generate(
@@ -74,6 +80,7 @@ class Generating:
             caller.principal,
             caller.deadline,
         )
+        requests = await self._constrained(requests, asked_of_text(options.constraint), model)
         admitted = self._admit(requests, options, model, caller)
         turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
         return admitted, turns
@@ -94,6 +101,11 @@ class Generating:
             caller.principal,
             caller.deadline,
         )
+        asked = asked_of_turn(request.options.constraint, conversation, prompt)
+        if asked is not None:
+            turn_format = constrained_format(prompt.turn_format, asked)
+            prompt = replace(prompt, turn_format=turn_format)
+        requests = await self._constrained(requests, asked, model)
         visible = model.visible_tokens(prompt.turn_format.marker_texts)
         requests = [
             replace(item, visible_tokens=visible, stop=(*item.stop, *prompt.stop_texts))
@@ -156,6 +168,16 @@ class Generating:
                     field="prompt",
                 )
         raise MissingField(field="prompt")
+
+    async def _constrained(
+        self, requests: list[SequenceRequest], asked: Asked | None, model: ServedModel
+    ) -> list[SequenceRequest]:
+        if asked is None:
+            return requests
+        grammar = await self._grammars.compile(asked, model.grammar_vocabulary)
+        field = asked.form.field if asked.form is not None else "tools"
+        constraint = Constraint(grammar, field)
+        return [replace(request, constraint=constraint) for request in requests]
 
     def _admit(
         self,

@@ -10,13 +10,15 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
+from inference_svc.api.embedding import Embedding
 from inference_svc.api.generating import Caller, Generating
 from inference_svc.api.paging import page
+from inference_svc.api.ranking import Ranking
 from inference_svc.api.streams import Event, stream_events
 from inference_svc.catalog import Catalog
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.auth import current_principal
-from svc_kit.errors import FeatureUnsupported, MissingField
+from svc_kit.errors import MissingField
 from svc_kit.interceptors import current_deadline, current_request_id
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -26,10 +28,19 @@ ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
 class InferenceServicer(rpc.InferenceServiceServicer):
     """The data plane over gRPC."""
 
-    def __init__(self, catalog: Catalog, worker: EngineWorker, generating: Generating) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        worker: EngineWorker,
+        generating: Generating,
+        embedding: Embedding,
+        ranking: Ranking,
+    ) -> None:
         self._catalog = catalog
         self._worker = worker
         self._generating = generating
+        self._embedding = embedding
+        self._ranking = ranking
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -50,12 +61,12 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             yield _response(pb.ChatResponse, next(numbers), event)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="embeddings")
+        """Vectors of texts or token lists."""
+        return await self._embedding.embed(request, _caller())
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="reranking")
+        """Documents by how well they answer a query."""
+        return await self._ranking.rerank(request, _caller())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids."""

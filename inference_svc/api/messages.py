@@ -17,7 +17,7 @@ from inference_svc.chat.conversation import (
     ToolMode,
     ToolSpec,
 )
-from svc_kit.errors import FeatureUnsupported, InvalidField, MissingField, UnsupportedField
+from svc_kit.errors import InvalidField, MissingField, UnsupportedField
 
 _ROLES = {
     pb.ROLE_SYSTEM: Role.SYSTEM,
@@ -40,8 +40,7 @@ def to_conversation(
     """The conversation of a request; `Conversation.check` has still to be called.
 
     Raises `InvalidField` for a part or role without meaning, `UnsupportedField` for a template of
-    the caller's where the operator does not allow them, `FeatureUnsupported` for an enforced tool
-    choice.
+    the caller's where the operator does not allow them.
     """
     options = conversation.template
     if options.template and not allows_templates:
@@ -101,7 +100,5 @@ def _tool_choice(choice: pb.ToolChoice) -> ToolChoice:
     mode = _MODES.get(choice.mode)
     if mode is None:
         raise InvalidField(field="tool_choice", problem="unknown mode")
-    if mode is ToolMode.REQUIRED:
-        raise FeatureUnsupported(feature="an enforced tool choice")
     parallel = choice.parallel if choice.HasField("parallel") else True
     return ToolChoice(mode, tuple(choice.allowed_names), parallel)

@@ -5,7 +5,7 @@ The bound on how much may wait is kept at the door, in the frontend (`runtime/wo
 refusal can still be an ordinary error.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.sequence import Sequence
@@ -36,6 +36,11 @@ class AdmissionQueue:
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, to run or to end it."""
         del self._waiting[sequence.request.sequence_id]
+
+    @property
+    def ids(self) -> Collection[int]:
+        """The ids of those that wait."""
+        return self._waiting.keys()
 
     @property
     def has_ready(self) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from inference_svc.engine.events import ChosenLogprob
+from inference_svc.engine.guide import Constraint, Guide, TokenMask
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 
@@ -51,11 +52,12 @@ class Sampler(Protocol):
 
 class SampleTask(NamedTuple):
     """Choose a token for a sequence from one row of logits; `draw` counts its output tokens so
-    far."""
+    far, `mask` says which tokens its constraint allows."""
 
     row: int
     sampler: Sampler
     draw: int
+    mask: TokenMask | None = None
 
 
 class Backend(Protocol):
@@ -94,6 +96,9 @@ class Backend(Protocol):
 
     def new_sampler(self, request: SequenceRequest) -> Sampler:
         """The sampler of a sequence, having seen the prompt."""
+
+    def new_guide(self, constraint: Constraint) -> Guide:
+        """What holds a sequence to its constraint; the grammar is built on another thread."""
 
     def trim(self, slot: int, length: int) -> bool:
         """Keep the first `length` tokens of a slot; False where the model cannot (the slot is then

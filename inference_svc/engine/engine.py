@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.admission import AdmissionQueue, aged_class
+from inference_svc.engine.admission import AdmissionQueue
+from inference_svc.engine.admitting import Admitter
 from inference_svc.engine.backend import (
     Backend,
     DecodeError,
@@ -28,16 +29,14 @@ from inference_svc.engine.events import (
     FinishReason,
     Flushed,
     ModelLoad,
-    Preempted,
-    Resumed,
-    Started,
     Timings,
 )
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
+from inference_svc.engine.guide import MAX_FORCED, GuideFailed
+from inference_svc.engine.integrity import IntegrityError, check_books
 from inference_svc.engine.pacing import StepCost
-from inference_svc.engine.placing import Placer, Prefix
-from inference_svc.engine.preemption import choose_victim, may_preempt
+from inference_svc.engine.placing import Placer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefixes
 from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
@@ -45,11 +44,18 @@ from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot, SlotTable
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
-from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DeadlineExpired,
+    DecodeFailed,
+    DomainError,
+    GrammarInvalid,
+)
 
 log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
+_GRAMMAR_PATIENCE_S = 0.005  # how long a step waits for a grammar when it has nothing else to do
 
 
 class Engine:
@@ -87,13 +93,21 @@ class Engine:
         self._saved = SavedPrefixes(saved_bytes)
         self._placer = Placer(backend, self._cells, self._table, self._saved)
         self._cost = StepCost(step_times or {}, limits.slots)
-        self._followers = Followers(self._cost, can_trim=backend.can_trim)
         self._shares = FairShare()
         self._queue = AdmissionQueue(self._shares)
         self._running: dict[int, Sequence] = {}
+        self._admitter = Admitter(
+            self._table,
+            self._placer,
+            self._queue,
+            Followers(self._cost, can_trim=backend.can_trim),
+            self._shares,
+            self._running,
+            clock,
+        )
         self._sequences: dict[int, Sequence] = {}
         self._events: list[Event] = []
-        self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+        self._prompt_tokens = self._output_tokens = 0
         self._last_rows, self._last_step_s, self._load_sent_at = 0, 0.0, float("-inf")
 
     @property
@@ -170,7 +184,12 @@ class Engine:
         """Make one step and return what happened, in order."""
         self._expire()
         self._admit()
-        active = [sequence for sequence in self._running.values() if not sequence.paused]
+        self._begin_guided()
+        active = [
+            sequence
+            for sequence in self._running.values()
+            if not sequence.paused and not sequence.awaits_guide
+        ]
         plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
         if plan is not None:
             started = self._clock()
@@ -196,73 +215,33 @@ class Engine:
             self._fail(sequence, DeadlineExpired(phase=sequence.phase))
 
     def _admit(self) -> None:
-        self._followers.begin(self._running.values())
-        for sequence in self._queue.in_order(self._clock()):
-            if not (self._can_get_slot(sequence) and self._start(sequence)):
-                break
-        self._placer.flush()
+        self._events += self._admitter.admit(self._is_left_after_replay)
 
-    def _start(self, sequence: Sequence) -> bool:
-        """Put a sequence into a slot, or let it wait for its leader; False where there is no
-        slot."""
-        if self._ends_by_replay(sequence):
-            return True
-        prefix = self._placer.find(sequence)
-        running = self._running.values()
-        if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
-            return True
-        if not self._table.has_idle:
-            if not self._preempt():
-                return False
-            prefix = self._placer.find(sequence)
-        placed = self._placer.place(sequence, prefix)
-        if placed is None:
-            return False
-        self._queue.remove(sequence)
-        slot, prefix = placed
-        sequence.slot = slot
-        self._shares.charge(sequence.request.project, len(sequence.tokens) - prefix.tokens)
-        sequence.standing = aged_class(sequence, self._clock())
-        self._running[sequence.request.sequence_id] = sequence
-        self._placer.drop_saved(sequence)
-        if sequence.has_started:
-            self._events.append(Resumed(sequence.request.sequence_id, slot.index))
-        else:
-            self._tell_start(sequence, slot, prefix)
-        return True
+    def _begin_guided(self) -> None:
+        """Begin the sequences whose grammar has been built meanwhile; the others keep their slots
+        and are left out of the plan."""
+        ready = [sequence for sequence in self._running.values() if not sequence.paused]
+        waiting = [sequence for sequence in ready if sequence.awaits_guide]
+        patience = _GRAMMAR_PATIENCE_S if len(waiting) == len(ready) else 0.0
+        for sequence in waiting:
+            try:
+                if sequence.guide is not None and sequence.guide.wait(patience):
+                    sequence.awaits_guide = False
+                    self._replay(sequence)
+            except GuideFailed as problem:
+                self._fail_guide(sequence, problem)
+            patience = 0.0
 
-    def _can_get_slot(self, sequence: Sequence) -> bool:
-        if self._table.has_idle:
-            return True
-        return may_preempt(sequence) and choose_victim(self._running.values()) is not None
-
-    def _preempt(self) -> bool:
-        """Free a slot by letting batch work wait; False where nobody can."""
-        victim = choose_victim(self._running.values())
-        if victim is None or victim.slot is None or not self._placer.evict(victim):
-            return False
-        self._leave_slot(victim, keep=True)
-        self._queue.push(victim)
-        log.info("sequence %d is preempted", victim.request.sequence_id)
-        self._events.append(Preempted(victim.request.sequence_id))
-        return True
-
-    def _tell_start(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
-        sequence.has_started = True
-        sequence.started_at = self._clock()
-        cached = min(prefix.tokens, len(sequence.request.prompt))
-        self._cached_tokens += cached
-        self._events.append(
-            Started(sequence.request.sequence_id, slot.index, cached, prefix.source)
-        )
-
-    def _ends_by_replay(self, sequence: Sequence) -> bool:
-        """Make the sampler and replay what is resumed, once; whether that is all there was to
-        do."""
+    def _is_left_after_replay(self, sequence: Sequence) -> bool:
+        """Make the sampler and replay what is resumed, once; whether there is more to do.
+        A constrained one is replayed when it has a slot and its grammar is built."""
         if sequence.sampler is None:
             sequence.sampler = self._backend.new_sampler(sequence.request)
-            self._replay(sequence)
-        return sequence.request.sequence_id not in self._sequences
+            if sequence.request.constraint is None:
+                self._replay(sequence)
+            else:
+                sequence.guide = self._backend.new_guide(sequence.request.constraint)
+        return sequence.request.sequence_id in self._sequences
 
     def _replay(self, sequence: Sequence) -> None:
         """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
@@ -270,9 +249,13 @@ class Engine:
         for token in sequence.request.resumed:
             if sequence.sampler is not None:
                 sequence.sampler.accept(token)
+            if sequence.guide is not None:
+                sequence.guide.take((token,))
             if self._consume(sequence, token) is not None:
                 return
-        if sequence.request.resumed and sequence.num_output >= sequence.request.max_tokens:
+        if sequence.guide is not None and self._follow_guide(sequence):
+            return
+        if sequence.num_output and sequence.num_output >= sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
 
     # --- computing --------------------------------------------------------------------------------
@@ -282,6 +265,9 @@ class Engine:
     ) -> None:
         batch = TokenBatch.of(rows)
         check_native_limits(batch, self._native)
+        for sequence, row in work:
+            if row.output and sequence.guide is not None:
+                sequence.guide.prepare()
         try:
             self._cells.decode(batch)
         except DecodeError as error:
@@ -335,27 +321,66 @@ class Engine:
                 sequence.first_token_at = self._clock()
                 self._finish(sequence, FinishReason.LENGTH)
                 continue
+            index, sampler = output_index[row.slot], sequence.sampler
+            try:
+                mask = sequence.guide.mask() if sequence.guide is not None else None
+            except GuideFailed as problem:
+                self._fail_guide(sequence, problem)
+                continue
             chosen.append(sequence)
-            tasks.append(SampleTask(output_index[row.slot], sequence.sampler, sequence.num_output))
+            tasks.append(SampleTask(index, sampler, sequence.num_output, mask))
         if not tasks:
             return
         for sequence, sampled in zip(chosen, self._backend.sample(tasks), strict=True):
             if isinstance(sampled, SampleFailed):
                 self._fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
-            else:
+                continue
+            try:
                 self._take(sequence, sampled)
+            except GuideFailed as problem:
+                self._fail_guide(sequence, problem)
 
     def _take(self, sequence: Sequence, sampled: Sampled) -> None:
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
+        if sequence.guide is not None:
+            sequence.guide.take((sampled.token,))
+        if self._append(sequence, sampled):
+            return
+        if sequence.guide is not None and self._follow_guide(sequence):
+            return
+        self._end_if_full(sequence)
+
+    def _append(self, sequence: Sequence, sampled: Sampled) -> bool:
+        """Add an output token; returns whether the sequence ended with it."""
         self._output_tokens += 1
         self._shares.charge(sequence.request.project, 1)
         sequence.tokens.append(sampled.token)
         if sequence.sampler is not None:
             sequence.sampler.accept(sampled.token)
-        text = self._consume(sequence, sampled.token, sampled)
-        if text is None:
-            self._end_if_full(sequence)
+        return self._consume(sequence, sampled.token, sampled) is not None
+
+    def _follow_guide(self, sequence: Sequence) -> bool:
+        """Add the tokens about which the constraint leaves no choice, to be computed in one row;
+        returns whether the sequence ended.
+
+        A request for log probabilities has every token sampled: only then its logits are there.
+        """
+        request, guide = sequence.request, sequence.guide
+        if guide is None:
+            return False
+        room = min(request.max_tokens - sequence.num_output, self._left_in_slot(sequence))
+        limit = min(MAX_FORCED, room) if request.top_logprobs is None else 0
+        for token in guide.forced(limit):
+            if self._append(sequence, Sampled(token, None)):
+                return True
+        if guide.is_over:
+            self._finish(sequence, FinishReason.STOP)
+            return True
+        return False
+
+    def _left_in_slot(self, sequence: Sequence) -> int:
+        return self._native.slot_tokens - len(sequence.tokens)
 
     def _end_if_full(self, sequence: Sequence) -> None:
         full = len(sequence.tokens) >= self._native.slot_tokens
@@ -417,9 +442,12 @@ class Engine:
             Finished(sequence_id, reason, stop_text, stop_token, sequence.num_output, timings)
         )
 
-    def _fail(
-        self, sequence: Sequence, error: DeadlineExpired | DecodeFailed, *, keep: bool = True
-    ) -> None:
+    def _fail_guide(self, sequence: Sequence, problem: GuideFailed) -> None:
+        constraint = sequence.request.constraint
+        field = constraint.field if constraint is not None else ""
+        self._fail(sequence, GrammarInvalid(field=field, problem=str(problem)))
+
+    def _fail(self, sequence: Sequence, error: DomainError, *, keep: bool = True) -> None:
         self._remove(sequence, keep=keep)
         self._events.append(Failed(sequence.request.sequence_id, error))
 
@@ -430,22 +458,14 @@ class Engine:
         self._shares.leave(sequence.request.project)
         if sequence.sampler is not None:
             sequence.sampler.close()
+        if sequence.guide is not None:
+            sequence.guide.close()
         if sequence.slot is None:
             self._placer.drop_saved(sequence)
             self._queue.remove(sequence)
         else:
-            self._leave_slot(sequence, keep=keep)
-
-    def _leave_slot(self, sequence: Sequence, *, keep: bool) -> None:
-        slot = sequence.slot
-        if slot is None:
-            return
-        del self._running[sequence.request.sequence_id]
-        sequence.slot = None
-        self._table.release(slot, keep=keep and sequence.request.reuse)
-        if not slot.key:
-            self._backend.trim(slot.index, 0)
-            del slot.tokens[:]
+            del self._running[sequence_id]
+            self._placer.leave(sequence, keep=keep)
 
     def _take_events(self) -> list[Event]:
         now = self._clock()
@@ -464,7 +484,7 @@ class Engine:
             num_idle_cells=self._table.num_idle_cells,
             num_steps=self.num_steps,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
+            cached_tokens=self._admitter.cached_tokens,
             output_tokens=self._output_tokens,
             last_step_rows=self._last_rows,
             last_step_s=self._last_step_s,
@@ -475,31 +495,14 @@ class Engine:
     def check_integrity(self) -> None:
         """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
         call it every step."""
-        owners = [slot.owner for slot in self._table.slots if slot.owner is not None]
-        if sorted(owners) != sorted(self._running):
-            raise IntegrityError(f"slots are owned by {owners}, running are {list(self._running)}")
-        for slot in self._table.slots:
-            native = self._backend.slot_length(slot.index)
-            if native != len(slot.tokens):
-                raise IntegrityError(
-                    f"slot {slot.index} holds {native} cells for {len(slot.tokens)} tokens"
-                )
-        for sequence in self._running.values():
-            computed = sequence.num_computed
-            if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
-                raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
-        saved = [sequence.saved for sequence in self._queue if sequence.saved is not None]
-        if sum(len(state.state) for state in saved) != self._saved.num_reserved:
-            raise IntegrityError("a preempted sequence's memory is lost or kept twice")
+        check_books(self._table, self._backend, self._running, self._queue, self._saved)
         if not self._placer.is_settled:
             raise IntegrityError("a copy was planned and never queued")
-        waiting = {sequence.request.sequence_id for sequence in self._queue}
-        if waiting | set(self._running) != set(self._sequences) or waiting & set(self._running):
+        live = len(self._running) + len(self._queue)
+        if {*self._running, *self._queue.ids} != set(self._sequences) or live != len(
+            self._sequences
+        ):
             raise IntegrityError("a sequence is lost, or both waits and runs")
-
-
-class IntegrityError(Exception):
-    """The engine's books and the native cache disagree."""
 
 
 def _ends(rows: Iterable[Row]) -> Iterable[Row]:

@@ -3,6 +3,9 @@
 import enum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from svc_kit.errors import DomainError
 
 
@@ -132,4 +135,26 @@ class ModelLoad(NamedTuple):
     snapshot_bytes: int = 0
 
 
-Event = Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled | Flushed | ModelLoad
+class Embedded(NamedTuple):
+    """The vector of one input of an embedding request; with `is_last` it has them all."""
+
+    sequence_id: int
+    model: str
+    input_index: int
+    vector: npt.NDArray[np.float32]
+    num_tokens: int
+    is_last: bool
+
+
+Event = (
+    Started
+    | Preempted
+    | Resumed
+    | Delta
+    | Finished
+    | Failed
+    | Cancelled
+    | Flushed
+    | ModelLoad
+    | Embedded
+)

@@ -11,14 +11,18 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
 from inference_svc.engine.events import ChosenLogprob, Logprob
+from inference_svc.engine.guide import Constraint, GuideFailed, TokenMask
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 
 END_TOKEN = 256
 VOCABULARY_SIZE = 257
 FAILING_SEED = 666
+_LETTERS = range(97, 123)
 
 
 def next_token(tokens: Sequence[int], seed: int, choice: int, draw: int, *, end_after: int) -> int:
@@ -48,9 +52,66 @@ class FakeSampler:
         self.closed = True
 
 
+class FakeGuide:
+    """Follows a grammar of its own: a text in which "?" stands for any small letter, "*" at the
+    end for any number of them. It is built after `builds_after` looks at it."""
+
+    def __init__(self, grammar: str, builds_after: int = 0) -> None:
+        self._pattern = grammar.removesuffix("*")
+        self._is_open = grammar.endswith("*")
+        self._at = 0
+        self._looks_left = builds_after
+        self.closed = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it was looked at often enough; "!" cannot be built."""
+        if self._pattern == "!":
+            raise GuideFailed("it cannot be built")
+        self._looks_left -= 1
+        return self._looks_left < 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the text is complete."""
+        return self._at >= len(self._pattern) and not self._is_open
+
+    def prepare(self) -> None:
+        """Nothing to do beforehand."""
+
+    def mask(self) -> TokenMask:
+        """The byte that follows, or the letters; behind an open end the end token too."""
+        few = np.array(self._next(), np.int32)
+        allowed = np.zeros(VOCABULARY_SIZE, np.bool_)
+        allowed[few] = True
+        return TokenMask(allowed, few)
+
+    def _next(self) -> Sequence[int]:
+        if self._at >= len(self._pattern):
+            return [*_LETTERS, END_TOKEN] if self._is_open else [END_TOKEN]
+        character = self._pattern[self._at]
+        return _LETTERS if character == "?" else [ord(character)]
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Go on; what is not allowed fails."""
+        for token in tokens:
+            if token not in self._next():
+                raise GuideFailed(f"{token} is not allowed at {self._at}")
+            self._at += 1
+
+    def forced(self, limit: int) -> Sequence[int]:
+        """The text up to the next choice."""
+        run = self._pattern[self._at :].partition("?")[0][: max(limit, 0)]
+        self._at += len(run)
+        return [ord(character) for character in run]
+
+    def close(self) -> None:
+        """Mark as done with."""
+        self.closed = True
+
+
 class FakeBackend:
     """Slots as arrays of cells with a length. `fails` may refuse batches: it gets the batch and
-    returns a code, 0 for success."""
+    returns a code, 0 for success. `builds_after` is how often a guide is waited for in vain."""
 
     def __init__(
         self,
@@ -59,6 +120,7 @@ class FakeBackend:
         end_after: int = 1000,
         can_trim: bool = True,
         fails: Callable[[TokenBatch], int] = lambda _: 0,
+        builds_after: int = 0,
     ) -> None:
         self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
         self.can_trim = can_trim
@@ -70,6 +132,8 @@ class FakeBackend:
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after
+        self._builds_after = builds_after
+        self.guides: list[FakeGuide] = []
         self._rows: list[array[int]] = []
 
     @property
@@ -140,6 +204,9 @@ class FakeBackend:
         token = next_token(
             self._rows[task.row], request.seed, request.choice, task.draw, end_after=self._end_after
         )
+        if task.mask is not None and not task.mask.allowed[token]:
+            left = np.flatnonzero(task.mask.allowed)
+            token = int(left[token % len(left)])
         if request.top_logprobs is None:
             return Sampled(token, None)
         logprob = Logprob(token, self.piece(token, special=False), -1.0)
@@ -148,6 +215,12 @@ class FakeBackend:
     def new_sampler(self, request: SequenceRequest) -> FakeSampler:
         """A sampler that only remembers."""
         return FakeSampler(request)
+
+    def new_guide(self, constraint: Constraint) -> FakeGuide:
+        """A guide by a pattern."""
+        guide = FakeGuide(constraint.grammar, self._builds_after)
+        self.guides.append(guide)
+        return guide
 
     def trim(self, slot: int, length: int) -> bool:
         """Drop the end of a slot."""

@@ -105,8 +105,19 @@ class Placer:
         """Whether a collected copy will read this slot."""
         return any(copy.source is slot for copy in self._copies)
 
-    def evict(self, sequence: Sequence) -> bool:
-        """Move a running sequence's cells to memory; False, with nothing done, where there is no
+    def leave(self, sequence: Sequence, *, keep: bool) -> None:
+        """Free a sequence's slot; what it computed stays for reuse where `keep` and its request
+        allow."""
+        slot, sequence.slot = sequence.slot, None
+        if slot is None:
+            return
+        self._table.release(slot, keep=keep and sequence.request.reuse)
+        if not slot.key:
+            self._backend.trim(slot.index, 0)
+            del slot.tokens[:]
+
+    def set_aside(self, sequence: Sequence) -> bool:
+        """Copy a running sequence's cells to memory; False, with nothing done, where there is no
         room or a copy needs them."""
         slot = sequence.slot
         if slot is None or not self._has_arrived(slot) or self.is_source(slot):
@@ -120,7 +131,7 @@ class Placer:
         return True
 
     def drop_saved(self, sequence: Sequence) -> None:
-        """Free what `evict` kept: the sequence is running again, or gone."""
+        """Free what `set_aside` kept: the sequence is running again, or gone."""
         if sequence.saved is not None:
             self._saved.release(len(sequence.saved.state))
             sequence.saved = None

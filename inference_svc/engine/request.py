@@ -4,6 +4,8 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference_svc.engine.embedding import SubmitEmbedding
+from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
 
 
@@ -41,6 +43,7 @@ class SequenceRequest:
     queue_deadline: float | None = None
     reuse: bool = True
     request_id: str = ""
+    constraint: Constraint | None = None
 
 
 class Submit(NamedTuple):
@@ -73,4 +76,4 @@ class Flush(NamedTuple):
     flush_id: int
 
 
-Command = Submit | Cancel | Pause | Unpause | Flush
+Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush

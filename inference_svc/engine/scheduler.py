@@ -1,7 +1,7 @@
 """What the next step computes: a pure function from the running sequences to rows.
 
-All decoding sequences get a row each; prompts share the rest of the budget; then idle slots are
-filled where that makes the step cheaper.
+All decoding sequences get a row each, of one token and what a constraint forced behind it; prompts
+share the rest of the budget; then idle slots are filled where that makes the step cheaper.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -26,7 +26,8 @@ class Work(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One decode call: `rows` in slot order, the `work` they do, and the slots that only fill
-    holes; `num_decoding` of the rows continue a text, the others compute `prompt_tokens`."""
+    holes; `num_decoding` of the rows continue a text by a token, `prompt_tokens` are all others,
+    those that constraints forced among them."""
 
     rows: tuple[Row, ...]
     work: tuple[Work, ...]
@@ -61,8 +62,13 @@ def plan_step(
     decoding = [sequence for sequence in running if sequence.is_decoding]
     prefilling = [sequence for sequence in running if not sequence.is_decoding]
     prefilling.sort(key=lambda sequence: sequence.due)
-    chunks = _chunks(prefilling, len(decoding), limits, cost)
-    work = [Work(sequence, _row(sequence, 1)) for sequence in decoding]
+    longest = max(limits.batch_tokens // max(len(decoding), 1), 1)
+    work = [
+        Work(sequence, _row(sequence, min(sequence.num_remaining, longest)))
+        for sequence in decoding
+    ]
+    forced = sum(len(item.row.tokens) for item in work) - len(work)
+    chunks = _chunks(prefilling, len(decoding), forced, limits, cost)
     work += [
         Work(sequence, _row(sequence, chunk))
         for sequence, chunk in zip(prefilling, chunks, strict=True)
@@ -73,22 +79,28 @@ def plan_step(
     work.sort(key=lambda item: item.row.slot)
     fillers = _fillers(work, slots, limits, shape)
     if not fillers:
-        return Plan(tuple(item.row for item in work), tuple(work), (), len(decoding), sum(chunks))
+        return Plan(
+            tuple(item.row for item in work), tuple(work), (), len(decoding), sum(chunks) + forced
+        )
     rows = [item.row for item in work]
     rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
     rows.sort(key=lambda row: row.slot)
-    return Plan(tuple(rows), tuple(work), fillers, len(decoding), sum(chunks))
+    return Plan(tuple(rows), tuple(work), fillers, len(decoding), sum(chunks) + forced)
 
 
 def _chunks(
-    prefilling: SequenceOf[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
+    prefilling: SequenceOf[Sequence],
+    num_decoding: int,
+    forced: int,
+    limits: PlanLimits,
+    cost: StepCost,
 ) -> list[int]:
     fitting = None
     if num_decoding:
         fitting = cost.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
     budget = prefill_budget(
         limits.policy,
-        left=limits.batch_tokens - num_decoding,
+        left=limits.batch_tokens - num_decoding - forced,
         cap=limits.chunk_cap,
         fitting=fitting,
     )

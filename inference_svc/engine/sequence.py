@@ -7,6 +7,7 @@ token of a decoding sequence has been sampled but not computed yet.
 from array import array
 
 from inference_svc.engine.backend import Sampler
+from inference_svc.engine.guide import MAX_FORCED, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefix
 from inference_svc.engine.slots import Slot
@@ -22,6 +23,8 @@ class Sequence:
         self.text = TextStream(request.stop, include_stop=request.include_stop)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
+        self.guide: Guide | None = None
+        self.awaits_guide = request.constraint is not None
         self.paused = False
         self.cancel_step: int | None = None
         self.arrived_at = arrived_at
@@ -49,13 +52,15 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens still to compute before the next one can be sampled; 1 while decoding."""
+        """Tokens still to compute before the next one can be sampled; while decoding 1, and what
+        the constraint forced behind it."""
         return len(self.tokens) - self.num_computed
 
     @property
     def is_decoding(self) -> bool:
-        """Whether the prompt is done: only the last token, sampled here, is still to compute."""
-        return self.first_token_at is not None and self.num_remaining <= 1
+        """Whether the prompt is done: only tokens that were sampled or forced here are still to
+        compute."""
+        return self.first_token_at is not None and self.num_remaining <= 1 + MAX_FORCED
 
     @property
     def urgency(self) -> int:

@@ -7,7 +7,7 @@ context call leaves the step thread; only sampling, on row pointers taken here, 
 import ctypes
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,9 +16,12 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from inference_svc.constraints.guides import GrammarGuides
 from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
+from inference_svc.engine.guide import Constraint, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
 from inference_svc.llama.samplers import Candidates, Logits, SamplerChain
 from inference_svc.llama.vocabulary import Vocabulary
 
@@ -47,21 +50,32 @@ class BackendSettings:
     gpu_layers: int = 0
 
 
+def load_model(path: Path, gpu_layers: int) -> Any:
+    """Load weights; the caller frees them. Raises `ModelLoadError`."""
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise ModelLoadError(f"llama.cpp cannot load {path}")
+    return model
+
+
 class LlamaBackend:
     """A loaded model. Only the thread that made it may use it."""
 
     def __init__(self, settings: BackendSettings) -> None:
         """Load weights and make the context. Raises `ModelLoadError`."""
-        self._model = self._load_model(settings)
+        self._model = load_model(settings.path, settings.gpu_layers)
         self._context = self._make_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.vocabulary = Vocabulary.from_model(self._model)
-        self._batch = _NativeBatch(settings.batch_tokens)
+        self._batch = NativeBatch(settings.batch_tokens)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self._output_rows: list[int] = []
         self._ends = np.array(sorted(self.vocabulary.end_tokens), np.int32)
         self._pool = ThreadPoolExecutor(settings.sampling_threads, "sampling")
+        self._guides = GrammarGuides(lambda: grammar_tokenizer(self.vocabulary), self._n_vocab)
         self._scratch: SimpleQueue[Candidates] = SimpleQueue()
         for _ in range(settings.sampling_threads):
             self._scratch.put(Candidates(self._n_vocab))
@@ -77,14 +91,10 @@ class LlamaBackend:
             vocabulary_size=self._n_vocab,
         )
 
-    @staticmethod
-    def _load_model(settings: BackendSettings) -> Any:
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = settings.gpu_layers
-        model = llama_cpp.llama_model_load_from_file(str(settings.path).encode(), params)
-        if not model:
-            raise ModelLoadError(f"llama.cpp cannot load {settings.path}")
-        return model
+    @property
+    def model(self) -> Any:
+        """The loaded weights, for another context over them."""
+        return self._model
 
     def _make_context(self, settings: BackendSettings) -> Any:
         params = llama_cpp.llama_context_default_params()
@@ -109,6 +119,7 @@ class LlamaBackend:
     def close(self) -> None:
         """Free everything native."""
         self._pool.shutdown()
+        self._guides.close()
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
 
@@ -144,7 +155,7 @@ class LlamaBackend:
             raise TypeError("a sampler of another backend")
         scratch = self._scratch.get()
         try:
-            token = task.sampler.choose(row, task.draw, scratch)
+            token = task.sampler.choose(row, task.draw, scratch, task.mask)
             return Sampled(token, task.sampler.logprobs(row, token))
         except Exception as error:  # one request's settings must not end the process of all
             log.exception("sampling failed")
@@ -190,6 +201,14 @@ class LlamaBackend:
         size = llama_cpp.llama_state_seq_set_data(self._context, view, len(state), slot)
         return int(size) == len(state)
 
+    def prepare_guides(self) -> None:
+        """Get ready for the first constrained request, which must not wait, nor slow others."""
+        wait([self._guides.prepare()])
+
+    def new_guide(self, constraint: Constraint) -> Guide:
+        """What holds a sequence to its constraint."""
+        return self._guides.new(constraint)
+
     def trim(self, slot: int, length: int) -> bool:
         """Keep the first `length` tokens of a slot."""
         if length == 0:
@@ -213,7 +232,7 @@ class LlamaBackend:
         return token in self.vocabulary.end_tokens
 
 
-class _NativeBatch:
+class NativeBatch:
     """A `llama_batch` over numpy arrays: filling it field by field costs 1.6 ms for 2,048 tokens,
     by slices 4 us."""
 

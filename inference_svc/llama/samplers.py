@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_svc.engine.events import ChosenLogprob, Logprob
+from inference_svc.engine.guide import TokenMask
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Dry, Sampling, Stage
 
@@ -163,18 +164,23 @@ class SamplerChain:
         for sampler in self._learning:
             llama_cpp.llama_sampler_accept(sampler, token)
 
-    def choose(self, logits: Logits, draw: int, scratch: Candidates) -> int:
-        """Draw number `draw` (the count of output tokens so far) from a row of logits."""
+    def choose(
+        self, logits: Logits, draw: int, scratch: Candidates, mask: TokenMask | None = None
+    ) -> int:
+        """Draw number `draw` (the count of output tokens so far) from a row of logits, of which
+        `mask` leaves some tokens."""
         banned = self._banned_early if draw < self._min_tokens else self._banned
-        if banned is not None:
+        allowed: npt.NDArray[np.integer[Any]] | None = self._allowed
+        if mask is not None:
+            logits, allowed = self._masked(logits, mask, banned)
+        elif banned is not None:
             logits = logits.copy()
             logits[banned] = -np.inf
-        if self._allowed is None:
-            if self._greedy:
-                return int(logits.argmax())
-            if self._temperature > 0:
-                return self._draw_from_all(logits / np.float32(self._temperature), draw)
-        scratch.fill(logits, self._candidates(logits))
+        if self._greedy or (allowed is not None and len(allowed) == 1):
+            return int(logits.argmax() if allowed is None else allowed[logits[allowed].argmax()])
+        if allowed is None and self._temperature > 0:
+            return self._draw_from_all(logits / np.float32(self._temperature), draw)
+        scratch.fill(logits, self._candidates(logits) if allowed is None else allowed)
         for sampler in self._stages:
             if sampler is None:
                 self._apply_xtc(draw, scratch)
@@ -222,11 +228,33 @@ class SamplerChain:
             scratch,
         )
 
+    def _masked(
+        self, logits: Logits, mask: TokenMask, banned: npt.NDArray[np.int32] | None
+    ) -> tuple[Logits, npt.NDArray[np.integer[Any]] | None]:
+        """A row and the candidates in it; a row of its own, with no list, where they are many and
+        what follows can do without.
+
+        Where a request forbids all that its constraint allows, the constraint wins: there would be
+        no token at all.
+        """
+        left, few = mask
+        if banned is not None or self._allowed is not None:
+            left = mask.allowed.copy()
+            if self._allowed is not None:
+                left[:] = False
+                left[self._allowed] = mask.allowed[self._allowed]
+            if banned is not None:
+                left[banned] = False
+            left, few = (left, None) if left.any() else mask
+        if few is None and (self._greedy or self._temperature > 0 or self._shortlist_of):
+            row = logits.copy()
+            row[~left] = -np.inf
+            return row, None
+        return logits, np.flatnonzero(left) if few is None else few
+
     def _candidates(self, logits: Logits) -> npt.NDArray[np.integer[Any]] | None:
         """The tokens that the filters have to look at; None for all."""
-        if self._allowed is None and self._shortlist_of:
-            return _shortlist(logits, self._shortlist_of)
-        return self._allowed
+        return _shortlist(logits, self._shortlist_of) if self._shortlist_of else None
 
     def _draw_from_all(self, logits: Logits, draw: int) -> int:
         """A draw from the whole vocabulary: the place of a random number in the running sum.

@@ -10,11 +10,11 @@ calls that are under way.
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from llama_cpp import llama_cpp as native
 
@@ -93,6 +93,16 @@ class Vocabulary:
             return bool(native.llama_vocab_get_add_bos(self._vocab))
 
     @cached_property
+    def pair_separator(self) -> int | None:
+        """What stands between the two texts of a pair, beside the end of the first, if anything."""
+        with self._in_use():
+            if native.llama_vocab_type(self._vocab) == native.LLAMA_VOCAB_TYPE_WPM:
+                return None  # its separator is the end; llama.cpp claims one more by default
+            if not native.llama_vocab_get_add_sep(self._vocab):
+                return None
+            return self._token_or_none(int(native.llama_vocab_sep(self._vocab)))
+
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation; a model may have several."""
         with self._in_use():
@@ -100,16 +110,35 @@ class Vocabulary:
             return frozenset(t for t in range(self.size) if is_end(self._vocab, t))
 
     @cached_property
-    def control_texts(self) -> tuple[str, ...]:
-        """The texts that `parse_special` reads as control tokens, e.g. "<|im_end|>"."""
+    def control_tokens(self) -> Mapping[str, int]:
+        """The tokens that no ordinary text is made of, by their texts, e.g. "<|im_end|>"."""
         wanted = native.LLAMA_TOKEN_ATTR_CONTROL | native.LLAMA_TOKEN_ATTR_UNKNOWN
         with self._in_use():
-            texts = (
-                native.llama_vocab_get_text(self._vocab, token)
+            texts = {
+                token: native.llama_vocab_get_text(self._vocab, token)
                 for token in range(self.size)
                 if native.llama_vocab_get_attr(self._vocab, token) & wanted
-            )
-            return tuple(sorted({text.decode("utf-8", "replace") for text in texts if text}))
+            }
+        return {text.decode("utf-8", "replace"): token for token, text in texts.items() if text}
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        """The texts that `parse_special` reads as control tokens."""
+        return tuple(sorted(self.control_tokens))
+
+    @property
+    def pointer(self) -> Any:
+        """llama.cpp's pointer, for what reads the vocabulary natively while it is open."""
+        return self._vocab
+
+    def control_tokens_in(self, texts: Sequence[str]) -> frozenset[int]:
+        """Return the control tokens that parsing these texts reads."""
+        return frozenset(
+            token
+            for text in texts
+            for token in self.tokenize(text, add_special=False, parse_special=True)
+            if not self.piece(token) and self.token_text(token) in text
+        )
 
     def token_text(self, token: int | None) -> str:
         """Return the raw text of a token for a chat template. None: an empty text."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from inference_svc.models.gguf import GgufHeader, ModelFileInvalid, read_header
+from svc_kit.errors import ModelCannot
 
 _F16_BYTES = 2
 _MAX_LAYERS = 4096
@@ -33,10 +34,15 @@ _ENCODERS = frozenset(
     }
 )
 _ENCODER_DECODERS = frozenset({"t5"})
+_DIFFUSION = "a diffusion language model, whose text does not grow token by token"
 _NOT_LANGUAGE_MODELS = {
     "clip": "an image or audio projector (mmproj), not a language model",
     "wavtokenizer-dec": "a vocoder, not a language model",
+    # llama.cpp gives these no KV cache: generating as from a decoder would abort it.
+    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
 }
+_SOFTMAX_RANKS = frozenset({"qwen3", "qwen3vl"})
+_RANK_HEADS = frozenset({"cls.weight", "cls.output.weight"})
 
 
 class ModelClass(StrEnum):
@@ -45,6 +51,21 @@ class ModelClass(StrEnum):
     DECODER = "decoder"
     ENCODER = "encoder"
     ENCODER_DECODER = "encoder_decoder"
+    RERANKER = "reranker"
+
+
+class Pooling(StrEnum):
+    """How the vectors of an input's tokens become one: their mean, the first one's, the last one's,
+    or the outputs of a rank head over one of them."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    LAST = "last"
+    RANK = "rank"
+
+
+# llama.cpp's numbers in `<architecture>.pooling_type`; 0 means none.
+_POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST, 4: Pooling.RANK}
 
 
 class FileRole(StrEnum):
@@ -62,6 +83,8 @@ class ModelFile:
 
     `paths` are all files of a split model, `path` the first. `kv_bytes_per_token` is what one token
     of context takes in the KV cache at 16 bits, an upper bound for sliding-window layers.
+    `pooling` is what the file asks for, `is_causal` whether a token sees only those before it.
+    `gives_probabilities` says that a rank head's scores are probabilities already.
     """
 
     name: str
@@ -78,6 +101,22 @@ class ModelFile:
     kv_bytes_per_token: int
     chat_template: str | None
     title: str
+    pooling: Pooling | None = None
+    is_causal: bool = True
+    rank_template: str | None = None
+    gives_probabilities: bool = False
+
+    @property
+    def generates(self) -> bool:
+        """Whether it continues texts."""
+        return self.model_class is ModelClass.DECODER
+
+    def check_served(self) -> None:
+        """Raise `ModelCannot` where this release does not serve models of the class."""
+        if self.model_class is ModelClass.ENCODER_DECODER:
+            raise ModelCannot(
+                model=self.name, model_class=self.model_class.value, operation="be loaded"
+            )
 
 
 def describe_model(path: Path, name: str) -> ModelFile:
@@ -86,19 +125,25 @@ def describe_model(path: Path, name: str) -> ModelFile:
     Raises:
         ModelFileInvalid: the file is damaged, a part is missing, or it is no language model.
     """
-    first = read_header(path)
-    headers = [first, *(read_header(part) for part in split_paths(path)[1:])]
+    headers = [read_header(part, keep_tensors=True) for part in split_paths(path)]
+    first = headers[0]
     _check_split(headers)
     architecture = _architecture(first)
     num_layers = _required(first, f"{architecture}.block_count")
     if num_layers > _MAX_LAYERS:
         raise ModelFileInvalid(path, f"it claims {num_layers} layers; at most {_MAX_LAYERS}")
+    pooling = _pooling(first, architecture)
+    model_class = _model_class(first, architecture)
+    if pooling is Pooling.RANK:
+        if not any(tensor.name in _RANK_HEADS for part in headers for tensor in part.tensors):
+            raise ModelFileInvalid(path, "it ranks (pooling_type 4) but has no rank head")
+        model_class = ModelClass.RERANKER
     return ModelFile(
         name=name,
         path=path,
         paths=tuple(header.path for header in headers),
         architecture=architecture,
-        model_class=_model_class(first, architecture),
+        model_class=model_class,
         size_bytes=sum(header.file_bytes for header in headers),
         num_parameters=sum(header.num_parameters for header in headers),
         vocabulary_size=_vocabulary_size(first, architecture),
@@ -108,6 +153,10 @@ def describe_model(path: Path, name: str) -> ModelFile:
         kv_bytes_per_token=_kv_bytes_per_token(first, architecture, num_layers),
         chat_template=first.text("tokenizer.chat_template") or None,
         title=first.text("general.name") or "",
+        pooling=pooling,
+        is_causal=_is_causal(first, architecture),
+        rank_template=first.text("tokenizer.chat_template.rerank") or None,
+        gives_probabilities=architecture in _SOFTMAX_RANKS,
     )
 
 
@@ -179,10 +228,21 @@ def _architecture(header: GgufHeader) -> str:
 def _model_class(header: GgufHeader, architecture: str) -> ModelClass:
     if architecture in _ENCODER_DECODERS:
         return ModelClass.ENCODER_DECODER
-    causal = header.metadata.get(f"{architecture}.attention.causal")
-    if architecture in _ENCODERS or causal is False:
+    if not _is_causal(header, architecture):
         return ModelClass.ENCODER
     return ModelClass.DECODER
+
+
+def _is_causal(header: GgufHeader, architecture: str) -> bool:
+    causal = header.metadata.get(f"{architecture}.attention.causal")
+    return architecture not in _ENCODERS and causal is not False
+
+
+def _pooling(header: GgufHeader, architecture: str) -> Pooling | None:
+    number = header.integer(f"{architecture}.pooling_type") or 0
+    if number and number not in _POOLING:
+        raise ModelFileInvalid(header.path, f"pooling type {number} is not known")
+    return _POOLING.get(number)
 
 
 def _required(header: GgufHeader, key: str) -> int:

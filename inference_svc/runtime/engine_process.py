@@ -13,24 +13,34 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn
 
+from inference_svc.engine.embedder import Embedder
+from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Cancel, Command, Flush, Pause, Submit, Unpause
 from inference_svc.engine.shape import StepShape
+from inference_svc.engine.turns import Turns
 from inference_svc.llama import library
-from inference_svc.llama.backend import LlamaBackend, ModelLoadError
-from inference_svc.llama.warmup import warm_up
+from inference_svc.llama.backend import LlamaBackend, ModelLoadError, load_model
+from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
+from inference_svc.llama.warmup import WarmUp, warm_up
 from inference_svc.runtime.messages import Boot, BootFailed, ModelBoot, ModelReady, Ready
+from svc_kit.errors import ModelTooLarge
 from svc_kit.telemetry import configure_logging
 
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _WATCH_S = 0.05
+
+
+Stepper = Engine | Embedder
 
 
 class _Arrived(NamedTuple):
@@ -41,14 +51,29 @@ class _Arrived(NamedTuple):
 
 
 class StepLoop:
-    """Drain commands, then let each model with work make a step; sleep when there is none.
+    """Drain commands, then let generation or embeddings make a step; sleep when there is none.
 
-    The step thread never blocks on the pipe: two other threads do.
+    Both have the same share of the thread's time while both have work. The step thread never blocks
+    on the pipe: two other threads do.
     """
 
-    def __init__(self, pipe: "Connection[Any, Any]", engines: dict[str, Engine]) -> None:
+    def __init__(
+        self,
+        pipe: "Connection[Any, Any]",
+        engines: dict[str, Engine],
+        embedders: dict[str, Embedder] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pipe = pipe
+        self._clock = clock
         self._engines = engines
+        self._embedders = embedders or {}
+        self._sides: dict[str, list[Stepper]] = {
+            "generation": list(engines.values()),
+            "embeddings": list(self._embedders.values()),
+        }
+        self._steppers = [stepper for side in self._sides.values() for stepper in side]
+        self._turns: Turns[str] = Turns()
         self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
         self._outbox: SimpleQueue[list[Event]] = SimpleQueue()
         self._step = 0
@@ -59,18 +84,30 @@ class StepLoop:
         threading.Thread(target=self._write, name="events", daemon=True).start()
         while True:
             self._drain()
-            self._step += 1
-            for engine in self._engines.values():
-                if engine.has_sequences or engine.has_news:
-                    events = engine.step()
-                    if events:
-                        self._outbox.put(events)
+            self.make_turn()
+
+    def make_turn(self) -> None:
+        """Let the side that was served less make a step; one without work only tells its news."""
+        self._step += 1
+        busy = [side for side, group in self._sides.items() if _has_work(group)]
+        turn = self._turns.next(busy) if busy else None
+        for side, group in self._sides.items():
+            if side == turn or side not in busy:
+                self._make_steps(side, group)
+
+    def _make_steps(self, side: str, group: Iterable[Stepper]) -> None:
+        started = self._clock()
+        for engine in group:
+            if engine.has_sequences or engine.has_news:
+                events = engine.step()
+                if events:
+                    self._outbox.put(events)
+        self._turns.charge(side, self._clock() - started)
 
     def _drain(self) -> None:
-        engines = self._engines.values()
-        idle = not any(engine.has_work for engine in engines)
+        idle = not any(engine.has_work for engine in self._steppers)
         # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
-        watching = any(engine.has_sequences for engine in engines)
+        watching = any(engine.has_sequences for engine in self._steppers)
         try:
             arrived = self._inbox.get(block=idle, timeout=_WATCH_S if watching else None)
             while True:
@@ -83,8 +120,10 @@ class StepLoop:
         match arrived.command:
             case Submit(request):
                 self._engines[request.model].submit(request)
+            case SubmitEmbedding(embedding):
+                self._embedders[embedding.model].submit(embedding)
             case Cancel(sequence_id):
-                for engine in self._engines.values():
+                for engine in self._steppers:
                     engine.cancel(sequence_id, arrived_in_step=arrived.step, step=self._step + 1)
             case Pause(sequence_id) | Unpause(sequence_id):
                 paused = isinstance(arrived.command, Pause)
@@ -109,17 +148,27 @@ class StepLoop:
             os._exit(0)
 
 
-def _load(boot: Boot) -> tuple[dict[str, Engine], Ready]:
+def _has_work(group: Iterable[Stepper]) -> bool:
+    return any(stepper.has_work for stepper in group)
+
+
+class _Loaded(NamedTuple):
+    """What serves one model."""
+
+    ready: ModelReady
+    engine: Engine | None
+    embedder: Embedder | None
+
+
+def _load(boot: Boot) -> list[_Loaded]:
     library.start()
-    engines: dict[str, Engine] = {}
-    ready: list[ModelReady] = []
-    for model in boot.models:
-        engines[model.name], description = _load_model(boot, model)
-        ready.append(description)
-    return engines, Ready(tuple(ready), library.system_info())
+    return [
+        _load_decoder(boot, model) if model.generates else _load_encoder(boot, model)
+        for model in boot.models
+    ]
 
 
-def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
+def _load_decoder(boot: Boot, model: ModelBoot) -> _Loaded:
     started = time.monotonic()
     backend = LlamaBackend(model.backend)
     measured = model.warm_up
@@ -128,6 +177,7 @@ def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
             backend, cores=boot.cores, threads=model.threads, budget_s=boot.warm_up_budget_s
         )
     backend.set_threads(measured.threads)
+    backend.prepare_guides()
     engine = Engine(
         model.name,
         backend,
@@ -140,15 +190,50 @@ def _load_model(boot: Boot, model: ModelBoot) -> tuple[Engine, ModelReady]:
         policy=model.policy,
         token_target_s=model.token_target_s,
     )
+    embedder = None
+    if model.embedding is not None:
+        embedder = _embedder(backend.model, model.embedding, measured.threads)
     limits = backend.limits
-    return engine, ModelReady(
+    ready = ModelReady(
         model.name,
         limits.slots,
         limits.slot_tokens,
         limits.batch_tokens,
         measured,
         time.monotonic() - started,
+        embedder.limits if embedder is not None else None,
+        model.embedding.pooling.value if model.embedding is not None else "",
     )
+    return _Loaded(ready, engine, embedder)
+
+
+def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
+    """One that only embeds or ranks: its one context is made now."""
+    started = time.monotonic()
+    if model.embedding is None:
+        raise ModelLoadError(f"{model.name} neither generates nor embeds")
+    weights = load_model(model.backend.path, model.backend.gpu_layers)
+    threads = model.threads or max(1, boot.cores - 1)
+    reason = "as configured" if model.threads else "the frontends need a core"
+    embedder = _embedder(weights, model.embedding, threads)
+    embedder.warm_up()
+    limits = embedder.limits
+    ready = ModelReady(
+        model.name,
+        0,
+        limits.input_tokens,
+        limits.batch_tokens,
+        WarmUp(threads, reason, {}),
+        time.monotonic() - started,
+        limits,
+        model.embedding.pooling.value,
+    )
+    return _Loaded(ready, None, embedder)
+
+
+def _embedder(weights: Any, settings: EmbeddingSettings, threads: int) -> Embedder:
+    backend = LlamaEmbedding(weights, replace(settings, threads=threads))
+    return Embedder(settings.name, backend, pack_tokens=settings.pack_tokens, clock=time.monotonic)
 
 
 def _die_with_parent() -> None:
@@ -167,12 +252,14 @@ def main(pipe_fd: int) -> None:
     boot: Boot = pipe.recv()
     configure_logging("engine", level=boot.log_level, json=boot.log_json)
     try:
-        engines, ready = _load(boot)
-    except ModelLoadError as error:
+        loaded = _load(boot)
+    except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(BootFailed(str(error)))
         return
-    pipe.send(ready)
-    StepLoop(pipe, engines).run()
+    pipe.send(Ready(tuple(each.ready for each in loaded), library.system_info()))
+    engines = {each.ready.name: each.engine for each in loaded if each.engine is not None}
+    embedders = {each.ready.name: each.embedder for each in loaded if each.embedder is not None}
+    StepLoop(pipe, engines, embedders).run()
 
 
 if __name__ == "__main__":

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 
 from inference_svc.engine.budget import Policy
+from inference_svc.engine.embedding import EmbeddingLimits
 from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
 
 
 @dataclass(frozen=True, slots=True)
 class ModelBoot:
     """A model to load. `warm_up` holds what an earlier process measured, so that a restart need not
-    measure again. `saved_bytes` are for prefixes that lost their slot."""
+    measure again. `saved_bytes` are for prefixes that lost their slot. One that does not generate
+    has a context for embeddings only."""
 
     name: str
     backend: BackendSettings
@@ -20,6 +23,8 @@ class ModelBoot:
     saved_bytes: int = 0
     policy: Policy = Policy.BALANCED
     token_target_s: float = 0.1
+    embedding: EmbeddingSettings | None = None
+    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class ModelReady:
-    """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up."""
+    """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up. One that
+    does not generate has no slots."""
 
     name: str
     slots: int
@@ -43,6 +49,8 @@ class ModelReady:
     batch_tokens: int
     warm_up: WarmUp
     load_s: float
+    embedding: EmbeddingLimits | None = None
+    pooling: str = ""
 
 
 @dataclass(frozen=True, slots=True)

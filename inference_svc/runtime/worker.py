@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from inference_svc.engine.embedding import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
     Cancelled,
     Delta,
+    Embedded,
     Event,
     Failed,
     Finished,
@@ -33,6 +35,7 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
+from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready
 from inference_svc.runtime.pipe import EngineProcess, FromEngine, describe_exit
@@ -124,6 +127,7 @@ class EngineWorker:
         self.live: dict[int, Live] = {}
         self.loads: dict[str, ModelLoad] = {}
         self.models: dict[str, ModelReady] = {}
+        self.embeddings = EmbeddingJobs(queue.requests, queue.tokens, self._send)
         self.system_info = ""
         self._boot = boot
         self._queue = queue
@@ -253,10 +257,12 @@ class EngineWorker:
         self.live.clear()
         self.loads.clear()
         for flush in self._flushes.values():
-            flush.done.set_exception(error)
+            if not flush.done.done():
+                flush.done.set_exception(error)
         self._flushes.clear()
         for generation in generations.values():
             generation.fail(error)
+        self.embeddings.fail_all(error)
         self._idle.set()
 
     # --- admission --------------------------------------------------------------------------------
@@ -300,6 +306,16 @@ class EngineWorker:
             self._send(Submit(request))
         self._idle.clear()
         return generation, ahead
+
+    async def embed(self, request: EmbeddingRequest) -> list[Vector]:
+        """The vector of each input, in order; its sequence id is given here.
+
+        Raises as `submit`, or whatever ended the request in the engine.
+        """
+        self.check_open()
+        sequence_id = self._next_id
+        self._next_id += 1
+        return await self.embeddings.run(replace(request, sequence_id=sequence_id))
 
     def _check_queue(self, model: str, requests: Sequence[SequenceRequest]) -> int:
         live = [item for item in self.live.values() if item.request.model == model]
@@ -346,7 +362,7 @@ class EngineWorker:
             if named and not live.generation.is_over:
                 live.generation.fail(AbortedByOperator())
                 return True
-        return False
+        return self.embeddings.abort(request_id, project=project)
 
     def drain(self) -> None:
         """Take nothing new; what waits and runs goes on."""
@@ -361,6 +377,7 @@ class EngineWorker:
     async def wait_idle(self) -> None:
         """Return once nothing waits or runs."""
         await self._idle.wait()
+        await self.embeddings.wait_idle()
 
     async def flush(self) -> int:
         """Forget every prefix that is only kept for reuse; returns the tokens. Raises
@@ -369,7 +386,10 @@ class EngineWorker:
             raise self._restarting()
         flush_id, self._next_id = self._next_id, self._next_id + 1
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._flushes[flush_id] = _Flush(done, len(self.models))
+        caching = sum(model.slots > 0 for model in self.models.values())
+        if not caching:
+            return 0
+        self._flushes[flush_id] = _Flush(done, caching)
         self._send(Flush(flush_id))
         try:
             return await done
@@ -403,12 +423,21 @@ class EngineWorker:
 
     def _deliver(self, event: Event) -> None:
         self._on_event(event)
-        if isinstance(event, ModelLoad):
-            self.loads[event.model] = event
-            return
-        if isinstance(event, Flushed):
-            self._on_flushed(event)
-            return
+        match event:
+            case ModelLoad():
+                self.loads[event.model] = event
+            case Flushed():
+                self._on_flushed(event)
+            case Embedded():
+                self.embeddings.deliver(event)
+            case _:
+                self._deliver_to_sequence(event)
+
+    def _deliver_to_sequence(
+        self, event: Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled
+    ) -> None:
+        if isinstance(event, Failed):
+            self.embeddings.deliver(event)  # ids are of either; the other knows nothing of it
         live = self.live.get(event.sequence_id)
         if live is None:
             return

@@ -59,3 +59,10 @@ RENDER_TEMPLATE = Job("inference_svc.chat.rendering", "render")
 TOKENIZE = Job(
     "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * _MIB
 )
+COMPILE_GRAMMAR = Job(
+    "inference_svc.constraints.compile_job",
+    "compile_grammar",
+    deadline_s=1.5,
+    memory_bytes=256 * _MIB,
+    output_bytes=4 * _MIB,
+)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from inference_svc.sandbox.jobs import RENDER_TEMPLATE, FailureKind, Job, JobFailed
+from inference_svc.sandbox.jobs import COMPILE_GRAMMAR, RENDER_TEMPLATE, FailureKind, Job, JobFailed
 from inference_svc.sandbox.process import ChildFailedToStart, SandboxProcess
 from svc_kit.errors import QueueFull
 
@@ -42,7 +42,7 @@ class SandboxSettings:
     jobs_per_child: int = 2000
     waiting: int = 512
     patience_s: float = 0.05
-    preload: tuple[str, ...] = (RENDER_TEMPLATE.module,)
+    preload: tuple[str, ...] = (RENDER_TEMPLATE.module, COMPILE_GRAMMAR.module)
 
 
 @dataclass(eq=False, slots=True)

@@ -2,14 +2,22 @@
 
 from openai_wire.requests.chat import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.requests.completions import CompletionBody, parse_completion, prompt_requests
+from openai_wire.requests.embeddings import EmbeddingBody, embed_request, parse_embedding
 from openai_wire.requests.json_body import parse_object
+from openai_wire.requests.reranking import RerankBody, parse_rerank, rerank_request
 
 __all__ = [
     "ChatCompletionBody",
     "CompletionBody",
+    "EmbeddingBody",
+    "RerankBody",
     "chat_request",
+    "embed_request",
     "parse_chat",
     "parse_completion",
+    "parse_embedding",
     "parse_object",
+    "parse_rerank",
     "prompt_requests",
+    "rerank_request",
 ]

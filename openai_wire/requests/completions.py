@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from corral.inference.v1 import generation_pb2, inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
-from openai_wire.requests.fields import TokenId, kind_of, validated, without_neutral
+from openai_wire.requests.fields import TokenId, array_kind_of, validated, without_neutral
 from openai_wire.requests.generation import (
     UNSUPPORTED,
     GenerationBody,
@@ -30,22 +30,13 @@ COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
 }
 
 
-def _prompt_kind(value: object) -> str:
-    if isinstance(value, list) and value:
-        inner = value[0]
-        if isinstance(inner, str):
-            return "~array of strings"
-        return "~array of arrays" if isinstance(inner, list) else "~array of integers"
-    return kind_of(value) if not isinstance(value, list) else "~array of strings"
-
-
 Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
 Prompt = Annotated[
     Annotated[str, Tag("~string")]
     | Annotated[list[str], Field(min_length=1), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
     | Annotated[list[Tokens], Tag("~array of arrays")],
-    Discriminator(_prompt_kind),
+    Discriminator(array_kind_of),
 ]
 
 

@@ -49,6 +49,16 @@ def kind_of(value: object) -> str:
     return "~other"
 
 
+def array_kind_of(value: object) -> str:
+    """Names the JSON kind of a value and, of an array, that of its items: prompts and inputs."""
+    if isinstance(value, list) and value:
+        inner = value[0]
+        if isinstance(inner, str):
+            return "~array of strings"
+        return "~array of arrays" if isinstance(inner, list) else "~array of integers"
+    return kind_of(value) if not isinstance(value, list) else "~array of strings"
+
+
 BY_KIND = Discriminator(kind_of)
 
 Body = TypeVar("Body", bound=WireModel)

@@ -116,6 +116,12 @@ class GenerationBody(SamplingFields):
     service_tier: str | None = Field(None, description="Accepted and ignored.")
 
     @property
+    def constraint_field(self) -> str:
+        """The field that errors about the constraint name."""
+        local = ("json_schema", "grammar", "structured_outputs")
+        return next((name for name in local if getattr(self, name) is not None), "response_format")
+
+    @property
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk of token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)

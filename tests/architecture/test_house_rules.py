@@ -154,7 +154,7 @@ def test_every_locked_package_is_hashed() -> None:
         assert bare == [], path.name
 
 
-@pytest.mark.parametrize("name", ["build", "runtime", "dev", "bench"])
+@pytest.mark.parametrize("name", ["build", "runtime", "dev", "weights", "bench"])
 def test_every_wanted_package_is_locked(name: str) -> None:
     """The lock was made after the last change of its input."""
     locked = {line.partition("==")[0] for line in lines_of(f"requirements/{name}.txt")}

@@ -66,6 +66,18 @@ test("a stream that is broken off leaves the server able to answer", async () =>
   assert.ok(completion.choices[0].message.content.length > 0);
 });
 
+test("embeddings come as numbers, packed on the way or not", async () => {
+  const input = ["a fox", "a dog"];
+  const packed = await client.embeddings.create({ model, input });
+  const plain = await client.embeddings.create({ model, input, encoding_format: "float" });
+
+  assert.equal(packed.data.length, 2);
+  assert.equal(packed.data[0].embedding.length, plain.data[0].embedding.length);
+  packed.data[0].embedding.forEach((value, at) => {
+    assert.ok(Math.abs(value - plain.data[0].embedding[at]) < 1e-3);
+  });
+});
+
 test("a text completion continues its prompt", async () => {
   const completion = await client.completions.create({
     model,

@@ -358,8 +358,6 @@ async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
 # --- what is not there, and what errors say -------------------------------------------------------
 
 NOT_THERE_YET: Mapping[str, Any] = {
-    "Embed": pb.EmbedRequest(),
-    "Rerank": pb.RerankRequest(),
     "LoadModel": engine_pb.LoadModelRequest(),
     "UnloadModel": engine_pb.UnloadModelRequest(),
     "LoadAdapter": engine_pb.LoadAdapterRequest(),
@@ -400,10 +398,20 @@ FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
         "MODEL_NOT_FOUND",
     ),
     "no messages": (pb.ChatRequest(), grpc.StatusCode.INVALID_ARGUMENT, "MISSING_FIELD"),
-    "constraint": (
-        a_chat(constraint=generation_pb2.Constraint(regex="a+")),
-        grpc.StatusCode.UNIMPLEMENTED,
-        "FEATURE_UNSUPPORTED",
+    "a grammar": (
+        a_chat(constraint=generation_pb2.Constraint(regex="a(")),
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "GRAMMAR_INVALID",
+    ),
+    "a schema": (
+        a_chat(constraint=generation_pb2.Constraint(json_schema='{"items": {"type": "wat"}}')),
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "SCHEMA_INVALID",
+    ),
+    "no choices": (
+        a_chat(constraint=generation_pb2.Constraint(choices=generation_pb2.TextChoices())),
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "MISSING_FIELD",
     ),
     "label": (a_chat(label="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG"),
     "priority": (

@@ -5,6 +5,7 @@ import asyncio
 import openai
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import generation_pb2
 from openai.types.chat import ChatCompletionChunk
 
 from tests.support.rpc import Rpc, endless, first_delta, gather
@@ -61,6 +62,19 @@ async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
     tokens, steps = await counts(rpc)
 
     assert (tokens - tokens_before) - (steps - steps_before) >= 2 * SHORT
+
+
+async def test_a_running_stream_lends_its_prompt(rpc: Rpc) -> None:
+    """The second stream of a prompt computes its own end only, and says where the rest came
+    from."""
+    text = "Tell me of the road over the hills. " * 6
+    lender = rpc.inference.Chat(endless(text))
+    await first_delta(lender)
+    usage = (await gather(rpc.inference.Chat(endless(text, stopping={"max_tokens": 5})))).done.usage
+    lender.cancel()
+
+    assert usage.cached_tokens == usage.prompt_tokens - 1
+    assert usage.cache_source == generation_pb2.CACHE_SOURCE_LIVE
 
 
 async def read_on(stream: openai.AsyncStream[ChatCompletionChunk]) -> None:

@@ -1,33 +1,32 @@
 """How a model writes tool calls: told from its template, corrected by its operator, shown to
 callers."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
-from corral.inference.v1 import model_pb2
 
+from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import describe_model
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.gguf_patch import with_control_tokens, with_template
-from tests.support.processes import PATIENCE_S
 from tests.support.rpc import Rpc, a_chat, connect, user
 from tests.support.services import Inference, inference_alone, start
 
 pytestmark = pytest.mark.e2e
-
-MARKER_TOKENS = (2042, 2043)
-"""The demo model's "<tool_call>" and "</tool_call>", which are ordinary tokens there."""
 
 
 def a_misleading_model(folder: Path) -> Path:
     """The demo model, its markers control tokens, with a template that names Mistral's."""
     template = describe_model(BUNDLED_PATH, "demo").chat_template or ""
     named = with_template(BUNDLED_PATH, folder / "named.gguf", "{# [TOOL_CALLS] #}" + template)
-    return with_control_tokens(named, folder / "misleading.gguf", MARKER_TOKENS)
+    vocabulary = Vocabulary.load(BUNDLED_PATH)
+    tokens = vocabulary.tokenize("<tool_call></tool_call>", add_special=False, parse_special=True)
+    vocabulary.close()
+    assert len(tokens) == 2
+    return with_control_tokens(named, folder / "misleading.gguf", tokens)
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +72,6 @@ async def ask(rpc: Rpc, model: str) -> tuple[str, str]:
     return content, arguments
 
 
-async def described(rpc: Rpc, model: str) -> model_pb2.TurnFormat:
-    """What GetModel says of a model's format, once it is found out."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            found = (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model
-            if found.HasField("turn_format"):
-                return found.turn_format
-
-
 @pytest.mark.parametrize(
     ("model", "tool_calls", "reasoning"),
     [
@@ -95,7 +85,7 @@ async def test_a_model_says_how_it_writes(
     rpc: Rpc, model: str, tool_calls: str, reasoning: str
 ) -> None:
     """What its template tells, and what the operator says instead."""
-    found = await described(rpc, model)
+    found = (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model.turn_format
 
     assert (found.tool_calls, found.reasoning) == (tool_calls, reasoning)
 

@@ -17,6 +17,13 @@ class F32Tensor:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Signed:
+    """A number that is written as a signed 32-bit one."""
+
+    number: int
+
+
 def text(value: str | bytes) -> bytes:
     """Encode a GGUF text."""
     data = value.encode() if isinstance(value, str) else value
@@ -89,6 +96,8 @@ def _value(item: Any) -> tuple[int, bytes]:
             return 8, text(item)
         case float():
             return 6, struct.pack("<f", item)
+        case Signed(number):
+            return 5, struct.pack("<i", number)
         case int():
             return (4, struct.pack("<I", item)) if item < 2**32 else (10, struct.pack("<Q", item))
         case list():

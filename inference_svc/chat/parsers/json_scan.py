@@ -2,7 +2,6 @@
 
 from enum import Enum
 
-
 _MAX_DEPTH = 128
 
 
@@ -17,9 +16,11 @@ class ScanState(Enum):
 class JsonScan:
     """Scans one object or array, and white space before it.
 
-    It checks brackets, strings and nesting (deeper than any tool's arguments is broken: parsing and
-    writing it would overrun the stack), not every rule of JSON. `is_open`: the value is an object whose
-    opening brace has been read.
+    It checks brackets, strings and nesting, not every rule of JSON. Nested deeper than any tool's
+    arguments counts as broken: reading or writing it would overrun the stack.
+
+    Args:
+        is_open: the value is an object whose opening brace has been read.
     """
 
     def __init__(self, *, is_open: bool = False) -> None:

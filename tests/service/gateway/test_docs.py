@@ -2,7 +2,7 @@
 
 import re
 
-from openai_wire.requests import ChatCompletionBody, CompletionBody
+from gateway.app import BODIES
 from tests.support.loopback_gateway import a_gateway
 
 
@@ -23,11 +23,12 @@ async def test_the_document_has_every_route_and_field() -> None:
         document = (await client.get("/openapi.json")).json()
 
     assert document["paths"].keys() == {
-        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
+        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
+        "/v1/models/{model}", "/v1/rerank",
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
-    for body in (ChatCompletionBody, CompletionBody):
+    for body in BODIES:
         assert schemas[body.__name__]["properties"].keys() == body.model_fields.keys()
     chat = document["paths"]["/v1/chat/completions"]["post"]
     schema = chat["requestBody"]["content"]["application/json"]["schema"]

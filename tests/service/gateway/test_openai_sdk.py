@@ -10,7 +10,13 @@ import pytest
 from corral.inference.v1 import chat_pb2
 
 from gateway.fake_inference import FakeInference, Script
-from svc_kit.errors import ContextLengthExceeded, EngineRestarting, FeatureUnsupported, QueueFull
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    EngineRestarting,
+    FeatureUnsupported,
+    GrammarInvalid,
+    QueueFull,
+)
 from tests.support.loopback_gateway import Loopback, a_gateway
 
 USER: Any = {"role": "user", "content": "hi"}
@@ -254,6 +260,28 @@ async def test_the_client_does_not_retry_what_will_not_change() -> None:
     assert caught.value.status_code == 501
     assert len(fake.seen.requests) == 1
     assert fake.seen.requests[0].options.constraint.json_object
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"grammar": "root ::="}, "grammar"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+    ],
+    ids=["openai", "llama-server", "vllm"],
+)
+async def test_a_bad_form_is_named_as_it_was_sent(fields: dict[str, Any], param: str) -> None:
+    """Three kinds of fields mean one constraint; the error names the one that was used."""
+    fake = FakeInference()
+    fake.script = Script(refusal=GrammarInvalid(field="constraint.regex", problem="no"))
+    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
+        with pytest.raises(openai.BadRequestError) as chat:
+            await client.chat.completions.create(model="fake", messages=[USER], extra_body=fields)
+        with pytest.raises(openai.BadRequestError) as text:
+            await client.completions.create(model="fake", prompt="x", extra_body=fields)
+
+    assert (chat.value.param, text.value.param) == (param, param)
 
 
 async def test_a_failure_within_a_stream_is_raised() -> None:

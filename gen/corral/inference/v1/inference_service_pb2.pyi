@@ -178,12 +178,14 @@ class RerankResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[RerankResult, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
 
 class RerankResult(_message.Message):
-    __slots__ = ("index", "score")
+    __slots__ = ("index", "score", "relevance")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     index: int
     score: float
-    def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...
+    relevance: float
+    def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ..., relevance: _Optional[float] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "text", "add_special", "parse_special", "pieces")

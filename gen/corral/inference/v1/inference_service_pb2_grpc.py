@@ -108,14 +108,16 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Embed turns texts into vectors.
+        """Embed turns texts into vectors, with an encoder or with a decoder.
+        Errors include: NOT_FOUND: unknown model. FAILED_PRECONDITION: it ranks. INVALID_ARGUMENT: a field, or an input over
+        the context. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rerank(self, request, context):
-        """Rerank scores documents against a query.
+        """Rerank scores documents against a query. Errors: as Embed; FAILED_PRECONDITION: the model has no rank head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

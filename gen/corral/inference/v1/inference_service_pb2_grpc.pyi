@@ -51,9 +51,12 @@ class InferenceServiceStub:
     Chat: _grpc.UnaryStreamMultiCallable[_inference_service_pb2.ChatRequest, _inference_service_pb2.ChatResponse]
     """Chat answers a conversation: the template is rendered, reasoning and tool calls are parsed. Errors: as Generate."""
     Embed: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]
-    """Embed turns texts into vectors."""
+    """Embed turns texts into vectors, with an encoder or with a decoder.
+    Errors include: NOT_FOUND: unknown model. FAILED_PRECONDITION: it ranks. INVALID_ARGUMENT: a field, or an input over
+    the context. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
+    """
     Rerank: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.RerankRequest, _inference_service_pb2.RerankResponse]
-    """Rerank scores documents against a query."""
+    """Rerank scores documents against a query. Errors: as Embed; FAILED_PRECONDITION: the model has no rank head."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]
     """Tokenize turns text into token ids."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]
@@ -80,9 +83,12 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Chat: _aio.UnaryStreamMultiCallable[_inference_service_pb2.ChatRequest, _inference_service_pb2.ChatResponse]  # type: ignore[assignment]
     """Chat answers a conversation: the template is rendered, reasoning and tool calls are parsed. Errors: as Generate."""
     Embed: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]  # type: ignore[assignment]
-    """Embed turns texts into vectors."""
+    """Embed turns texts into vectors, with an encoder or with a decoder.
+    Errors include: NOT_FOUND: unknown model. FAILED_PRECONDITION: it ranks. INVALID_ARGUMENT: a field, or an input over
+    the context. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
+    """
     Rerank: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.RerankRequest, _inference_service_pb2.RerankResponse]  # type: ignore[assignment]
-    """Rerank scores documents against a query."""
+    """Rerank scores documents against a query. Errors: as Embed; FAILED_PRECONDITION: the model has no rank head."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Tokenize turns text into token ids."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -121,14 +127,17 @@ class InferenceServiceServicer:
         request: _inference_service_pb2.EmbedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.EmbedResponse, _abc.Awaitable[_inference_service_pb2.EmbedResponse]]:
-        """Embed turns texts into vectors."""
+        """Embed turns texts into vectors, with an encoder or with a decoder.
+        Errors include: NOT_FOUND: unknown model. FAILED_PRECONDITION: it ranks. INVALID_ARGUMENT: a field, or an input over
+        the context. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
+        """
 
     def Rerank(
         self,
         request: _inference_service_pb2.RerankRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.RerankResponse, _abc.Awaitable[_inference_service_pb2.RerankResponse]]:
-        """Rerank scores documents against a query."""
+        """Rerank scores documents against a query. Errors: as Embed; FAILED_PRECONDITION: the model has no rank head."""
 
     def Tokenize(
         self,

@@ -17,13 +17,15 @@ class ModelClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_CLASS_DECODER: _ClassVar[ModelClass]
     MODEL_CLASS_ENCODER: _ClassVar[ModelClass]
     MODEL_CLASS_ENCODER_DECODER: _ClassVar[ModelClass]
+    MODEL_CLASS_RERANKER: _ClassVar[ModelClass]
 MODEL_CLASS_UNSPECIFIED: ModelClass
 MODEL_CLASS_DECODER: ModelClass
 MODEL_CLASS_ENCODER: ModelClass
 MODEL_CLASS_ENCODER_DECODER: ModelClass
+MODEL_CLASS_RERANKER: ModelClass
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "turn_format")
+    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -57,6 +59,7 @@ class Model(_message.Message):
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     TURN_FORMAT_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
@@ -79,8 +82,9 @@ class Model(_message.Message):
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
     load_time: _timestamp_pb2.Timestamp
     parent: str
+    pooling: str
     turn_format: TurnFormat
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ...) -> None: ...
 
 class TurnFormat(_message.Message):
     __slots__ = ("tool_calls", "reasoning", "starts_in_reasoning")

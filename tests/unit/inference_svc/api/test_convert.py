@@ -188,11 +188,6 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         FeatureUnsupported,
         None,
     ),
-    "a constraint": (
-        _options(constraint=pb.Constraint(json_object=True)),
-        FeatureUnsupported,
-        None,
-    ),
     "an unknown sampler": (
         _options(
             sampling=sampling_pb.SamplingParams(samplers=[sampling_pb.SAMPLER_KIND_UNSPECIFIED])

@@ -11,7 +11,21 @@ from typing import Any
 import pytest
 
 from inference_svc.chat.control_text import ControlTexts
-from inference_svc.chat.conversation import Conversation, Role, ToolChoice, ToolMode, ToolSpec
+from inference_svc.chat.conversation import (
+    Conversation,
+    Message,
+    Role,
+    TextPart,
+    ToolChoice,
+    ToolMode,
+    ToolSpec,
+)
+from inference_svc.chat.parsers import (
+    CallNotation,
+    FormatOverride,
+    ReasoningNotation,
+    TurnFormat,
+)
 from inference_svc.chat.templates import (
     MAX_TEMPLATE_CHARACTERS,
     ChatTemplates,
@@ -63,8 +77,12 @@ def templates() -> ChatTemplates:
 
 
 def a_template(source: str, **changes: Any) -> ModelTemplate:
-    settings = {"bos_text": "<s>", "eos_text": "</s>", "control_texts": ControlTexts([])}
-    return ModelTemplate(source, "gguf", **(settings | changes))  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "bos_text": "<s>",
+        "eos_text": "</s>",
+        "control_texts": ControlTexts([]),
+    }
+    return ModelTemplate(source, "gguf", **(settings | changes))
 
 
 async def text_of(templates: ChatTemplates, source: str, talk: Conversation | None = None) -> str:
@@ -336,6 +354,66 @@ async def test_thinking_that_the_prompt_opens_is_noticed(templates: ChatTemplate
 
     assert prompt.opens_in_reasoning
     assert prompt.turn_format.reasoning_markers == ("<think>", "</think>")
+
+
+# ---- how the model writes
+
+
+async def test_an_operators_word_on_the_format_counts_for_every_prompt(
+    templates: ChatTemplates,
+) -> None:
+    """Also for a prompt without tools: thinking is parsed in every turn."""
+    override = FormatOverride(CallNotation.MISTRAL, ReasoningNotation.SEED, True)
+    template = a_template("{{ messages[0].content }}<tool_call></think>", turn_format=override)
+
+    prompt = await templates.render(template, conversation(user("q")))
+
+    assert prompt.turn_format == TurnFormat(
+        ReasoningNotation.SEED, CallNotation.MISTRAL, starts_in_reasoning=True
+    )
+    assert await templates.find_format(template) == prompt.turn_format
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        ("{{ tools }}{{ messages[0].content }}", "json"),
+        ("{{ messages[0].content }}", "hermes"),
+        ("{{ tools }}{{ messages[0].content }}{# <tool_call> #}", "hermes"),
+        ("{{ raise_exception('no') }}[TOOL_CALLS]", "hermes"),
+    ],
+)
+async def test_the_format_is_found_without_a_request(
+    templates: ChatTemplates, source: str, calls: str
+) -> None:
+    """Trying the template out shows whether it understands tools; one that fails does not."""
+    assert (await templates.find_format(a_template(source))).tool_calls == calls
+
+
+async def test_texts_that_end_a_turn_of_calls_come_with_tools_only(
+    templates: ChatTemplates,
+) -> None:
+    """Gemma goes on to write the tool's answer itself."""
+    template = a_template("{{ tools }}{{ messages[0].content }}{# <|tool_call>call: #}")
+
+    with_tools = await templates.render(template, conversation(user("q"), tools=(GET_WEATHER,)))
+    without = await templates.render(template, conversation(user("q")))
+
+    assert "<|tool_response>" in with_tools.stop_texts
+    assert without.stop_texts == ()
+
+
+async def test_thoughts_have_the_name_that_the_template_knows(templates: ChatTemplates) -> None:
+    """gpt-oss's reads "thinking", and refuses it beside content in a turn with calls."""
+    loop = "{% for message in messages %}"
+    source = loop + "[{{ message.thinking }}|{{ message.content }}]{% endfor %}"
+    calls = (call("1"),)
+    thought = Message(Role.ASSISTANT, (), calls, reasoning="hm")
+    both = Message(Role.ASSISTANT, (TextPart("so"),), calls, reasoning="hm")
+
+    for turn, expected in ((thought, "[hm|"), (both, "[|so")):
+        talk = conversation(user("q"), turn, result("sun", "1"))
+        assert expected in await text_of(templates, source, talk)
 
 
 # ---- templates that lack something

@@ -218,3 +218,20 @@ def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() 
     assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
     bench.run()
     assert bench.tokens(2) == _expected([*SYSTEM, *said, 2, 3], 4)
+
+
+def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
+    """The next one waits a step; the copy is whole."""
+    bench = _bench(2)
+    conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
+    bench.submit(a_request(0, prompt=conversation, max_tokens=1))
+    bench.run()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=3))
+    bench.submit(a_request(2, prompt=[98, 99], max_tokens=3))
+    bench.step()
+    assert _started(bench, 1).cached_tokens == len(SYSTEM)
+    bench.run()
+
+    assert _started(bench, 2).slot == 0
+    assert bench.tokens(1) == _expected([*SYSTEM, 1, 2], 3)
+    assert bench.tokens(2) == _expected([98, 99], 3)

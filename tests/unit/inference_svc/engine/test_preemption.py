@@ -135,3 +135,23 @@ def test_a_preempted_sequence_can_be_cancelled() -> None:
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
     assert load.snapshot_bytes == 0
     assert len(bench.tokens(1)) == 3
+
+
+def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() -> None:
+    """One interactive request takes its prefix over, the next one preempts it only then."""
+    system = [65 + i % 26 for i in range(60)]
+    bench = _bench(2)
+    bench.submit(a_request(0, prompt=system, priority=1, max_tokens=20))
+    while not bench.tokens(0):
+        bench.step()
+    prompts = {1: [*system, 1], 2: [98, 99]}
+    bench.submit(*(a_request(i, prompt=prompt, priority=3) for i, prompt in prompts.items()))
+    bench.step()
+    assert _preempted(bench) == []
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    for i, prompt in prompts.items():
+        assert bench.tokens(i) == _expected(prompt, 8)
+    assert bench.tokens(0) == _expected(system, 20)

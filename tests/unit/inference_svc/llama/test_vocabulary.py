@@ -53,6 +53,17 @@ def test_every_end_token_counts(demo: Vocabulary) -> None:
     assert demo.end_tokens == {END_OF_TEXT, TURN_ENDS}
 
 
+def test_control_tokens_are_found_inside_longer_texts(demo: Vocabulary) -> None:
+    """Gemma's "<|channel>thought" is a control token and a word; tokens of words do not count."""
+    (begin,), (end,) = parsed(demo, "<|im_start|>"), parsed(demo, "<|im_end|>")
+
+    assert demo.control_tokens_in(["<|im_start|>thought", "</think>", "a <|im_end|>"]) == {
+        begin,
+        end,
+    }
+    assert demo.control_tokens_in(["<|unknown|>", ""]) == frozenset()
+
+
 def test_control_texts_are_those_that_parsing_reads(demo: Vocabulary) -> None:
     """Tokens that are ordinary output (`<think>`) are not among them."""
     assert demo.control_texts == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")

@@ -14,6 +14,7 @@ from inference_svc.models.description import (
 )
 from inference_svc.models.gguf import ModelFileInvalid
 from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
+from svc_kit.errors import ModelCannot
 from tests.support.gguf_files import F32Tensor, gguf_bytes, model_metadata, write_model
 
 
@@ -67,6 +68,62 @@ def test_the_class_follows_from_the_architecture(
     path.write_bytes(gguf_bytes(metadata))
 
     assert describe_model(path, "m").model_class == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(None, None), (0, None), (1, "mean"), (2, "cls"), (3, "last")]
+)
+def test_the_pooling_is_the_files(tmp_path: Path, number: int | None, expected: str | None) -> None:
+    """llama.cpp's numbers in words; none where the file asks for none."""
+    model = describe_model(write_model(tmp_path / "m.gguf", llama__pooling_type=number), "m")
+
+    assert model.pooling == expected
+    assert model.generates
+
+
+def test_a_reranker_is_known_by_its_pooling_and_its_head(tmp_path: Path) -> None:
+    """Whatever its architecture; without a head it would give numbers that mean nothing."""
+    metadata = model_metadata(llama__pooling_type=4)
+    headless, ranking = tmp_path / "headless.gguf", tmp_path / "ranking.gguf"
+    headless.write_bytes(gguf_bytes(metadata, [F32Tensor("w", (8, 4))]))
+    ranking.write_bytes(gguf_bytes(metadata, [F32Tensor("cls.output.weight", (8, 4))]))
+    model = describe_model(ranking, "m")
+
+    assert (model.model_class, model.pooling, model.generates) == ("reranker", "rank", False)
+    with pytest.raises(ModelFileInvalid, match="no rank head"):
+        describe_model(headless, "m")
+
+
+def test_a_pooling_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """llama.cpp would end the process over it."""
+    with pytest.raises(ModelFileInvalid, match="pooling type 7"):
+        describe_model(write_model(tmp_path / "m.gguf", llama__pooling_type=7), "m")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "problem"),
+    [("clip", "projector"), ("llada", "diffusion"), ("dream", "diffusion")],
+)
+def test_what_is_no_text_model_is_refused_with_the_reason(
+    tmp_path: Path, architecture: str, problem: str
+) -> None:
+    """Before llama.cpp loads it and fails in its own way."""
+    with pytest.raises(ModelFileInvalid, match=problem):
+        describe_model(write_model(tmp_path / "m.gguf", general__architecture=architecture), "m")
+
+
+def test_an_encoder_decoder_is_refused_with_its_class(tmp_path: Path) -> None:
+    """A typed reason that every way of loading shares."""
+    metadata = {
+        key.replace("llama.", "t5."): value
+        for key, value in model_metadata(general__architecture="t5").items()
+    }
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf_bytes(metadata))
+    with pytest.raises(ModelCannot) as refusal:
+        describe_model(path, "m").check_served()
+
+    assert (refusal.value.model, refusal.value.model_class) == ("m", "encoder_decoder")
 
 
 def test_layers_with_different_heads_are_added_up(tmp_path: Path) -> None:

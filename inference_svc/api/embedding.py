@@ -1,0 +1,153 @@
+"""From an Embed RPC to vectors: everything that may be refused is refused before anything is
+queued."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from inference_svc.api.generating import Caller
+from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.chat.tokenizing import TextToTokenize
+from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
+from inference_svc.models.description import ModelClass
+from inference_svc.runtime.worker import EngineWorker
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    InvalidField,
+    MissingField,
+    ModelCannot,
+    OutOfRange,
+    TokenOutOfVocabulary,
+    TooLong,
+)
+
+MAX_INPUTS = 2048
+_FLOAT_BYTES = 4
+_VECTOR_BYTES = 16  # the wire's own, a vector
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingBounds:
+    """Bounds in bytes: of one text, and of an answer."""
+
+    text_bytes: int
+    answer_bytes: int
+
+
+class Embedding:
+    """Prepares embedding requests and waits for their vectors."""
+
+    def __init__(self, catalog: Catalog, worker: EngineWorker, bounds: EmbeddingBounds) -> None:
+        self._catalog = catalog
+        self._worker = worker
+        self._bounds = bounds
+
+    async def embed(self, request: pb.EmbedRequest, caller: Caller) -> pb.EmbedResponse:
+        """Vectors in the order of the inputs. Raises the `DomainError` of what is wrong first."""
+        self._worker.check_open()
+        model = self._catalog.get(request.model, ModelClass.ENCODER)
+        model.check_embeds()
+        limits = limits_of(model)
+        check_count("inputs", len(request.inputs))
+        size = _vector_size(request, limits)
+        self._check_answer(len(request.inputs), size)
+        tokens = await self._tokens(request.inputs, model)
+        inputs = checked_inputs("inputs", tokens, limits)
+        vectors = await self._worker.embed(
+            EmbeddingRequest(
+                sequence_id=-1,
+                model=model.name,
+                inputs=inputs,
+                project=caller.principal.project,
+                dimensions=size,
+                normalize=request.normalize if request.HasField("normalize") else True,
+                priority=int(caller.principal.priority),
+                deadline=caller.deadline,
+                request_id=caller.request_id,
+            )
+        )
+        return pb.EmbedResponse(
+            embeddings=[pb.Embedding(values=vector) for vector in vectors],
+            prompt_tokens=sum(map(len, inputs)),
+            model=model.name,
+        )
+
+    def _check_answer(self, num_vectors: int, size: int) -> None:
+        """An answer that gRPC would not carry must not be computed."""
+        length = num_vectors * (size * _FLOAT_BYTES + _VECTOR_BYTES)
+        if length > self._bounds.answer_bytes:
+            raise TooLong(
+                field="inputs", length=length, limit=self._bounds.answer_bytes, unit="bytes"
+            )
+
+    async def _tokens(
+        self, inputs: Sequence[pb.TextOrTokens], model: ServedModel
+    ) -> list[Sequence[int]]:
+        texts = []
+        for index, each in enumerate(inputs):
+            if not (each.text or each.token_ids.ids):
+                raise MissingField(field=f"inputs[{index}]")
+            if each.WhichOneof("input") == "text":
+                check_size(f"inputs[{index}]", each.text, self._bounds.text_bytes)
+                texts.append(TextToTokenize(each.text, True, False))
+        tokenized = iter(await model.tokenizer.tokenize_each(texts, field="inputs"))
+        return [
+            next(tokenized) if each.WhichOneof("input") == "text" else each.token_ids.ids
+            for each in inputs
+        ]
+
+
+def limits_of(model: ServedModel) -> EmbeddingLimits:
+    """What the model's embedding context takes. Raises `ModelCannot` where it has none."""
+    limits = model.ready.embedding
+    if limits is None:
+        model_class = model.file.model_class.value
+        raise ModelCannot(model=model.name, model_class=model_class, operation="embed")
+    return limits
+
+
+def check_count(field: str, count: int) -> None:
+    """Raise where a list of inputs is empty or too long."""
+    if not count:
+        raise MissingField(field=field)
+    if count > MAX_INPUTS:
+        raise TooLong(field=field, length=count, limit=MAX_INPUTS)
+
+
+def check_size(field: str, text: str, limit: int) -> None:
+    """Raise where a text is over `limit` bytes."""
+    size = len(text.encode())
+    if size > limit:
+        raise TooLong(field=field, length=size, limit=limit, unit="bytes")
+
+
+def checked_inputs(
+    field: str, inputs: Sequence[Sequence[int]], limits: EmbeddingLimits
+) -> "tuple[array[int], ...]":
+    """The inputs for the engine. Raises where one is empty, too long or not of the vocabulary."""
+    for index, tokens in enumerate(inputs):
+        name = f"{field}[{index}]"
+        if not tokens:
+            raise InvalidField(field=name, problem="the model has no tokens for it")
+        if len(tokens) > limits.input_tokens:
+            raise ContextLengthExceeded(
+                field=name, prompt_tokens=len(tokens), context_tokens=limits.input_tokens
+            )
+        if min(tokens) < 0 or max(tokens) >= limits.vocabulary_size:
+            bad = next(token for token in tokens if not 0 <= token < limits.vocabulary_size)
+            raise TokenOutOfVocabulary(
+                field=name, token=bad, vocabulary_size=limits.vocabulary_size
+            )
+    return tuple(array("i", tokens) for tokens in inputs)
+
+
+def _vector_size(request: pb.EmbedRequest, limits: EmbeddingLimits) -> int:
+    if not request.HasField("dimensions"):
+        return limits.vector_size
+    if not 1 <= request.dimensions <= limits.vector_size:
+        raise OutOfRange(
+            field="dimensions", value=request.dimensions, minimum=1, maximum=limits.vector_size
+        )
+    return request.dimensions

@@ -1,0 +1,81 @@
+"""From a Rerank RPC to scores: pairs of query and document, checked before anything is queued."""
+
+import math
+
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from inference_svc.api.embedding import (
+    EmbeddingBounds,
+    check_count,
+    check_size,
+    checked_inputs,
+    limits_of,
+)
+from inference_svc.api.generating import Caller
+from inference_svc.catalog import Catalog
+from inference_svc.engine.embedding import EmbeddingRequest
+from inference_svc.models.description import ModelClass
+from inference_svc.runtime.worker import EngineWorker
+from svc_kit.errors import MissingField, OutOfRange
+
+
+class Ranking:
+    """Prepares pairs and waits for their scores."""
+
+    def __init__(self, catalog: Catalog, worker: EngineWorker, bounds: EmbeddingBounds) -> None:
+        self._catalog = catalog
+        self._worker = worker
+        self._bounds = bounds
+
+    async def rerank(self, request: pb.RerankRequest, caller: Caller) -> pb.RerankResponse:
+        """The documents by score, best first. Raises the `DomainError` of what is wrong first."""
+        self._worker.check_open()
+        model = self._catalog.get(request.model, ModelClass.RERANKER)
+        model.check_ranks()
+        self._check(request)
+        pairs = await model.pairs.pairs(request.query, request.documents)
+        inputs = checked_inputs("documents", pairs, limits_of(model))
+        vectors = await self._worker.embed(
+            EmbeddingRequest(
+                sequence_id=-1,
+                model=model.name,
+                inputs=inputs,
+                project=caller.principal.project,
+                priority=int(caller.principal.priority),
+                deadline=caller.deadline,
+                request_id=caller.request_id,
+            )
+        )
+        results = [
+            pb.RerankResult(
+                index=index,
+                score=score,
+                relevance=score if model.file.gives_probabilities else logistic(score),
+            )
+            for index, score in enumerate(float(vector[0]) for vector in vectors)
+        ]
+        results.sort(key=lambda result: -result.score)
+        return pb.RerankResponse(
+            results=results[: request.top_n] if request.HasField("top_n") else results,
+            prompt_tokens=sum(map(len, inputs)),
+            model=model.name,
+        )
+
+    def _check(self, request: pb.RerankRequest) -> None:
+        if not request.query:
+            raise MissingField(field="query")
+        check_size("query", request.query, self._bounds.text_bytes)
+        check_count("documents", len(request.documents))
+        for index, document in enumerate(request.documents):
+            if not document:
+                raise MissingField(field=f"documents[{index}]")
+            check_size(f"documents[{index}]", document, self._bounds.text_bytes)
+        if request.HasField("top_n") and request.top_n < 1:
+            raise OutOfRange(field="top_n", value=request.top_n, minimum=1)
+
+
+def logistic(score: float) -> float:
+    """A raw score as a probability; computed so that nothing overflows."""
+    if score >= 0:
+        return 1 / (1 + math.exp(-score))
+    return math.exp(score) / (1 + math.exp(score))

@@ -1,0 +1,156 @@
+"""From what is asked to one grammar in llguidance's notation: a JSON document of named grammars,
+the first of which is the start.
+
+JSON comes out compact, as models write it by themselves (`{"a": 1, "b": [2, 3]}`): with flexible
+white space nothing is forced and a model may write line breaks until its tokens run out.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llguidance import LLMatcher, grammar_from
+
+from inference_svc.constraints.asked import (
+    Asked,
+    CallableTool,
+    Calls,
+    Form,
+    FormKind,
+    Thought,
+)
+
+Grammar = dict[str, Any]
+ControlTokens = Mapping[str, int]
+"""Texts of control tokens and their ids."""
+
+_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SPACE = r"/[ \t\n]{0,4}/"
+_ANYTHING = "/(?s:.*)/"
+
+
+class FormInvalid(Exception):
+    """A form cannot be used. `schema` is its schema where it has one, to look for the place."""
+
+    def __init__(self, field: str, problem: str, schema: "dict[str, Any] | None" = None) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+        self.schema = schema
+
+
+def schema_grammar(schema: Mapping[str, Any], *, strict: bool = True) -> Grammar:
+    """The grammar of JSON text that follows a schema."""
+    return {"json_schema": {**schema, "x-guidance": {**_JSON_STYLE, "lenient": not strict}}}
+
+
+def parsed_schema(text: str, field: str) -> dict[str, Any]:
+    """A schema from its text. Raises `FormInvalid`."""
+    try:
+        schema = json.loads(text)
+    except RecursionError:
+        raise FormInvalid(field, "it is nested too deeply", {}) from None
+    except ValueError as problem:
+        raise FormInvalid(field, f"it is not JSON: {problem}", {}) from None
+    if not isinstance(schema, dict):
+        raise FormInvalid(field, "it must be an object", {})
+    return schema
+
+
+def form_grammar(form: Form) -> Grammar:
+    """The grammar of a whole answer. Raises `FormInvalid`."""
+    match form.kind:
+        case FormKind.JSON_SCHEMA:
+            return schema_grammar(parsed_schema(form.text, form.field))
+        case FormKind.REGEX:
+            grammar = json.loads(LLMatcher.grammar_from_regex(form.text))["grammars"][0]
+            return {"lark_grammar": grammar["lark_grammar"]}
+        case FormKind.LARK:
+            return {"lark_grammar": form.text}
+        case FormKind.GBNF:
+            try:
+                return {"lark_grammar": grammar_from("gbnf", form.text)}
+            except (ValueError, RecursionError) as problem:
+                raise FormInvalid(form.field, str(problem)) from None
+        case FormKind.CHOICES:
+            texts = " | ".join(json.dumps(choice) for choice in json.loads(form.text))
+            return {"lark_grammar": f"start: {texts}"}
+
+
+def tool_grammar(tool: CallableTool) -> Grammar:
+    """The grammar of a tool's arguments. Raises `FormInvalid`."""
+    if not tool.schema:
+        return schema_grammar({"type": "object", "additionalProperties": False})
+    schema = parsed_schema(tool.schema, tool.field)
+    return schema_grammar({"type": "object", **schema}, strict=tool.strict)
+
+
+def document(grammars: Sequence[Grammar]) -> str:
+    """The text that a matcher is built from."""
+    return json.dumps({"grammars": grammars})
+
+
+def whole_grammar(asked: Asked, control: ControlTokens) -> str:
+    """The one grammar of an output: its thought, then its calls or its form."""
+    form = [] if asked.form is None else [{**form_grammar(asked.form), "name": "form"}]
+    if asked.calls is None and asked.thought is None:
+        return document(form)
+    lines = [f"start: {_thought_reference(asked.thought)}{_answer(asked)}"]
+    arguments = []
+    if asked.thought is not None:
+        lines += _thought_rules(asked.thought, control)
+    if asked.calls is not None:
+        lines += _call_rules(asked.calls, control)
+        arguments = [
+            {**tool_grammar(tool), "name": f"arguments_{index}"}
+            for index, tool in enumerate(asked.calls.tools)
+        ]
+    return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
+
+
+def _answer(asked: Asked) -> str:
+    if asked.calls is None:
+        return "@form"
+    if asked.calls.required or asked.form is None:
+        return "calls"
+    return "(calls | @form)"
+
+
+def _thought_reference(thought: Thought | None) -> str:
+    if thought is None:
+        return ""
+    return "thinking SPACE " if thought.is_open else "(begun SPACE)? "
+
+
+def _thought_rules(thought: Thought, control: ControlTokens) -> Iterator[str]:
+    yield f"SPACE: {_SPACE}"
+    if any(token in thought.end for token in control):
+        yield f"thinking: {_ANYTHING} {_marker(thought.end, control)}"
+    else:
+        yield f"thinking[suffix={json.dumps(thought.end)}]: {_ANYTHING}"
+    if not thought.is_open:
+        yield f"begun: {_marker(thought.begin, control)} thinking"
+
+
+def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
+    yield 'calls: call ("\\n" call)*' if calls.several else "calls: call"
+    any_tool = " | ".join(f"tool_{index}" for index in range(len(calls.tools)))
+    begin, end = _marker(calls.begin, control), _marker(calls.end, control)
+    yield f'call: {begin} "\\n" ({any_tool}) "\\n" {end}'
+    for index, tool in enumerate(calls.tools):
+        head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
+        yield f'tool_{index}: {json.dumps(head)} @arguments_{index} "}}"'
+
+
+def _marker(text: str, control: ControlTokens) -> str:
+    """A marker as llguidance writes it: control tokens by their ids, anything else as text."""
+    inside = sorted((token for token in control if token in text), key=len, reverse=True)
+    if not inside:
+        return json.dumps(text)
+    pieces = re.split(f"({'|'.join(map(re.escape, inside))})", text)
+    return " ".join(
+        f"<[{control[piece]}]>" if piece in control else json.dumps(piece)
+        for piece in pieces
+        if piece
+    )

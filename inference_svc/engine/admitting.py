@@ -1,0 +1,104 @@
+"""One pass over the queue before each step: who gets a slot, who waits for a leader, who gives
+way."""
+
+import logging
+from collections.abc import Callable
+
+from inference_svc.engine.admission import AdmissionQueue, aged_class
+from inference_svc.engine.events import Event, Preempted, Resumed, Started
+from inference_svc.engine.fairness import FairShare
+from inference_svc.engine.following import Followers
+from inference_svc.engine.placing import Placer, Prefix
+from inference_svc.engine.preemption import choose_victim, may_preempt
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import Slot, SlotTable
+
+log = logging.getLogger(__name__)
+
+
+class Admitter:
+    """Moves sequences from `queue` to `running` (the engine's own) and, preempted, back."""
+
+    def __init__(
+        self,
+        table: SlotTable,
+        placer: Placer,
+        queue: AdmissionQueue,
+        followers: Followers,
+        shares: FairShare,
+        running: dict[int, Sequence],
+        clock: Callable[[], float],
+    ) -> None:
+        self.cached_tokens = 0
+        self._table = table
+        self._placer = placer
+        self._queue = queue
+        self._followers = followers
+        self._shares = shares
+        self._running = running
+        self._clock = clock
+        self._events: list[Event] = []
+
+    def admit(self, is_left: Callable[[Sequence], bool]) -> list[Event]:
+        """Start what can be started; `is_left` prepares a sequence and says whether there is
+        anything to compute. The copies that this needs are queued: a decode must follow."""
+        self._followers.begin(self._running.values())
+        if self._table.has_idle or choose_victim(self._running.values()) is not None:
+            for sequence in self._queue.in_order(self._clock()):
+                if not self._can_get_slot(sequence):
+                    break
+                if is_left(sequence) and not self._start(sequence):
+                    break
+            self._placer.flush()
+        events, self._events = self._events, []
+        return events
+
+    def _can_get_slot(self, sequence: Sequence) -> bool:
+        if self._table.has_idle:
+            return True
+        return may_preempt(sequence) and choose_victim(self._running.values()) is not None
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Put a sequence into a slot, or let it wait for its leader; False where there is no
+        slot."""
+        prefix = self._placer.find(sequence)
+        running = self._running.values()
+        if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
+            return True
+        if not self._table.has_idle:
+            if not self._preempt():
+                return False
+            prefix = self._placer.find(sequence)
+        placed = self._placer.place(sequence, prefix)
+        if placed is None:
+            return False
+        self._placer.drop_saved(sequence)
+        self._run(sequence, *placed)
+        return True
+
+    def _run(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
+        request, now = sequence.request, self._clock()
+        self._queue.remove(sequence)
+        self._running[request.sequence_id] = sequence
+        self._shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
+        sequence.slot = slot
+        sequence.standing = aged_class(sequence, now)
+        if sequence.has_started:
+            self._events.append(Resumed(request.sequence_id, slot.index))
+            return
+        sequence.has_started, sequence.started_at = True, now
+        cached = min(prefix.tokens, len(request.prompt))
+        self.cached_tokens += cached
+        self._events.append(Started(request.sequence_id, slot.index, cached, prefix.source))
+
+    def _preempt(self) -> bool:
+        """Free a slot by letting batch work wait; False where nobody can."""
+        victim = choose_victim(self._running.values())
+        if victim is None or not self._placer.set_aside(victim):
+            return False
+        del self._running[victim.request.sequence_id]
+        self._placer.leave(victim, keep=True)
+        self._queue.push(victim)
+        log.info("sequence %d is preempted", victim.request.sequence_id)
+        self._events.append(Preempted(victim.request.sequence_id))
+        return True

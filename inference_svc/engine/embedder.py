@@ -1,0 +1,282 @@
+"""The step loop of one model's embeddings: pack inputs → decode → vectors out.
+
+Its steps are small, so that whoever shares the step thread with it waits for one of them only.
+Inputs of different projects take turns inside a batch; a decode that fails is repeated input by
+input, so that one cannot spoil the others.
+"""
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import numpy as np
+
+from inference_svc.engine.backend import DecodeError
+from inference_svc.engine.embedding import EmbeddingBackend, EmbeddingRequest, Vector
+from inference_svc.engine.events import Cancelled, Embedded, Event, Failed
+from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
+from inference_svc.engine.turns import Turns
+from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed, DomainError
+
+log = logging.getLogger(__name__)
+
+_Flow = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Job:
+    """A request and how far it is."""
+
+    request: EmbeddingRequest
+    num_started: int = 0
+    num_done: int = 0
+
+    @property
+    def flow(self) -> _Flow:
+        """With whom it shares turns."""
+        return self.request.project, self.request.priority
+
+    @property
+    def has_unstarted(self) -> bool:
+        return self.num_started < len(self.request.inputs)
+
+    @property
+    def phase(self) -> str:
+        return "prefill" if self.num_started else "queued"
+
+
+@dataclass(slots=True)
+class _Input:
+    """One input that has a slot. `vector` is what its parts gave so far."""
+
+    job: _Job
+    index: int
+    slot: int
+    num_computed: int = 0
+    vector: Vector | None = field(default=None, repr=False)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.job.request.inputs[self.index]
+
+    @property
+    def num_left(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+
+class Embedder:
+    """The embedding requests of one model. `pack_tokens` is what a step takes, but for a longer
+    input that cannot be split; `clock` gives seconds."""
+
+    def __init__(
+        self, name: str, backend: EmbeddingBackend, *, pack_tokens: int, clock: Callable[[], float]
+    ) -> None:
+        self.name = name
+        self.limits = backend.limits
+        self._backend = backend
+        self._pack_tokens = min(pack_tokens, backend.limits.batch_tokens)
+        self._clock = clock
+        self._jobs: OrderedDict[int, _Job] = OrderedDict()
+        self._open: dict[int, _Input] = {}
+        self._alone: deque[_Input] = deque()
+        self._turns: Turns[_Flow] = Turns()
+        self._events: list[Event] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute something."""
+        return bool(self._jobs)
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._jobs)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether events wait to be taken."""
+        return bool(self._events)
+
+    def warm_up(self) -> None:
+        """Compute one input of one token, so that the first request does not pay for page faults.
+
+        Raises `DecodeError` or a `DomainError`: the model cannot embed.
+        """
+        batch = TokenBatch.of([Row(0, 0, (0,), output=True)])
+        check_native_limits(batch, self.limits.native)
+        self._backend.embed(batch)
+        self._backend.forget(0)
+
+    def submit(self, request: EmbeddingRequest) -> None:
+        """Queue a request; one with an input that can never be computed fails at once."""
+        for index, tokens in enumerate(request.inputs):
+            if not 0 < len(tokens) <= self.limits.input_tokens:
+                refusal = ContextLengthExceeded(
+                    field=f"inputs[{index}]",
+                    prompt_tokens=len(tokens),
+                    context_tokens=self.limits.input_tokens,
+                )
+                self._events.append(Failed(request.sequence_id, refusal))
+                return
+        self._jobs[request.sequence_id] = _Job(request)
+
+    def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
+        """End a request before `step` begins; unknown ids are no error."""
+        job = self._jobs.get(sequence_id)
+        if job is not None:
+            self._remove(job)
+            self._events.append(Cancelled(sequence_id, job.phase, arrived_in_step, step))
+
+    def step(self) -> list[Event]:
+        """Make one decode and return what happened."""
+        now = self._clock()
+        for job in list(self._jobs.values()):
+            deadline = job.request.deadline
+            if deadline is not None and deadline <= now:
+                self._fail(job, DeadlineExpired(phase=job.phase))
+        rows = self._plan()
+        if rows:
+            self._compute(rows)
+        events, self._events = self._events, []
+        return events
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def _plan(self) -> list[Row]:
+        """The rows of the next decode: inputs that failed in company alone, else inputs under way,
+        then new ones in turn."""
+        if self._alone:
+            first = self._alone[0]
+            return [self._row(first, min(first.num_left, self.limits.batch_tokens))]
+        room, rows = self._pack_tokens, []
+        for item in self._open.values():
+            if room:
+                rows.append(self._row(item, min(item.num_left, room)))
+                room -= len(rows[-1].tokens)
+        while room and (started := self._start(room, is_first=not rows)) is not None:
+            rows.append(self._row(started, min(started.num_left, max(room, self._whole(started)))))
+            room = max(0, room - len(rows[-1].tokens))
+        return sorted(rows, key=lambda row: row.slot)
+
+    def _whole(self, item: _Input) -> int:
+        return 0 if self.limits.splits else item.num_left
+
+    def _start(self, room: int, *, is_first: bool) -> _Input | None:
+        """Give the next input a slot, if it fits beside what is there."""
+        waiting = [job for job in self._jobs.values() if job.has_unstarted]
+        if not waiting or len(self._open) == self.limits.sequences:
+            return None
+        flow = self._turns.next(dict.fromkeys(job.flow for job in waiting))
+        job = next(job for job in waiting if job.flow == flow)
+        size = len(job.request.inputs[job.num_started])
+        if not self.limits.splits and size > room and not is_first:
+            return None
+        if sum(len(item.tokens) for item in self._open.values()) + size > self.limits.cells:
+            return None
+        # A class above gets twice the turns of the one below.
+        self._turns.charge(flow, size / 2**job.request.priority)
+        slot = next(slot for slot in count() if slot not in self._open)
+        item = self._open[slot] = _Input(job, job.num_started, slot)
+        job.num_started += 1
+        return item
+
+    @staticmethod
+    def _row(item: _Input, size: int) -> Row:
+        start = item.num_computed
+        return Row(item.slot, start, item.tokens[start : start + size], output=True)
+
+    # --- computing --------------------------------------------------------------------------------
+
+    def _compute(self, rows: Sequence[Row]) -> None:
+        batch = TokenBatch.of(rows)
+        batch = replace(batch, outputs=np.ones_like(batch.outputs))  # pooling reads every token
+        check_native_limits(batch, self.limits.native)
+        inputs = [self._open[row.slot] for row in rows]
+        try:
+            vectors = self._backend.embed(batch)
+        except DecodeError as error:
+            self._isolate(inputs, error)
+            return
+        except DomainError as error:
+            for job in {id(item.job): item.job for item in inputs}.values():
+                self._fail(job, error)
+            return
+        for item, row in zip(inputs, rows, strict=True):
+            if self._open.get(item.slot) is item:  # a failed input takes its request's others along
+                self._take(item, vectors[row.slot], len(row.tokens))
+
+    def _isolate(self, inputs: Sequence[_Input], error: DecodeError) -> None:
+        """Begin the inputs of a failed decode again, each alone; one that was alone fails."""
+        log.warning("decode of %d inputs failed with code %d", len(inputs), error.code)
+        if len(inputs) == 1:
+            job = inputs[0].job
+            self._fail(job, DecodeFailed(request_id=job.request.request_id))
+            return
+        for item in inputs:
+            self._backend.forget(item.slot)
+            item.num_computed, item.vector = 0, None
+        self._alone.extend(inputs)
+
+    def _take(self, item: _Input, vector: Vector, size: int) -> None:
+        item.num_computed += size
+        if self.limits.averages and self.limits.splits:
+            share = vector * np.float32(size / len(item.tokens))
+            item.vector = share if item.vector is None else item.vector + share
+        else:
+            item.vector = vector
+        if item.num_left == 0:
+            self._finish(item)
+
+    def _finish(self, item: _Input) -> None:
+        job, request = item.job, item.job.request
+        self._release(item)
+        if item.vector is None or not np.isfinite(item.vector).all():
+            log.error("an input of %d tokens gave no finite vector", len(item.tokens))
+            self._fail(job, DecodeFailed(request_id=request.request_id))
+            return
+        job.num_done += 1
+        is_last = job.num_done == len(request.inputs)
+        self._events.append(
+            Embedded(
+                request.sequence_id,
+                request.model,
+                item.index,
+                finished_vector(item.vector, request.dimensions, normalize=request.normalize),
+                len(item.tokens),
+                is_last,
+            )
+        )
+        if is_last:
+            del self._jobs[request.sequence_id]
+
+    # --- endings ----------------------------------------------------------------------------------
+
+    def _release(self, item: _Input) -> None:
+        self._backend.forget(item.slot)
+        del self._open[item.slot]
+        if self._alone and self._alone[0] is item:
+            self._alone.popleft()
+
+    def _fail(self, job: _Job, error: DomainError) -> None:
+        if job.request.sequence_id in self._jobs:
+            self._remove(job)
+            self._events.append(Failed(job.request.sequence_id, error))
+
+    def _remove(self, job: _Job) -> None:
+        del self._jobs[job.request.sequence_id]
+        for item in [item for item in self._open.values() if item.job is job]:
+            self._backend.forget(item.slot)
+            del self._open[item.slot]
+        self._alone = deque(item for item in self._alone if item.job is not job)
+
+
+def finished_vector(vector: Vector, dimensions: int | None, *, normalize: bool) -> Vector:
+    """Cut a vector to its first `dimensions` components, then scale it to length 1 (a vector of
+    zeros stays)."""
+    vector = vector[:dimensions]
+    if not normalize:
+        return vector
+    length = float(np.linalg.norm(vector.astype(np.float64)))
+    return (vector / length).astype(np.float32) if length else vector

@@ -1,0 +1,63 @@
+"""Constrained output as the engine sees it: a guide that says which tokens may follow.
+
+Its mask for the next token depends on the tokens so far alone, not on logits, so it is computed on
+another thread while the backend decodes. What a grammar leaves no choice about is appended at once
+and computed together with the token before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+# Up to 33 tokens of one sequence in a batch give the logits that one after the other gives, bit for
+# bit; from 64 on another kernel computes them.
+MAX_FORCED = 31
+"""The most forced tokens computed with the sampled one before them: 32 together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A grammar that a limited child process has built once. `field` is what errors call it."""
+
+    grammar: str
+    field: str
+
+
+class GuideFailed(Exception):
+    """A sequence's grammar cannot be followed any further; the text says why."""
+
+
+class TokenMask(NamedTuple):
+    """The tokens that may follow: a truth value for each id, and the ids where they are few."""
+
+    allowed: npt.NDArray[np.bool_]
+    few: npt.NDArray[np.int32] | None
+
+
+class Guide(Protocol):
+    """One sequence's place in its grammar. Used on the step thread only."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the grammar is built, waiting at most so long. Raises `GuideFailed`."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing but the end of text may follow."""
+
+    def prepare(self) -> None:
+        """Begin to compute the mask of the next token, elsewhere."""
+
+    def mask(self) -> TokenMask:
+        """The mask of the next token. Raises `GuideFailed`."""
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Go on by tokens. Raises `GuideFailed` where one of them is not allowed."""
+
+    def forced(self, limit: int) -> Sequence[int]:
+        """At most `limit` tokens that must follow, already taken; none where there is a choice."""
+
+    def close(self) -> None:
+        """The sequence is over."""

@@ -1,0 +1,164 @@
+"""A context of its own for embeddings and scores, over the weights of a loaded model.
+
+llama.cpp pools inside the graph, and how is fixed with the context; it also computes and keeps the
+logits of every token of an embedding batch. So generation never shares its context with this one,
+and batches stay small where the vocabulary is large.
+
+What llama.cpp answers with an abort, and who prevents it: a batch over the physical batch of an
+encoder, and positions beyond a table of learned ones (`EmbeddingLimits`, checked before every
+decode); an unknown pooling type (always given here).
+"""
+
+import ctypes
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from inference_svc.engine.backend import DecodeError
+from inference_svc.engine.embedding import EmbeddingLimits, Vector
+from inference_svc.engine.token_batch import TokenBatch
+from inference_svc.llama.backend import ModelLoadError, NativeBatch
+from inference_svc.models.description import Pooling
+from inference_svc.models.memory import available_memory_bytes
+from svc_kit.errors import ModelTooLarge
+
+log = logging.getLogger(__name__)
+
+_POOLING = {
+    Pooling.MEAN: llama_cpp.LLAMA_POOLING_TYPE_MEAN,
+    Pooling.CLS: llama_cpp.LLAMA_POOLING_TYPE_CLS,
+    Pooling.LAST: llama_cpp.LLAMA_POOLING_TYPE_LAST,
+    Pooling.RANK: llama_cpp.LLAMA_POOLING_TYPE_RANK,
+}
+_SEQUENCES = 64
+_RECURRENT_SEQUENCES = 8  # each holds a whole state
+_LOGIT_BYTES = 64 << 20  # of a batch, twice: in the compute buffer and beside it
+_LEAST_BATCH_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """How a model embeds. `input_tokens` bounds one input, `pack_tokens` a batch of short ones;
+    `cell_bytes` is what a token takes in the KV cache."""
+
+    name: str
+    pooling: Pooling
+    is_causal: bool
+    input_tokens: int
+    pack_tokens: int
+    threads: int
+    cell_bytes: int
+
+
+class LlamaEmbedding:
+    """The embedding context of one model, made when it is first needed. Only the thread that made
+    this may use it; the model must outlive it."""
+
+    def __init__(self, model: Any, settings: EmbeddingSettings) -> None:
+        self._model = model
+        self._settings = settings
+        self._context: Any = None
+        self._is_encoder = bool(llama_cpp.llama_model_has_encoder(model))
+        self._batch: NativeBatch | None = None
+        vocabulary = llama_cpp.llama_model_get_vocab(model)
+        self.limits = _limits(model, settings, int(llama_cpp.llama_vocab_n_tokens(vocabulary)))
+
+    def open(self) -> None:
+        """Make the context, unless it is there. Raises `ModelTooLarge` or `ModelLoadError`."""
+        if self._context is not None:
+            return
+        self._check_memory()
+        limits = self.limits
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = limits.cells
+        params.n_batch = params.n_ubatch = limits.batch_tokens
+        params.n_seq_max = limits.sequences
+        params.n_threads = params.n_threads_batch = self._settings.threads
+        params.embeddings = True
+        params.pooling_type = _POOLING[self._settings.pooling]
+        params.kv_unified = True  # a batch of many inputs is then one compute batch
+        params.no_perf = True
+        context = llama_cpp.llama_init_from_model(self._model, params)
+        if not context:
+            raise ModelLoadError(
+                f"{self._settings.name}: no context for embeddings of {limits.input_tokens} tokens"
+            )
+        self._context = context
+        self._memory = llama_cpp.llama_get_memory(context)
+        self._batch = NativeBatch(limits.batch_tokens)
+
+    def _check_memory(self) -> None:
+        limits = self.limits
+        needed = limits.cells * self._settings.cell_bytes
+        needed += (
+            8 * limits.batch_tokens * limits.vocabulary_size if self._settings.is_causal else 0
+        )
+        available = available_memory_bytes()
+        if needed > available:
+            raise ModelTooLarge(
+                model=self._settings.name, needed_bytes=needed, available_bytes=available
+            )
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._context is not None:
+            llama_cpp.llama_free(self._context)
+            self._context = None
+
+    def embed(self, batch: TokenBatch) -> Mapping[int, Vector]:
+        """The pooled vector of each slot in the batch. Raises `DecodeError` or `ModelTooLarge`."""
+        try:
+            self.open()
+        except ModelLoadError as error:
+            log.error("%s", error)
+            raise DecodeError(-2) from error
+        if self._batch is None:
+            raise ValueError("the context is closed")
+        self._batch.fill(batch)
+        compute = llama_cpp.llama_encode if self._is_encoder else llama_cpp.llama_decode
+        code = compute(self._context, self._batch.struct)
+        if code != 0:
+            raise DecodeError(code)
+        return {slot: self._vector(slot) for slot in np.unique(batch.slots).tolist()}
+
+    def _vector(self, slot: int) -> Vector:
+        pointer = llama_cpp.llama_get_embeddings_seq(self._context, slot)
+        if not pointer:
+            raise DecodeError(-3)
+        size = self.limits.vector_size
+        data = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(data, shape=(size,)).copy()
+
+    def forget(self, slot: int) -> None:
+        """Empty a slot."""
+        if self._context is not None and self._memory:
+            llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+
+def _limits(model: Any, settings: EmbeddingSettings, vocabulary_size: int) -> EmbeddingLimits:
+    pooling = settings.pooling
+    is_rank = pooling is Pooling.RANK
+    recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+    splits = settings.is_causal and pooling is not Pooling.CLS
+    batch_tokens = max(settings.pack_tokens, 0 if splits else settings.input_tokens)
+    if settings.is_causal:
+        affordable = max(_LOGIT_BYTES // (4 * vocabulary_size), _LEAST_BATCH_TOKENS)
+        batch_tokens = min(batch_tokens, affordable) if splits else batch_tokens
+    return EmbeddingLimits(
+        batch_tokens=batch_tokens,
+        input_tokens=settings.input_tokens,
+        sequences=min(_RECURRENT_SEQUENCES if recurrent else _SEQUENCES, batch_tokens),
+        cells=max(settings.input_tokens, batch_tokens),
+        vector_size=int(
+            llama_cpp.llama_model_n_cls_out(model)
+            if is_rank
+            else llama_cpp.llama_model_n_embd_out(model)
+        ),
+        vocabulary_size=vocabulary_size,
+        splits=splits,
+        averages=pooling is Pooling.MEAN,
+    )

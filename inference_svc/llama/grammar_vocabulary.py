@@ -1,0 +1,32 @@
+"""A model's vocabulary as grammars see it.
+
+llguidance's own reader of llama.cpp vocabularies knows one end token where a model may have
+several, and takes the table's padding for words; so the table is made here.
+"""
+
+import ctypes
+
+from llama_cpp import llama_cpp as native
+from llguidance import LLTokenizer
+
+from inference_svc.llama.vocabulary import Vocabulary
+
+_CONTROL = b"\xff"  # begins what no text can match
+
+
+def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """Read the whole vocabulary. It must stay open for as long as the tokenizer is used."""
+    control = frozenset(vocabulary.control_tokens.values())
+    tokens = [
+        _CONTROL * (token in control) + vocabulary.piece(token, special=True)
+        for token in range(vocabulary.size)
+    ]
+    tokenize = ctypes.cast(native._lib.llama_tokenize, ctypes.c_void_p).value
+    tokenizer: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # not in its stubs
+        tokens=tokens,
+        vocab_ptr=vocabulary.pointer,
+        tokenize_fptr=tokenize,
+        eos_token=sorted(vocabulary.end_tokens) or None,
+        slices=None,
+    )
+    return tokenizer

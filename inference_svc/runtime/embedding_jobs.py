@@ -1,0 +1,120 @@
+"""Embedding requests as the frontend sees them: a bounded door, vectors gathered, an end whatever
+happens.
+
+A request is one future. Who stops waiting for it (a cancelled call, a deadline) has it cancelled in
+the engine too.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inference_svc.engine.embedding import EmbeddingRequest, SubmitEmbedding, Vector
+from inference_svc.engine.events import Embedded, Failed
+from inference_svc.engine.request import Cancel, Command
+from svc_kit.errors import AbortedByOperator, DomainError, QueueFull
+
+_TYPICAL_S = 1.0
+
+
+@dataclass(slots=True)
+class EmbeddingJob:
+    """A request that waits or runs. `arrived_at` is in monotonic seconds."""
+
+    request: EmbeddingRequest
+    done: "asyncio.Future[list[Vector]]"
+    arrived_at: float = field(default_factory=time.monotonic)
+    vectors: dict[int, Vector] = field(default_factory=dict)
+
+    def end(self, error: DomainError) -> None:
+        """Let whoever waits fail."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class EmbeddingJobs:
+    """The unfinished embedding requests of all models.
+
+    `max_requests` and `max_tokens` bound, for each model, what waits or runs; one request is always
+    taken. `send` reaches the engine.
+    """
+
+    def __init__(self, max_requests: int, max_tokens: int, send: Callable[[Command], None]) -> None:
+        self.live: dict[int, EmbeddingJob] = {}
+        self._max_requests = max_requests
+        self._max_tokens = max_tokens
+        self._send = send
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def run(self, request: EmbeddingRequest) -> list[Vector]:
+        """The vectors of all inputs, in order.
+
+        Raises `QueueFull`, or whatever ended the request; cancelled, it ends in the engine too.
+        """
+        self._check_room(request)
+        job = EmbeddingJob(request, asyncio.get_running_loop().create_future())
+        self.live[request.sequence_id] = job
+        self._idle.clear()
+        self._send(SubmitEmbedding(request))
+        try:
+            return await job.done
+        finally:
+            if self.live.pop(request.sequence_id, None) is not None:
+                self._send(Cancel(request.sequence_id))
+            if not self.live:
+                self._idle.set()
+
+    def deliver(self, event: Embedded | Failed) -> None:
+        """Take an event of the engine; those of requests that nobody waits for are dropped."""
+        job = self.live.get(event.sequence_id)
+        if job is None:
+            return
+        if isinstance(event, Failed):
+            del self.live[event.sequence_id]
+            job.end(event.error)
+            return
+        job.vectors[event.input_index] = event.vector
+        if event.is_last and not job.done.done():
+            del self.live[event.sequence_id]
+            job.done.set_result([vector for _, vector in sorted(job.vectors.items())])
+
+    def abort(self, request_id: str, *, project: str | None) -> bool:
+        """End a request (of `project`, where one is given). Returns whether it was live."""
+        for job in self.live.values():
+            named = job.request.request_id == request_id
+            if named and project in (None, job.request.project) and not job.done.done():
+                job.end(AbortedByOperator())
+                return True
+        return False
+
+    def fail_all(self, error: DomainError) -> None:
+        """End everything; the engine is gone."""
+        jobs = list(self.live.values())
+        self.live.clear()
+        for job in jobs:
+            job.end(error)
+
+    async def wait_idle(self) -> None:
+        """Return once nothing waits or runs."""
+        await self._idle.wait()
+
+    def _check_room(self, request: EmbeddingRequest) -> None:
+        jobs = [job for job in self.live.values() if job.request.model == request.model]
+        if not jobs:
+            return
+        tokens = sum(job.request.num_tokens for job in jobs) + request.num_tokens
+        oldest = time.monotonic() - min(job.arrived_at for job in jobs)
+        retry_after = round(min(max(oldest, _TYPICAL_S), 60.0), 1)
+        if len(jobs) >= max(self._max_requests, 1):
+            raise QueueFull(
+                bound="requests",
+                depth=len(jobs) + 1,
+                limit=self._max_requests,
+                retry_after=retry_after,
+            )
+        if tokens > self._max_tokens:
+            raise QueueFull(
+                bound="tokens", depth=tokens, limit=self._max_tokens, retry_after=retry_after
+            )

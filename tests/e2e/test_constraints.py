@@ -1,0 +1,304 @@
+"""Output held to a form, over HTTP with the official SDK and over gRPC, by real processes."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import openai
+import pytest
+from corral.inference.v1 import chat_pb2, generation_pb2
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+
+from tests.support.rpc import Rpc, a_chat, a_text, failure_of, rich, user
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me about Mira."}]
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 10},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
+    "patterns": (
+        {"type": "string", "allOf": [{"pattern": f"^.*a.{{{n}}}b"} for n in range(30)]},
+        "SCHEMA_INVALID",
+    ),
+    "a large divisor": ({"type": "integer", "multipleOf": 99_999_989}, "SCHEMA_INVALID"),
+    "nesting": (json.loads('{"items":' * 150 + "{}" + "}" * 150), "SCHEMA_INVALID"),
+    "many choices": ({"enum": [f"{n:09}" for n in range(30_000)]}, "TOO_LONG"),
+}
+
+
+def a_tool(name: str, **parameters: Any) -> ChatCompletionToolParam:
+    """A function with one argument."""
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": parameters,
+        "required": list(parameters),
+    }
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+TOOLS = [
+    a_tool("get_weather", city={"type": "string", "maxLength": 12}),
+    a_tool("set_level", level={"type": "integer", "minimum": 1, "maximum": 9}),
+]
+
+
+@pytest.fixture
+async def aclient(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The asynchronous SDK."""
+    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+async def test_a_json_schema_shapes_the_answer(aclient: openai.AsyncOpenAI) -> None:
+    """Each of several answers, at any temperature, with the cause of its end."""
+    answer = await aclient.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        temperature=1.5,
+        seed=4,
+        n=3,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "person", "schema": PERSON, "strict": True},
+        },
+    )
+
+    assert len(answer.choices) == 3
+    for choice in answer.choices:
+        person = json.loads(choice.message.content or "")
+        assert list(person) == ["name", "age"]
+        assert 0 <= person["age"] <= 120
+        assert choice.finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 20
+
+
+async def test_a_json_object_streams(aclient: openai.AsyncOpenAI) -> None:
+    """Any object, piece by piece."""
+    async with aclient.chat.completions.stream(
+        model=MODEL,
+        messages=QUESTION,
+        seed=2,
+        max_tokens=300,
+        response_format={"type": "json_object"},
+    ) as stream:
+        final = await stream.get_final_completion()
+    choice = final.choices[0]
+
+    assert (choice.message.content or "").startswith("{")
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content or ""), dict)
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"grammar": 'root ::= [a-c] [0-9] "!"'}, r"[a-c][0-9]!"),
+        ({"structured_outputs": {"regex": "[0-9]{4}-[0-9]{2}"}}, r"[0-9]{4}-[0-9]{2}"),
+        ({"structured_outputs": {"choice": ["red", "grün"]}}, "red|grün"),
+        ({"json_schema": {"const": {"a": [1, None]}}}, re.escape('{"a": [1, null]}')),
+    ],
+)
+async def test_local_forms_shape_completions(
+    aclient: openai.AsyncOpenAI, fields: dict[str, Any], pattern: str
+) -> None:
+    """llama-server's and vLLM's fields, on the older endpoint."""
+    answer = await aclient.completions.create(
+        model=MODEL, prompt="Mira", temperature=1.5, seed=1, extra_body=fields
+    )
+
+    assert re.fullmatch(pattern, answer.choices[0].text)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+async def test_tokens_run_out_in_a_form(aclient: openai.AsyncOpenAI) -> None:
+    """finish_reason length, as for free text."""
+    answer = await aclient.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        max_tokens=4,
+        response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}},
+    )
+
+    assert answer.choices[0].finish_reason == "length"
+    assert (answer.choices[0].message.content or "").startswith('{"name"')
+
+
+async def test_the_form_begins_behind_the_thought(aclient: openai.AsyncOpenAI) -> None:
+    """Where thinking is asked for, the content is still the form and nothing else."""
+    answer = await aclient.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        temperature=0,
+        max_tokens=300,
+        extra_body={"enable_thinking": True},
+        response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}},
+    )
+    message = answer.choices[0].message
+
+    assert list(json.loads(message.content or "")) == ["name", "age"]
+    assert message.model_extra is not None
+    assert message.model_extra.get("reasoning_content")
+
+
+async def test_grpc_takes_every_form_and_resumes_it(rpc: Rpc) -> None:
+    """The Constraint messages, and a stream that goes on where it was cut."""
+    lark = generation_pb2.Constraint(lark="start: /[a-z]{9}/ /[0-9]{9}/")
+    settings: dict[str, Any] = {
+        "constraint": lark,
+        "sampling": {"temperature": 1.5, "seed": 11},
+        "output": {"token_ids": True},
+    }
+    whole = await rpc.generate(a_text("Mira", **settings))
+    assert re.fullmatch("[a-z]{9}[0-9]{9}", whole.text[0])
+    assert whole.finished[0].reason == generation_pb2.FINISH_REASON_STOP
+    assert whole.finished[0].WhichOneof("matched") is None
+
+    tokens = whole.tokens[0]
+    resumed = generation_pb2.ResumedChoice(output_token_ids=tokens[:5])
+    rest = await rpc.generate(a_text("Mira", resume=[resumed], **settings))
+    assert rest.tokens[0] == tokens[5:]
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_required_choice_calls_tools(aclient: openai.AsyncOpenAI, seed: int) -> None:
+    """Known names, arguments by their schemas, no text, at a temperature that would babble."""
+    answer = await aclient.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice="required",
+        parallel_tool_calls=False,
+        temperature=1.5,
+        seed=seed,
+    )
+    choice = answer.choices[0]
+    (call,) = choice.message.tool_calls or []
+
+    assert choice.finish_reason == "tool_calls"
+    assert not choice.message.content
+    assert call.type == "function"
+    arguments = json.loads(call.function.arguments)
+    assert (call.function.name, list(arguments)) in (
+        ("get_weather", ["city"]),
+        ("set_level", ["level"]),
+    )
+
+
+async def test_a_named_tool_streams(aclient: openai.AsyncOpenAI) -> None:
+    """The very tool, once, its arguments in pieces that the SDK puts together."""
+    async with aclient.chat.completions.stream(
+        model=MODEL,
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "set_level"}},
+        temperature=1.5,
+        seed=3,
+    ) as stream:
+        final = await stream.get_final_completion()
+    choice = final.choices[0]
+    (call,) = choice.message.tool_calls or []
+
+    assert choice.finish_reason == "tool_calls"
+    assert call.function.name == "set_level"
+    assert 1 <= json.loads(call.function.arguments)["level"] <= 9
+
+
+async def test_allowed_tools_limit_a_required_choice(rpc: Rpc) -> None:
+    """Several calls may come where they are allowed, of the allowed tool alone."""
+    request = a_chat(
+        user("Tell me about Mira."),
+        sampling={"temperature": 1.5, "seed": 5},
+        stopping={"max_tokens": 200},
+    )
+    for name in ("one", "two", "three"):
+        schema = '{"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}'
+        request.conversation.tools.append(chat_pb2.Tool(name=name, parameters_json=schema))
+    request.conversation.tool_choice.mode = chat_pb2.ToolChoice.MODE_REQUIRED
+    request.conversation.tool_choice.allowed_names.extend(["two", "three"])
+    names = set()
+    async for event in rpc.inference.Chat(request):
+        names |= {call.name for call in event.delta.tool_calls if call.name}
+
+    assert names
+    assert names <= {"two", "three"}
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+async def test_a_bad_schema_points_at_the_place(aclient: openai.AsyncOpenAI, rpc: Rpc) -> None:
+    """400 with OpenAI's code, the pointer in the message and in gRPC's metadata."""
+    schema: dict[str, object] = {"type": "object", "properties": {"a": {"type": "wat"}}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await aclient.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,
+            response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        )
+    constraint = generation_pb2.Constraint(json_schema=json.dumps(schema))
+    error = await failure_of(rpc.inference.Chat(a_chat(constraint=constraint)))
+
+    assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
+    assert "#/properties/a" in caught.value.message
+    assert error.metadata["pointer"] == "#/properties/a"
+
+
+async def test_a_bad_tool_schema_names_the_tool(aclient: openai.AsyncOpenAI) -> None:
+    """In the words of OpenAI's request."""
+    tools = [*TOOLS, a_tool("broken", x={"type": "wat"})]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await aclient.chat.completions.create(
+            model=MODEL, messages=QUESTION, tools=tools, tool_choice="required"
+        )
+
+    assert caught.value.param == "tools[2].function.parameters"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_schema_is_refused_and_slows_nobody(rpc: Rpc, name: str) -> None:
+    """Within seconds, while another stream goes on; the engine never sees it."""
+    schema, reason = HOSTILE[name]
+    constraint = generation_pb2.Constraint(json_schema=json.dumps(schema))
+    engine = (await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())).engine_restarts
+    started = time.monotonic()
+    hostile = asyncio.create_task(reason_of(rpc, constraint))
+    answers = 0
+    while not hostile.done():
+        await rpc.generate(a_text("Mira", stopping={"max_tokens": 2}))
+        answers += 1
+
+    assert await hostile == reason
+    assert time.monotonic() - started < 5
+    assert answers > 0
+    after = (await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())).engine_restarts
+    assert after == engine
+
+
+async def reason_of(rpc: Rpc, constraint: generation_pb2.Constraint) -> str:
+    """Why a constraint is refused; empty where it is not."""
+    try:
+        await rpc.generate(a_text("x", constraint=constraint, stopping={"max_tokens": 1}))
+    except grpc.aio.AioRpcError as failure:
+        return rich(failure).reason
+    return ""

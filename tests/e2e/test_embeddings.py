@@ -1,0 +1,312 @@
+"""Embeddings of real processes over gRPC: an encoder beside the demo model."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import model_pb2
+
+from tests.support.bert import TEXTS, Bert, random_bert
+from tests.support.rpc import PARIS, RichError, Rpc, a_chat, connect, endless, first_delta, rich
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = pytest.mark.e2e
+
+ENCODER = "tiny-encoder"
+CLOSE = 2e-3
+QUEUED = 3
+
+
+@pytest.fixture(scope="module")
+def bert() -> Bert:
+    """The encoder's weights."""
+    return random_bert()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Corral]:
+    """`corral up` with the demo model and an encoder."""
+    folder = tmp_path_factory.mktemp("embeddings")
+    encoder = bert.write(folder / "encoder.gguf")
+    flags = ("--model", "bundled", "--model", f"{ENCODER}={encoder}")
+    sizes = {"engine.context_tokens": 2048, "engine.queued_requests": QUEUED}
+    with corral_up(folder, *flags, inference=sizes) as corral:
+        yield corral
+
+
+@pytest.fixture
+async def rpc(both: Corral) -> AsyncIterator[Rpc]:
+    """A bare gRPC client of it."""
+    async with connect(both.target) as connected:
+        yield connected
+
+
+def texts(*given: str, **fields: Any) -> pb.EmbedRequest:
+    """A request for vectors of texts."""
+    return pb.EmbedRequest(inputs=[pb.TextOrTokens(text=text) for text in given], **fields)
+
+
+def tokens(*given: list[int], **fields: Any) -> pb.EmbedRequest:
+    """A request for vectors of token lists."""
+    inputs = [pb.TextOrTokens(token_ids=pb.TokenIds(ids=ids)) for ids in given]
+    return pb.EmbedRequest(inputs=inputs, **fields)
+
+
+def vectors(answer: pb.EmbedResponse) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
+    """The vectors of an answer."""
+    return [np.array(each.values, np.float32) for each in answer.embeddings]
+
+
+async def refusal(rpc: Rpc, request: pb.EmbedRequest, **options: Any) -> RichError:
+    """The error a request ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await rpc.inference.Embed(request, **options)
+    return rich(failure.value)
+
+
+async def test_texts_become_what_the_weights_say(rpc: Rpc, bert: Bert) -> None:
+    """In the order of the inputs, of length 1, with the tokens counted; no model named: the
+    encoder answers."""
+    answer = await rpc.inference.Embed(texts(*TEXTS))
+    counted = [
+        (await rpc.inference.Tokenize(pb.TokenizeRequest(model=ENCODER, text=t, add_special=True)))
+        for t in TEXTS
+    ]
+    ids = [list(each.token_ids) for each in counted]
+
+    assert answer.model == ENCODER
+    assert answer.prompt_tokens == sum(map(len, ids))
+    for vector, each in zip(vectors(answer), ids, strict=True):
+        assert np.abs(vector - bert.embedding(each)).max() < CLOSE
+    from_ids = await rpc.inference.Embed(tokens(*ids))
+    assert np.allclose(vectors(from_ids), vectors(answer), atol=CLOSE)
+
+
+async def test_vectors_can_be_shorter_and_left_as_they_are(rpc: Rpc) -> None:
+    """`dimensions` cuts and scales again; without `normalize` the model's own numbers come."""
+    (whole,) = vectors(await rpc.inference.Embed(texts("a fox")))
+    (short,) = vectors(await rpc.inference.Embed(texts("a fox", dimensions=8)))
+    (raw,) = vectors(await rpc.inference.Embed(texts("a fox", normalize=False)))
+
+    assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-5)
+    assert np.linalg.norm(whole) == pytest.approx(1, abs=1e-5)
+    assert np.linalg.norm(raw) > 1.5
+    assert np.allclose(raw / np.linalg.norm(raw), whole, atol=1e-5)
+
+
+async def test_the_demo_model_embeds_too(rpc: Rpc) -> None:
+    """What it generates with, in a context of its own: like texts are closer than unlike ones."""
+    answer = await rpc.inference.Embed(
+        texts(
+            "What is the capital of France?",
+            "What is the capital of Spain?",
+            "Once upon a time there was a little fox who lived in a forest.",
+            model=MODEL,
+        )
+    )
+    first, like, unlike = vectors(answer)
+
+    assert first.shape == (256,)
+    assert float(first @ like) > float(first @ unlike) + 0.05
+
+
+REFUSED: Mapping[str, tuple[pb.EmbedRequest, str, dict[str, str]]] = {
+    "no inputs": (texts(), "MISSING_FIELD", {"field": "inputs"}),
+    "an empty text": (texts("a", ""), "MISSING_FIELD", {"field": "inputs[1]"}),
+    "no tokens": (tokens([]), "MISSING_FIELD", {"field": "inputs[0]"}),
+    "too many": (texts(*["a"] * 2049), "TOO_LONG", {"length": "2049", "limit": "2048"}),
+    "no dimensions": (texts("a", dimensions=0), "OUT_OF_RANGE", {"field": "dimensions"}),
+    "too many dimensions": (texts("a", dimensions=33), "OUT_OF_RANGE", {"maximum": "32"}),
+    "a token beyond the vocabulary": (
+        tokens([2, 26]),
+        "TOKEN_OUT_OF_VOCABULARY",
+        {"token": "26", "vocabulary_size": "26"},
+    ),
+    "a negative token": (tokens([-1]), "TOKEN_OUT_OF_VOCABULARY", {"token": "-1"}),
+    "longer than the encoder's positions": (
+        tokens([5], [5] * 65),
+        "CONTEXT_LENGTH_EXCEEDED",
+        {"field": "inputs[1]", "prompt_tokens": "65", "context_tokens": "64"},
+    ),
+    "a long text": (
+        texts("fox " * 5000),
+        "CONTEXT_LENGTH_EXCEEDED",
+        {"field": "inputs[0]", "context_tokens": "64"},
+    ),
+    "an unknown model": (texts("a", model="gpt-9"), "MODEL_NOT_FOUND", {"model": "gpt-9"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_cannot_be_embedded_is_refused_with_sizes(rpc: Rpc, case: str) -> None:
+    """Before anything is computed, naming field and limit; the next request is answered."""
+    request, reason, details = REFUSED[case]
+    error = await refusal(rpc, request)
+
+    assert error.reason == reason
+    assert details.items() <= error.metadata.items()
+    assert len((await rpc.inference.Embed(texts("a fox"))).embeddings) == 1
+
+
+async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
+    """The reason names its class; its description says what it is for."""
+    chat = a_chat()
+    chat.model = ENCODER
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await rpc.chat(chat)
+    error = rich(failure.value)
+    shown = (await rpc.inference.GetModel(pb.GetModelRequest(model=ENCODER))).model
+
+    assert error.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert (error.reason, error.metadata["model_class"]) == ("MODEL_CANNOT", "encoder")
+    assert shown.model_class == model_pb2.MODEL_CLASS_ENCODER
+    assert (shown.pooling, shown.resolved_limits.context_tokens) == ("mean", 64)
+    assert shown.resolved_limits.kv_bytes == 0
+
+
+async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, both: Corral) -> None:
+    """Over HTTP, packed (its default) and as numbers, texts and tokens, cut to a size."""
+    (over_grpc,) = vectors(await rpc.inference.Embed(texts("the quick fox")))
+    ids = (
+        await rpc.inference.Tokenize(
+            pb.TokenizeRequest(model=ENCODER, text="the quick fox", add_special=True)
+        )
+    ).token_ids
+    async with openai.AsyncOpenAI(base_url=both.api, api_key="x", max_retries=0) as client:
+        packed = await client.embeddings.create(model=ENCODER, input="the quick fox")
+        plain = await client.embeddings.create(
+            model=ENCODER, input=["the quick fox", "a cat"], encoding_format="float"
+        )
+        from_ids = await client.embeddings.create(model=ENCODER, input=[list(ids)])
+        short = await client.embeddings.create(model=ENCODER, input="a dog", dimensions=4)
+        demo = await client.embeddings.create(model=MODEL, input="a dog")
+        with pytest.raises(openai.BadRequestError) as refusal:
+            await client.embeddings.create(model=ENCODER, input=["a", "fox " * 100])
+
+    for answer in (packed, plain, from_ids):
+        assert np.allclose(answer.data[0].embedding, over_grpc, atol=CLOSE)
+    assert [each.index for each in plain.data] == [0, 1]
+    assert packed.usage.prompt_tokens == packed.usage.total_tokens == len(ids)
+    assert len(short.data[0].embedding) == 4
+    assert np.linalg.norm(short.data[0].embedding) == pytest.approx(1, abs=1e-5)
+    assert len(demo.data[0].embedding) == 256
+    assert (refusal.value.param, refusal.value.code) == ("input[1]", "context_length_exceeded")
+
+
+# --- sharing the engine ---------------------------------------------------------------------------
+
+
+def a_large_job(**fields: Any) -> pb.EmbedRequest:
+    """Seconds of work for the demo model."""
+    return tokens(*[[5 + number % 100] * 400 for number in range(512)], model=MODEL, **fields)
+
+
+async def live(rpc: Rpc) -> list[str]:
+    """The ids of what waits or runs."""
+    listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
+    return [each.request_id for each in listed.requests]
+
+
+async def until_live(rpc: Rpc, count: int) -> list[str]:
+    """The ids, once there are so many; each look is an RPC, so this does not spin."""
+    async with asyncio.timeout(20):
+        while len(ids := await live(rpc)) != count:
+            pass
+    return ids
+
+
+async def test_chat_goes_on_beside_a_large_job_and_the_job_beside_chat(rpc: Rpc) -> None:
+    """A chat is answered while seconds of embedding are left, and short embeddings are answered
+    while a chat never ends."""
+    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
+    await until_live(rpc, 1)
+    answer = await rpc.chat(a_chat())
+    was_running = not job.done()
+    job.cancel()
+    await until_live(rpc, 0)
+    stream = rpc.inference.Chat(endless())
+    await first_delta(stream)
+    started = time.monotonic()
+    for _ in range(5):
+        await rpc.inference.Embed(texts("a fox", "a dog", model=MODEL))
+    took = time.monotonic() - started
+    await first_delta(stream)
+    stream.cancel()
+
+    assert answer.text[0] == PARIS
+    assert was_running
+    assert took < 10
+
+
+async def test_a_call_that_is_cancelled_or_too_late_ends_in_the_engine(rpc: Rpc) -> None:
+    """Nothing computes for a caller who left; a deadline is told with the phase."""
+    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
+    await until_live(rpc, 1)
+    job.cancel()
+    await until_live(rpc, 0)
+    started = time.monotonic()
+    await rpc.inference.Embed(texts("a fox", model=MODEL))
+    at_once = time.monotonic() - started
+    late = await refusal(rpc, a_large_job(), timeout=0.3)
+    await until_live(rpc, 0)
+
+    assert at_once < 2
+    assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_an_operator_sees_and_aborts_a_job(rpc: Rpc) -> None:
+    """Listed with its tokens; aborted it fails with the reason."""
+    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
+    (request_id,) = await until_live(rpc, 1)
+    listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+    await rpc.engine.Abort(engine_pb.AbortRequest(request_ids=[request_id]))
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await job
+
+    assert (listed[0].model, listed[0].prompt_tokens) == (MODEL, 512 * 400)
+    assert rich(failure.value).reason == "ABORTED_BY_OPERATOR"
+
+
+async def test_the_queue_of_jobs_is_bounded(rpc: Rpc) -> None:
+    """One more than may wait is refused with a time to come back; the others are not disturbed."""
+    jobs = [asyncio.ensure_future(rpc.inference.Embed(a_large_job())) for _ in range(QUEUED)]
+    await until_live(rpc, QUEUED)
+    error = await refusal(rpc, texts("a", model=MODEL))
+    others = await rpc.inference.Embed(texts("a fox"))
+    for job in jobs:
+        job.cancel()
+    await until_live(rpc, 0)
+
+    assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    assert error.retry_after
+    assert others.model == ENCODER
+
+
+async def test_a_job_that_loses_its_engine_may_come_again(rpc: Rpc) -> None:
+    """The call ends as unavailable with a time to come back; the next one is answered."""
+    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
+    await until_live(rpc, 1)
+    info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+    os.kill(info.engine_pid, signal.SIGKILL)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await job
+    error = rich(failure.value)
+    async with asyncio.timeout(20):
+        while (
+            await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+        ).engine_state != engine_pb.ENGINE_STATE_SERVING:
+            pass
+    answer = await rpc.inference.Embed(texts("a fox"))
+
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_RESTARTING")
+    assert error.retry_after
+    assert len(answer.embeddings) == 1

@@ -1,0 +1,91 @@
+"""A real encoder, all-MiniLM-L6-v2, served alone: what its authors publish comes out."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import openai
+import pytest
+
+from tests.support.minilm import load_minilm, minilm_path
+from tests.support.services import Corral, corral_up
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+
+MODEL = "minilm"
+# Cosines as the documentation of sentence-transformers prints them for this model.
+PUBLISHED = [
+    ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
+    ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
+    ("It's so sunny outside!", "He drove to the stadium.", 0.1411),
+    ("The cat sits outside", "The dog plays in the garden", 0.2838),
+    ("A man is playing guitar", "A woman watches TV", -0.0327),
+    ("The new movie is awesome", "The new movie is so great", 0.8939),
+]
+LONGEST = 512
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with nothing but the encoder."""
+    folder = tmp_path_factory.mktemp("minilm")
+    with corral_up(folder, "--model", f"{MODEL}={minilm_path()}") as corral:
+        yield corral
+
+
+@pytest.fixture
+def client(serving: Corral) -> Iterator[openai.OpenAI]:
+    """The official client."""
+    with openai.OpenAI(base_url=serving.api, api_key="x", max_retries=0) as connected:
+        yield connected
+
+
+def embed(
+    client: openai.OpenAI, texts: list[str]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The vectors of texts, one a row."""
+    answer = client.embeddings.create(model=MODEL, input=texts)
+    return np.array([each.embedding for each in answer.data])
+
+
+def test_similarities_are_those_that_are_published(client: openai.OpenAI) -> None:
+    """Tokenizing, the network, mean pooling and scaling together, to the third decimal."""
+    first = embed(client, [pair[0] for pair in PUBLISHED])
+    second = embed(client, [pair[1] for pair in PUBLISHED])
+
+    assert first.shape == (6, 384)
+    assert (first * second).sum(axis=1) == pytest.approx([p[2] for p in PUBLISHED], abs=1e-3)
+
+
+def test_the_longest_input_is_what_the_weights_say(client: openai.OpenAI) -> None:
+    """All 512 positions in one decode, as plain numpy has it; one more is refused with sizes."""
+    ids = [101, *(2000 + 7 * number for number in range(LONGEST - 2)), 102]
+    answer = client.embeddings.create(model=MODEL, input=[ids])
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.embeddings.create(model=MODEL, input=[[*ids, 102]])
+    expected = load_minilm().embedding(ids)
+
+    assert np.abs(np.array(answer.data[0].embedding) - expected).max() < 2e-3
+    assert answer.usage.prompt_tokens == LONGEST
+    assert refusal.value.code == "context_length_exceeded"
+    assert "512" in refusal.value.message
+    assert "513" in refusal.value.message
+
+
+def test_hundreds_of_texts_come_back_in_their_order(client: openai.OpenAI) -> None:
+    """A call with many inputs gives each what it gets alone."""
+    texts = [f"Note number {number} is about topic {number % 7}." for number in range(200)]
+    together = embed(client, texts)
+    alone = embed(client, [texts[137]])
+
+    assert together.shape == (200, 384)
+    assert float((together[137] * alone[0]).sum()) > 0.999
+
+
+def test_a_server_of_encoders_refuses_to_chat(client: openai.OpenAI) -> None:
+    """With the model's class as the reason; what it serves is listed all the same."""
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
+
+    assert refusal.value.code == "model_cannot"
+    assert "encoder" in refusal.value.message
+    assert [model.id for model in client.models.list()] == [MODEL]

@@ -1,0 +1,69 @@
+"""Whatever comes, goes and fails: every request ends once, with its own vectors or error."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_svc.engine.events import Cancelled, Embedded, Failed
+from tests.support.embeddings import POISON, EmbeddingBench, FakeEmbedding, an_embedding
+
+TOKENS = st.one_of(st.integers(1, 900), st.just(POISON))
+INPUTS = st.lists(st.lists(TOKENS, min_size=1, max_size=16), min_size=1, max_size=6)
+ARRIVALS = st.lists(
+    st.tuples(INPUTS, st.sampled_from("ab"), st.integers(1, 3), st.integers(0, 3), st.booleans()),
+    max_size=8,
+)
+
+
+@given(
+    ARRIVALS, st.sampled_from([{}, {"splits": True}, {"splits": True, "averages": True}]),
+    st.integers(1, 16),
+)  # fmt: skip
+def test_every_request_ends_once_and_with_its_own_vectors(
+    arrivals: list[tuple[list[list[int]], str, int, int, bool]],
+    kind: dict[str, Any],
+    pack_tokens: int,
+) -> None:
+    """Arrivals, cancels and failing inputs in any order: the fake refuses what a context would
+    abort on, nothing is lost, and nothing stays in a slot."""
+    bench = EmbeddingBench(FakeEmbedding(**kind), pack_tokens=pack_tokens)
+    cancelled = set()
+    for number, (inputs, project, priority, steps, is_cancelled) in enumerate(arrivals):
+        bench.submit(an_embedding(number, *inputs, project=project, priority=priority))
+        for _ in range(steps):
+            bench.step()
+        if is_cancelled:
+            bench.embedder.cancel(number, arrived_in_step=0, step=1)
+            cancelled.add(number)
+    bench.run()
+    bench.step()
+    ends = Counter(
+        event.sequence_id
+        for event in bench.events
+        if isinstance(event, Failed | Cancelled) or (isinstance(event, Embedded) and event.is_last)
+    )
+
+    assert ends == Counter(range(len(arrivals)))
+    assert bench.backend.held == {}
+    failed = {e.sequence_id for e in bench.events if isinstance(e, Failed)}
+    for number, (inputs, *_) in enumerate(arrivals):
+        if any(POISON in tokens for tokens in inputs):
+            assert number in failed | cancelled
+        elif number not in cancelled:
+            check_vectors(bench, number, inputs, kind)
+
+
+def check_vectors(
+    bench: EmbeddingBench, number: int, inputs: list[list[int]], kind: dict[str, Any]
+) -> None:
+    """The vectors belong to the inputs, in their order."""
+    vectors = bench.vectors(number)
+    assert len(vectors) == len(inputs)
+    for vector, tokens in zip(vectors, inputs, strict=True):
+        if kind.get("averages") or not kind:
+            assert vector[0] == pytest.approx(sum(tokens) / len(tokens), rel=1e-4)
+        if not kind.get("averages"):
+            assert vector[1] == tokens[-1]

@@ -1,0 +1,100 @@
+"""POST /v1/embeddings in front of a fake service."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from gateway.fake_inference import FakeInference, Script
+from svc_kit.errors import ContextLengthExceeded, ModelCannot
+from tests.support.loopback_gateway import Loopback, a_gateway, a_gateway_until
+from tests.support.raw_http import a_connection, a_post
+
+PATH = "/v1/embeddings"
+BODY: dict[str, Any] = {"model": "fake", "input": "hi"}
+
+
+def the_sdk(gateway: Loopback) -> openai.AsyncOpenAI:
+    """The official client without retries."""
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)
+    return openai.AsyncOpenAI(
+        http_client=http, api_key="any", max_retries=0, base_url=f"{gateway.url}/v1"
+    )
+
+
+async def test_the_sdk_gets_the_same_vectors_packed_and_as_numbers() -> None:
+    """It asks for Base64 unless told otherwise, and unpacks it."""
+    async with a_gateway() as gateway, the_sdk(gateway) as client:
+        packed = await client.embeddings.create(model="fake", input=["four", "to"])
+        plain = await client.embeddings.create(
+            model="fake", input=["four", "to"], encoding_format="float"
+        )
+        tokens = await client.embeddings.create(model="fake", input=[[1, 2, 3]])
+
+    assert [each.embedding for each in packed.data] == [[4, 0.5], [2, 0.5]]
+    assert [each.embedding for each in plain.data] == [[4, 0.5], [2, 0.5]]
+    assert [each.index for each in packed.data] == [0, 1]
+    assert (packed.usage.prompt_tokens, packed.usage.total_tokens) == (6, 6)
+    assert tokens.data[0].embedding == [3, 0.5]
+
+
+async def test_refusals_name_the_input_as_the_caller_wrote_it() -> None:
+    """The service's error, with OpenAI's status and field name."""
+    fake = FakeInference()
+    async with a_gateway(fake) as gateway, gateway.client() as client:
+        fake.script = Script(
+            refusal=ContextLengthExceeded(field="inputs[1]", prompt_tokens=9, context_tokens=8)
+        )
+        long = await client.post(PATH, json=BODY)
+        fake.script = Script(
+            refusal=ModelCannot(model="fake", model_class="reranker", operation="embed")
+        )
+        wrong = await client.post(PATH, json=BODY)
+        empty = await client.post(PATH, json=BODY | {"input": []})
+
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "input[1]")
+    assert long.json()["error"]["code"] == "context_length_exceeded"
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "model_cannot")
+    assert (empty.status_code, empty.json()["error"]["param"]) == (400, "input")
+    assert len(fake.seen.requests) == 2
+
+
+async def test_leaving_cancels_the_call() -> None:
+    """A client that goes away while its vectors are computed costs nothing more."""
+    fake = FakeInference()
+    fake.script = Script(hold=asyncio.Event(), hold_at=0)
+    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
+        await connection.send(a_post(PATH, BODY))
+        await fake.seen.arrived.wait()
+        connection.leave()
+        await fake.seen.ended.wait()
+
+    assert fake.seen.num_cancelled == 1
+
+
+async def test_a_drain_waits_for_vectors_and_then_ends_the_call() -> None:
+    """What outlives the grace is told so with 503."""
+    fake = FakeInference()
+    fake.script = Script(hold=asyncio.Event(), hold_at=0)
+    stop = asyncio.Event()
+    async with (
+        a_gateway_until(stop, fake, drain_grace_s=0.2) as gateway,
+        gateway.client() as client,
+    ):
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await fake.seen.arrived.wait()
+        stop.set()
+        answer = await asked
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "draining"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_only_posts_are_taken(method: str) -> None:
+    """Another method is named in the refusal."""
+    async with a_gateway() as gateway, gateway.client() as client:
+        answer = await client.request(method, PATH)
+
+    assert answer.status_code == 405

@@ -1,0 +1,168 @@
+"""Tiny models with random weights, one of each kind of memory: what they say is noise, but the same
+noise every time, so a wrong state changes it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.gguf_files import ALIGNMENT, F32Tensor, Signed, gguf_bytes
+
+WIDTH = 32
+_LAYERS = 4
+_FFN = 64
+_HEADS = 2
+_HEAD = WIDTH // _HEADS
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_TOKENS = ["<unk>", "<s>", "</s>", *_BYTES]
+WINDOW = 16
+_STATE, _INNER, _RANK, _CONV = 8, 2 * WIDTH, 4, 4
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def write_model_of_kind(kind: str, path: Path) -> Path:
+    """Write a model with a "window", a "recurrent" one or a "hybrid" one."""
+    metadata, tensors = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid}[kind]()
+    listed = [F32Tensor(name, shape) for name, shape in tensors.items()]
+    blank = gguf_bytes({**_vocabulary(), **metadata}, listed)
+    sizes = [4 * int(np.prod(tensor.shape)) for tensor in listed]
+    padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
+    parts = [blank[: len(blank) - sum(padded)]]
+    draw = np.random.default_rng(7)
+    for tensor, size, full in zip(listed, sizes, padded, strict=True):
+        parts += [_weights(tensor, draw), bytes(full - size)]
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def _weights(tensor: F32Tensor, draw: np.random.Generator) -> bytes:
+    if "norm" in tensor.name:
+        values = np.full(tensor.shape, _norm(tensor.name))
+    else:
+        values = draw.standard_normal(tensor.shape) * 0.3
+    if tensor.name.endswith("ssm_a"):
+        values = -np.abs(values)  # a state that decays
+    return values.astype("<f4").tobytes()
+
+
+def _norm(name: str) -> float:
+    """Attention that picks few tokens, and layers that outweigh the last token's own embedding:
+    what a model says must depend on all that it was told."""
+    if "q_norm" in name or "k_norm" in name:
+        return 4.0
+    return 4.0 if "post" in name else 1.0
+
+
+def _vocabulary() -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": _TOKENS,
+        "tokenizer.ggml.scores": [0.0] * len(_TOKENS),
+        "tokenizer.ggml.token_type": [Signed(kind) for kind in (2, 3, 3, *(6 for _ in _BYTES))],
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+
+
+def _common(architecture: str, **more: Any) -> dict[str, Any]:
+    fields = {
+        "block_count": _LAYERS,
+        "context_length": 1024,
+        "embedding_length": WIDTH,
+        "feed_forward_length": _FFN,
+        "attention.head_count": _HEADS,
+        "attention.head_count_kv": _HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        **{name.replace("__", "."): item for name, item in more.items()},
+    }
+    head = {"general.architecture": architecture, "general.name": architecture}
+    return {**head, **{f"{architecture}.{name}": item for name, item in fields.items()}}
+
+
+def _window() -> tuple[dict[str, Any], Shapes]:
+    metadata = _common(
+        "gemma3",
+        attention__sliding_window=WINDOW,
+        attention__key_length=_HEAD,
+        attention__value_length=_HEAD,
+    )
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (WIDTH, len(_TOKENS)),
+        "output_norm.weight": (WIDTH,),
+    }
+    for i in range(_LAYERS):
+        tensors |= _layer(i, _attention() | _feed_forward())
+        tensors |= _layer(i, {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)})
+    return metadata, tensors
+
+
+def _recurrent() -> tuple[dict[str, Any], Shapes]:
+    metadata = _common(
+        "mamba",
+        ssm__conv_kernel=_CONV,
+        ssm__inner_size=_INNER,
+        ssm__state_size=_STATE,
+        ssm__time_step_rank=_RANK,
+    )
+    metadata["mamba.attention.head_count"] = metadata["mamba.attention.head_count_kv"] = 0
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (WIDTH, len(_TOKENS)),
+        "output_norm.weight": (WIDTH,),
+    }
+    for i in range(_LAYERS):
+        tensors |= _layer(
+            i,
+            {
+                "attn_norm": (WIDTH,),
+                "ssm_in": (WIDTH, 2 * _INNER),
+                "ssm_conv1d": (_CONV, _INNER),
+                "ssm_x": (_INNER, _RANK + 2 * _STATE),
+                "ssm_dt": (_RANK, _INNER),
+                "ssm_out": (_INNER, WIDTH),
+            },
+        )
+        tensors |= {
+            f"blk.{i}.ssm_conv1d.bias": (_INNER,),
+            f"blk.{i}.ssm_dt.bias": (_INNER,),
+            f"blk.{i}.ssm_a": (_STATE, _INNER),
+            f"blk.{i}.ssm_d": (_INNER,),
+        }
+    return metadata, tensors
+
+
+def _hybrid() -> tuple[dict[str, Any], Shapes]:
+    metadata = _common("lfm2", shortconv__l_cache=3, vocab_size=len(_TOKENS))
+    kinds = [i % 2 for i in range(_LAYERS)]  # a convolution, an attention, and again
+    metadata["lfm2.attention.head_count_kv"] = [_HEADS * kind for kind in kinds]
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (WIDTH, len(_TOKENS)),
+        "token_embd_norm.weight": (WIDTH,),
+    }
+    convolution: dict[str, tuple[int, ...]] = {
+        "attn_norm": (WIDTH,),
+        "shortconv.conv": (3, WIDTH),
+        "shortconv.in_proj": (WIDTH, 3 * WIDTH),
+        "shortconv.out_proj": (WIDTH, WIDTH),
+    }
+    for i, kind in enumerate(kinds):
+        tensors |= _layer(i, (_attention() if kind else convolution) | _feed_forward())
+    return metadata, tensors
+
+
+def _attention() -> dict[str, tuple[int, ...]]:
+    square = {f"attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+    return {"attn_norm": (WIDTH,), "attn_q_norm": (_HEAD,), "attn_k_norm": (_HEAD,), **square}
+
+
+def _feed_forward() -> dict[str, tuple[int, ...]]:
+    return {
+        "ffn_norm": (WIDTH,),
+        "ffn_gate": (WIDTH, _FFN),
+        "ffn_up": (WIDTH, _FFN),
+        "ffn_down": (_FFN, WIDTH),
+    }
+
+
+def _layer(i: int, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return {f"blk.{i}.{name}.weight": shape for name, shape in shapes.items()}

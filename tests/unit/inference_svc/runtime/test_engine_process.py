@@ -1,0 +1,67 @@
+"""How the step thread's time is shared between generation and embeddings."""
+
+from typing import Any, cast
+
+import pytest
+
+from inference_svc.engine.events import Event
+from inference_svc.runtime.engine_process import StepLoop
+from tests.support.sequences import ManualClock
+
+
+class Worker:
+    """An engine or embedder whose every step takes the same time."""
+
+    def __init__(self, clock: ManualClock, step_s: float) -> None:
+        self.has_work = self.has_sequences = True
+        self.has_news = False
+        self.num_steps = 0
+        self._clock = clock
+        self._step_s = step_s
+
+    def step(self) -> list[Event]:
+        """One step."""
+        self.num_steps += 1
+        self._clock.now += self._step_s
+        return []
+
+
+def a_loop(chat_s: float, embedding_s: float) -> tuple[StepLoop, Worker, Worker]:
+    """A loop over a model that chats and one that embeds."""
+    clock = ManualClock()
+    chat, embedding = Worker(clock, chat_s), Worker(clock, embedding_s)
+    engines, embedders = cast(Any, {"m": chat}), cast(Any, {"m": embedding})
+    return StepLoop(cast(Any, None), engines, embedders, clock), chat, embedding
+
+
+@pytest.mark.parametrize(("chat_s", "embedding_s"), [(0.001, 0.02), (0.5, 0.02), (0.01, 0.01)])
+def test_both_sides_get_the_same_time(chat_s: float, embedding_s: float) -> None:
+    """Short decode steps come twenty to one dear embedding step, and the other way round."""
+    loop, chat, embedding = a_loop(chat_s, embedding_s)
+    for _ in range(2000):
+        loop.make_turn()
+
+    chatting, embedded = chat.num_steps * chat_s, embedding.num_steps * embedding_s
+    assert chatting == pytest.approx(embedded, abs=max(chat_s, embedding_s) * 1.01)
+
+
+def test_one_side_alone_has_all_the_time() -> None:
+    """Without work on the other side nothing is held back, and news of it still go out."""
+    loop, chat, embedding = a_loop(0.001, 0.02)
+    chat.has_work = chat.has_sequences = False
+    for _ in range(10):
+        loop.make_turn()
+    chat.has_news = True
+    loop.make_turn()
+
+    assert (embedding.num_steps, chat.num_steps) == (11, 1)
+
+
+def test_a_sequence_that_only_waits_takes_no_turns() -> None:
+    """A paused stream keeps its deadlines, and embeddings go on at full speed."""
+    loop, chat, embedding = a_loop(0.0, 0.02)
+    chat.has_work = False
+    for _ in range(50):
+        loop.make_turn()
+
+    assert (embedding.num_steps, chat.num_steps) == (50, 50)
