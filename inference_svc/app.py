@@ -113,9 +113,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             stack.push_async_callback(management.close)
         stack.push_async_callback(worker.close)
         await worker.start()
-        served = await asyncio.gather(
-            *(_served(file, worker, pool, templates, settings) for file in files)
-        )
+        served = [await _served(file, worker, pool, templates, settings) for file in files]
         catalog.fill(served)
         server.set_serving(True)
         digests = asyncio.create_task(_compute_digests(served))
