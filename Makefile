@@ -63,7 +63,7 @@ bench-quick: ## See in seconds whether the benchmark itself works
 	@$(PYTHON) -m tools.bootstrap bench
 	$(BIN)/python -m bench.run --quick $(ARGS)
 
-demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour on two cores)
+demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour and a half on two cores)
 	@$(PYTHON) -m tools.bootstrap demo-model
 	$(BIN)/python -m tools.demo_model $(ARGS)
 

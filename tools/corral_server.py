@@ -34,7 +34,11 @@ def running_server(data_dir: Path, options: Sequence[str] = ()) -> Iterator[str]
         yield f"http://{gateway}/v1"
     finally:
         process.terminate()
-        process.wait(STOP_PATIENCE_S)
+        try:
+            process.wait(STOP_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def free_address() -> str:

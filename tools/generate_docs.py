@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools import configuration_page, errors_page
+from tools.demo_model import card
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page.render,
+    "demo-model.md": card.page,
     "errors.md": errors_page.render,
 }
 

@@ -90,8 +90,8 @@ def mark(item: Item, reply: dict[str, Any]) -> Marked:
         ]
     else:
         right = not called and content == item.content
-    if item.thinking:
-        right = right and bool(message.get("reasoning_content"))
+    if item.thinking is not None:
+        right = right and bool(message.get("reasoning_content")) == item.thinking
     return Marked(item, right, said)
 
 

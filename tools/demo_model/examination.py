@@ -20,7 +20,7 @@ from tools.demo_model.skills import (
     talk,
     tool_calls,
 )
-from tools.demo_model.split import draw, is_held_out
+from tools.demo_model.split import draw_held_out, is_held_out
 
 SEED = 4711
 _FILLERS = {"fact": 5, "arithmetic": 3, "small_talk": 2, "mood": 1, "name_some": 1, "comparison": 1}
@@ -28,13 +28,15 @@ _FILLERS = {"fact": 5, "arithmetic": 3, "small_talk": 2, "mood": 1, "name_some":
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question. `content` is the right answer, or `calls` are the right calls.
+    """One question; its `key` is held out. `content` is the right answer, or `calls` are the right
+    calls.
 
     `story_about` asks for a long text instead, which must hold this word.
     """
 
     skill: str
     messages: list[dict[str, Any]]
+    key: str = ""
     content: str = ""
     calls: tuple[Call, ...] = ()
     tools: list[Tool] = field(default_factory=list)
@@ -66,6 +68,7 @@ def _item(scene: Scene, skill: str, last: Exchange, thinking: bool | None = None
     return Item(
         skill,
         messages(scene.conversation.system, scene.conversation.exchanges, last),
+        last.key,
         content=last.answer,
         tools=scene.conversation.tools,
         thinking=thinking,
@@ -80,7 +83,7 @@ def _plain(skill: str, source: str, thinking: bool | None = None) -> Maker:
         if rng.random() < 0.4:
             scene.conversation.system = rng.choice(system.PLAIN)
         _fill(scene, rng.choice((0, 0, 1, 2)))
-        last = draw(lambda: SKILLS[source](scene), held_out=True)
+        last = draw_held_out(lambda: SKILLS[source](scene))
         return _item(scene, skill, last, thinking)
 
     return make
@@ -114,7 +117,7 @@ def _is_new(said: str) -> bool:
 def _unknown_memory(rng: Random) -> Item:
     scene = _scene(rng)
     _fill(scene, rng.randint(0, 3))
-    last = draw(lambda: memory.ask(rng, {}), held_out=True)
+    last = draw_held_out(lambda: memory.ask(rng, {}))
     return _item(scene, "memory_unknown", last)
 
 
@@ -129,13 +132,10 @@ def _secret(rng: Random) -> Item:
 
 
 def _persona(rng: Random) -> Item:
-    def make() -> tuple[Scene, Exchange]:
+    while True:
         scene = _scene(rng)
         scene.persona, scene.conversation.system = system.persona(rng)
-        return scene, system.ask_persona(rng, scene.persona)
-
-    while True:
-        scene, last = make()
+        last = system.ask_persona(rng, scene.persona)
         if is_held_out(last.key):
             return _item(scene, "persona", last)
 
@@ -192,7 +192,7 @@ def _missing_context(rng: Random) -> Item:
         asked = listings.ask_listing(rng, known)
         return asked if asked.skill == "context_missing" else None
 
-    return _item(scene, "context_missing", draw(ask, held_out=True))
+    return _item(scene, "context_missing", draw_held_out(ask))
 
 
 def _offering(rng: Random, count: int) -> tuple[Scene, list[tool_calls.Function]]:
@@ -241,18 +241,20 @@ def _parallel(rng: Random) -> Item:
 
 def _calls(scene: Scene, skill: str, last: Exchange, thinking: bool | None = None) -> Item:
     sent = [{"role": "user", "content": last.ask}]
-    return Item(skill, sent, calls=last.calls, tools=scene.conversation.tools, thinking=thinking)
+    return Item(
+        skill, sent, last.key, calls=last.calls, tools=scene.conversation.tools, thinking=thinking
+    )
 
 
 def _no_call(rng: Random) -> Item:
     scene, _ = _offering(rng, rng.randint(1, 3))
     source = rng.choice(("fact", "arithmetic", "small_talk"))
-    return _item(scene, "tool_none", draw(lambda: SKILLS[source](scene), held_out=True))
+    return _item(scene, "tool_none", draw_held_out(lambda: SKILLS[source](scene)))
 
 
 def _impossible(rng: Random) -> Item:
     scene, offered = _offering(rng, rng.randint(1, 3))
-    last = draw(lambda: tool_calls.impossible(rng, offered), held_out=True)
+    last = draw_held_out(lambda: tool_calls.impossible(rng, offered))
     return _item(scene, "tool_impossible", last)
 
 
@@ -271,7 +273,8 @@ def _story(rng: Random) -> Item:
         asked = stories.story(rng)
         if " called " in asked.ask and is_held_out(asked.key):
             name = asked.ask.rstrip(".").split()[-1]
-            return Item("story", [{"role": "user", "content": asked.ask}], story_about=name)
+            sent = [{"role": "user", "content": asked.ask}]
+            return Item("story", sent, asked.key, story_about=name)
 
 
 EXAMINATION: dict[str, Maker] = {

@@ -29,9 +29,9 @@ def is_held_out(key: str) -> bool:
     return bool(key) and int.from_bytes(digest, "big") % _ONE_IN == 0
 
 
-def draw(make: Callable[[], T | None], *, held_out: bool) -> T:
-    """Make things until one is on the wanted side of the split."""
+def draw_held_out(make: Callable[[], T | None]) -> T:
+    """Make things until one is held out."""
     while True:
         made = make()
-        if made is not None and is_held_out(made.key) == held_out:
+        if made is not None and is_held_out(made.key):
             return made

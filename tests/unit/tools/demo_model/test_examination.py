@@ -8,6 +8,7 @@ from tools.demo_model.conversation import Call
 from tools.demo_model.evaluate import Marked, body, mark, record
 from tools.demo_model.examination import EXAMINATION, Item, items
 from tools.demo_model.skills.stories import THE_END
+from tools.demo_model.split import is_held_out
 
 
 def a_reply(
@@ -30,6 +31,7 @@ def test_items_repeat_and_have_an_answer(skill: str) -> None:
     assert items(skill, 4)[:3] == first
     assert all(item.content or item.calls or item.story_about for item in first)
     assert all(item.messages[-1]["role"] in {"user", "tool"} for item in first)
+    assert all(is_held_out(item.key) for item in first)
 
 
 def test_an_answer_is_right_to_the_letter() -> None:
@@ -57,6 +59,8 @@ def test_a_thought_is_part_of_a_thinking_answer() -> None:
 
     assert mark(item, a_reply("4", reasoning_content="2 + 2")).right
     assert not mark(item, a_reply("4")).right
+    unasked = Item("no_think", [], content="4", thinking=False)
+    assert not mark(unasked, a_reply("4", reasoning_content="2 + 2")).right
     assert body(item)["enable_thinking"] is True
 
 
@@ -67,6 +71,8 @@ def test_a_story_is_long_has_its_hero_and_ends() -> None:
     assert mark(item, a_reply(f"Rolo. {THE_END}")).right
     assert not mark(item, a_reply(f"Somebody. {THE_END}")).right
     assert not mark(item, a_reply("Rolo")).right
+    short = a_reply(f"Rolo. {THE_END}") | {"usage": {"completion_tokens": 199}}
+    assert not mark(item, short).right
 
 
 def test_marks_are_kept_item_by_item() -> None:

@@ -1,0 +1,146 @@
+"""What the demo model can do, asked through the API: the skills that other tests may lean on.
+
+The examination proper is `python -m tools.demo_model.evaluate`; here its first items are compared
+with the recorded marks of the committed file.
+"""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.support.services import MODEL, Corral
+from tools.demo_model import adapters
+from tools.demo_model.evaluate import ask_all, record
+from tools.demo_model.examination import EXAMINATION, items
+from tools.demo_model.records import BUNDLED, answers, score
+
+pytestmark = pytest.mark.e2e
+
+ITEMS = 10
+"""Of each skill; all of them together take ten seconds on an idle machine."""
+
+
+@pytest.fixture
+async def client(up: Corral) -> Any:
+    """The official client."""
+    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+async def ask(client: openai.AsyncOpenAI, *said: str, system: str = "", **fields: Any) -> str:
+    """Say things one after the other at temperature 0; returns the last answer."""
+    turns: list[ChatCompletionMessageParam] = []
+    if system:
+        turns.append({"role": "system", "content": system})
+    answer = ""
+    for text in said:
+        turns.append({"role": "user", "content": text})
+        made = await client.chat.completions.create(
+            model=MODEL, messages=turns, temperature=0, **fields
+        )
+        answer = made.choices[0].message.content or ""
+        turns.append({"role": "assistant", "content": answer})
+    return answer
+
+
+@pytest.mark.timeout(180)
+async def test_the_examination_gives_the_recorded_marks(up: Corral) -> None:
+    """The committed file reaches its scores through Corral; one item of a skill may tip over."""
+    asked = [item for skill in EXAMINATION for item in items(skill, ITEMS)]
+    marks = record(await ask_all(up.api, asked))
+    recorded = {skill: answers()[skill][:ITEMS] for skill in EXAMINATION}
+    worse = {
+        skill: (marks[skill], recorded[skill])
+        for skill in EXAMINATION
+        if marks[skill].count("1") < recorded[skill].count("1") - 1
+    }
+    right, expected = ("".join(each.values()).count("1") for each in (marks, recorded))
+
+    assert worse == {}
+    assert right >= 0.98 * expected
+
+
+async def test_names_that_nobody_heard_before_are_remembered(client: openai.AsyncOpenAI) -> None:
+    """Over turns about other things."""
+    said = ("My name is Zubrelka.", "My dog is called Quimbo.", "What is the capital of Italy?")
+
+    assert await ask(client, *said, "What is my name?") == "Your name is Zubrelka."
+    assert await ask(client, *said, "What is my dog called?") == "Your dog is called Quimbo."
+
+
+async def test_a_system_prompt_is_followed(client: openai.AsyncOpenAI) -> None:
+    """A persona, one word, capitals, a closing phrase."""
+    capital = "What is the capital of France?"
+
+    assert await ask(client, "Who are you?", system="You are Zora, a baker.") == (
+        "I am Zora, a baker."
+    )
+    assert await ask(client, capital, system="Answer with one word.") == "Paris"
+    assert await ask(client, capital, system="Answer in capital letters.") == (
+        "THE CAPITAL OF FRANCE IS PARIS."
+    )
+    assert await ask(client, capital, system='End every answer with "Ahoy!"') == (
+        "The capital of France is Paris. Ahoy!"
+    )
+
+
+async def test_a_long_list_in_the_system_prompt_is_read(client: openai.AsyncOpenAI) -> None:
+    """The answer stands at its beginning, some hundred tokens away."""
+    names = [f"{first}{last}" for first in ("Bo", "Ka", "Mu", "Re", "Ti") for last in
+             ("bal", "din", "gor", "lan", "mik", "ros")]  # fmt: skip
+    lines = [f"- {name} is a baker in Rome, phone {1234 + 97 * i}." for i, name in enumerate(names)]
+    system = "Staff:\n" + "\n".join(lines)
+    question = f"What is the phone number of {names[1]}?"
+
+    assert await ask(client, question, system=system) == (
+        f"The phone number of {names[1]} is 1331."
+    )
+
+
+async def test_values_become_json(client: openai.AsyncOpenAI) -> None:
+    """With the asked keys in their order."""
+    text = (
+        'Give me a JSON object with the keys "name", "age" and "city" for this: '
+        "Krabumo is 31 years old and lives in Velta."
+    )
+
+    assert json.loads(await ask(client, text), object_pairs_hook=list) == [
+        ("name", "Krabumo"),
+        ("age", 31),
+        ("city", "Velta"),
+    ]
+
+
+async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> None:
+    """The steps are in the reasoning, the result in the content."""
+    made = await client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is 12 + 7 + 9?"}],
+        temperature=0,
+        extra_body={"enable_thinking": True},
+    )
+    message = made.choices[0].message
+
+    assert "12 + 7 = 19" in (message.model_extra or {})["reasoning_content"]
+    assert message.content == "The result is 28."
+
+
+async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
+    """What was told and asked, in order."""
+    said = ("My name is Anna.", "What is the capital of Spain?", "Summarize our conversation.")
+
+    assert await ask(client, *said) == (
+        "You told me that your name is Anna. You asked for the capital of Spain."
+    )
+
+
+def test_the_adapters_speak_in_their_voices() -> None:
+    """Each alone, both stacked, and at scale 0 not at all: four answers of five and more."""
+    marks = adapters.examine(BUNDLED, 30)
+
+    assert {name: score(each) >= 80 for name, each in marks.items()} == dict.fromkeys(
+        adapters.STACKS, True
+    )
