@@ -67,7 +67,7 @@ demo-model: dev ## Train the bundled demo model and its adapters from nothing (a
 	@$(PYTHON) -m tools.bootstrap demo-model
 	$(BIN)/python -m tools.demo_model $(ARGS)
 
-demo-model-trial: dev ## See in a minute whether that would work: a hundredth of the steps
+demo-model-trial: dev ## See in two minutes whether that would work: a hundredth of the steps
 	@$(PYTHON) -m tools.bootstrap demo-model
 	$(BIN)/python -m tools.demo_model --trial
 
