@@ -448,7 +448,7 @@ def test_a_thought_may_be_left_out(backend: LlamaBackend) -> None:
 
 def test_a_grammar_that_grows_too_large_ends_its_own_sequence(backend: LlamaBackend) -> None:
     """A step over its limits is an error of that request alone."""
-    monster = _form(backend, FormKind.REGEX, "([a-z ]*a[a-z ]{40}){3}")
+    monster = _form(backend, FormKind.REGEX, "([a-z ]*[a-m][a-z ]{120}){4}")
     events = _run(
         backend,
         _request(backend, monster, max_tokens=450, ignore_eos=True),

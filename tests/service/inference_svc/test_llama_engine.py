@@ -123,8 +123,9 @@ def test_company_and_fillers_do_not_change_a_greedy_answer(backend: LlamaBackend
 def test_a_follow_up_reuses_the_slot_and_answers_the_same(backend: LlamaBackend) -> None:
     """Cached tokens change the time, not the answer."""
     engine = _engine(backend)
-    _run(engine, _request(backend, 0, QUESTION))
-    events = _run(engine, _request(backend, 1, QUESTION))
+    prompt = f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{QUESTION}"
+    _run(engine, _request(backend, 0, prompt))
+    events = _run(engine, _request(backend, 1, prompt))
 
     (started,) = [event for event in events if isinstance(event, Started)]
     assert started.cached_tokens > 10

@@ -34,7 +34,7 @@ def test_the_vocabulary_is_the_files(demo: Vocabulary) -> None:
     """Sizes, special tokens and metadata come from the model."""
     assert demo.size == 2048
     assert (demo.bos, demo.eos, demo.adds_bos) == (END_OF_TEXT, TURN_ENDS, False)
-    assert demo.metadata("general.name") == "demo"
+    assert demo.metadata("general.name") == "demo-chat"
     assert demo.metadata("no.such.key") is None
     assert demo.token_text(TURN_ENDS) == "<|im_end|>"
     assert demo.token_text(None) == ""

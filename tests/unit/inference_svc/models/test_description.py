@@ -29,7 +29,7 @@ def test_the_demo_model_is_described_from_its_header() -> None:
     assert model.kv_bytes_per_token == 6 * 2 * (64 + 64) * 2
     assert model.chat_template is not None
     assert "<tool_call>" in model.chat_template
-    assert (model.title, model.paths) == ("demo", (BUNDLED_PATH,))
+    assert (model.title, model.paths) == ("demo-chat", (BUNDLED_PATH,))
 
 
 @pytest.mark.parametrize(
