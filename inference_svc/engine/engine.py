@@ -400,7 +400,7 @@ class Engine:
         text, stop = sequence.text.push(piece)
         if sampled is not None:
             logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
-            self._events.append(Delta(request.sequence_id, text, (token,), logprobs))
+            self._tell(Delta(request.sequence_id, text, (token,), logprobs))
         if stop is not None:
             self._finish(sequence, FinishReason.STOP, stop_text=stop)
         elif ends:
@@ -408,6 +408,20 @@ class Engine:
         else:
             return None
         return FinishReason.STOP
+
+    def _tell(self, delta: Delta) -> None:
+        """Emit a delta, as one with what its sequence gained just before: a forced run must not
+        look like many unread events to a reader's limit."""
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Delta) and last.sequence_id == delta.sequence_id:
+            delta = Delta(
+                delta.sequence_id,
+                last.text + delta.text,
+                last.tokens + delta.tokens,
+                last.logprobs + delta.logprobs,
+            )
+            self._events.pop()
+        self._events.append(delta)
 
     def _piece(self, request: SequenceRequest, token: int) -> bytes:
         special = request.special_tokens or token in request.visible_tokens
@@ -427,7 +441,7 @@ class Engine:
         if stop_text is None:
             text, stop_text = sequence.text.finish()
             if text:
-                self._events.append(Delta(sequence_id, text, (), ()))
+                self._tell(Delta(sequence_id, text, (), ()))
             if stop_text is not None:
                 reason = FinishReason.STOP
         self._remove(sequence)
