@@ -245,7 +245,10 @@ class SamplerChain:
                 left[self._allowed] = mask.allowed[self._allowed]
             if banned is not None:
                 left[banned] = False
-            left, few = (left, None) if left.any() else mask
+            # Few stay few: filters must not meet the forbidden ones (typical-p computes NaN then).
+            few = self._allowed if few is None else few
+            few = None if few is None else few[left[few]]
+            left, few = (left, few) if left.any() else mask
         if few is None and (self._greedy or self._temperature > 0 or self._shortlist_of):
             row = logits.copy()
             row[~left] = -np.inf
