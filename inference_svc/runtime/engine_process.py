@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn
 
+from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
@@ -160,7 +161,8 @@ class _Loaded(NamedTuple):
     embedder: Embedder | None
 
 
-def _load(boot: Boot) -> list[_Loaded]:
+def load_models(boot: Boot) -> list[_Loaded]:
+    """Load and warm all models. Raises `ModelLoadError` or `ModelTooLarge`."""
     library.start()
     return [
         _load_decoder(boot, model) if model.generates else _load_encoder(boot, model)
@@ -215,8 +217,12 @@ def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
     weights = load_model(model.backend.path, model.backend.gpu_layers)
     threads = model.threads or max(1, boot.cores - 1)
     reason = "as configured" if model.threads else "the frontends need a core"
-    embedder = _embedder(weights, model.embedding, threads)
-    embedder.warm_up()
+    embedder = _embedder(weights, model.embedding, threads, now=True)
+    try:
+        embedder.warm_up()
+    except DecodeError as error:
+        problem = f"{model.name} cannot compute a first input (code {error.code})"
+        raise ModelLoadError(problem) from error
     limits = embedder.limits
     ready = ModelReady(
         model.name,
@@ -231,8 +237,13 @@ def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
     return _Loaded(ready, None, embedder)
 
 
-def _embedder(weights: Any, settings: EmbeddingSettings, threads: int) -> Embedder:
+def _embedder(
+    weights: Any, settings: EmbeddingSettings, threads: int, *, now: bool = False
+) -> Embedder:
+    """An embedder whose context is made with its first request, or `now`."""
     backend = LlamaEmbedding(weights, replace(settings, threads=threads))
+    if now:
+        backend.open()
     return Embedder(settings.name, backend, pack_tokens=settings.pack_tokens, clock=time.monotonic)
 
 
@@ -252,7 +263,7 @@ def main(pipe_fd: int) -> None:
     boot: Boot = pipe.recv()
     configure_logging("engine", level=boot.log_level, json=boot.log_json)
     try:
-        loaded = _load(boot)
+        loaded = load_models(boot)
     except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(BootFailed(str(error)))
         return
