@@ -90,20 +90,27 @@ class StepLoop:
     def make_turn(self) -> None:
         """Let the side that was served less make a step; one without work only tells its news."""
         self._step += 1
-        busy = [side for side, group in self._sides.items() if _has_work(group)]
+        busy = [side for side, group in self._sides.items() if any(map(_computes, group))]
         turn = self._turns.next(busy) if busy else None
         for side, group in self._sides.items():
+            started = self._clock()
             if side == turn or side not in busy:
-                self._make_steps(side, group)
+                self._make_steps(group)
+            if side == turn:
+                self._turns.charge(side, self._clock() - started)
 
-    def _make_steps(self, side: str, group: Iterable[Stepper]) -> None:
-        started = self._clock()
-        for engine in group:
-            if engine.has_sequences or engine.has_news:
-                events = engine.step()
+    def _make_steps(self, group: Iterable[Stepper]) -> None:
+        for stepper in group:
+            if stepper.has_sequences or stepper.has_news:
+                events = self._make_step(stepper)
                 if events:
                     self._outbox.put(events)
-        self._turns.charge(side, self._clock() - started)
+
+    def _make_step(self, stepper: Stepper) -> list[Event]:
+        others = (other for other in self._steppers if other is not stepper)
+        if isinstance(stepper, Engine) and any(map(_computes, others)):
+            return stepper.step(patience_s=0.0)  # nobody waits for another's grammar
+        return stepper.step()
 
     def _drain(self) -> None:
         idle = not any(engine.has_work for engine in self._steppers)
@@ -149,8 +156,10 @@ class StepLoop:
             os._exit(0)
 
 
-def _has_work(group: Iterable[Stepper]) -> bool:
-    return any(stepper.has_work for stepper in group)
+def _computes(stepper: Stepper) -> bool:
+    """Whether a step would do more than look for a grammar."""
+    awaits = isinstance(stepper, Engine) and stepper.awaits_grammars
+    return stepper.has_work and not awaits
 
 
 class _Loaded(NamedTuple):
