@@ -58,7 +58,7 @@ class GrammarGuides:
         return GrammarGuide(template, self._masks, self._vocabulary_size)
 
     def close(self) -> None:
-        """End both threads."""
+        """End the threads."""
         self._builder.shutdown(cancel_futures=True)
         self._masks.shutdown(cancel_futures=True)
 
