@@ -78,6 +78,27 @@ def test_what_is_forbidden_beside_a_constraint_never_reaches_the_filters(
     chain.close()
 
 
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_an_end_that_may_not_come_yet_never_reaches_typical_p(*, with_ids: bool) -> None:
+    """Without a constraint too: the choice is that of a row in which the end is all but out."""
+    rng = np.random.default_rng(3)
+    ids = tuple(range(0, 6000, 2)) if with_ids else ()
+    sampling = Sampling(typical_p=0.3, top_k=0, top_p=1.0, min_p=0.0, allowed_token_ids=ids)
+    ends = np.array([SIZE - 1], np.int32)
+    request = a_request(sampling=sampling, seed=1, min_tokens=100)
+    chain = SamplerChain(request, None, SIZE, 2048, ends, lambda token: b"%d" % token)
+    plain, scratch = a_chain(sampling), Candidates(SIZE)
+    for draw in range(20):
+        row = rng.normal(0, 3, SIZE).astype(np.float32)
+        without = row.copy()
+        without[-1] = -60.0
+        row[-1] = 8.0
+
+        assert chain.choose(row, draw, scratch) == plain.choose(without, draw, scratch)
+    plain.close()
+    chain.close()
+
+
 def test_a_row_that_defeats_the_guess_is_looked_at_whole() -> None:
     """A single peak above equal logits still leaves k candidates."""
     row = np.zeros(SIZE, np.float32)
