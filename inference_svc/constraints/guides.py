@@ -8,8 +8,9 @@ computed is still known to its copies.
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from itertools import islice
 
 import numpy as np
@@ -57,7 +58,7 @@ class GrammarGuides:
         return GrammarGuide(template, self._masks, self._vocabulary_size)
 
     def close(self) -> None:
-        """End both threads."""
+        """End the threads."""
         self._builder.shutdown(cancel_futures=True)
         self._masks.shutdown(cancel_futures=True)
 
@@ -113,10 +114,8 @@ class GrammarGuide:
     def wait(self, timeout_s: float) -> bool:
         """Whether the grammar is built."""
         if self._matcher is None and self._template.wait(timeout_s):
-            try:
+            with self._contained():
                 self._matcher = self._template.copy()
-            except GrammarUnusable as problem:
-                raise GuideFailed(str(problem)) from None
         return self._matcher is not None
 
     @property
@@ -128,7 +127,8 @@ class GrammarGuide:
     @property
     def is_over(self) -> bool:
         """Whether the grammar allows no further text."""
-        return self._ready.is_stopped()
+        with self._contained():
+            return self._ready.is_stopped()
 
     def prepare(self) -> None:
         """Begin to compute the mask."""
@@ -142,10 +142,8 @@ class GrammarGuide:
         self.prepare()
         if self._pending is None:
             raise ValueError("no mask is being computed")
-        try:
+        with self._contained():
             return self._pending.result()
-        except GrammarUnusable as problem:
-            raise GuideFailed(str(problem)) from None
 
     def _compute(self, matcher: LLMatcher) -> TokenMask:
         matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
@@ -161,17 +159,18 @@ class GrammarGuide:
         for token in tokens:
             if self._ahead and self._ahead.popleft() != token:
                 self._ahead.clear()
-        if not self._ready.consume_tokens(list(tokens)):
-            raise GuideFailed(self._ready.get_error())
+        with self._contained():
+            if not self._ready.consume_tokens(list(tokens)):
+                raise GrammarUnusable(self._ready.get_error())
 
     def forced(self, limit: int) -> Sequence[int]:
         """Tokens that must follow."""
-        matcher = self._ready
-        if limit <= 0 or matcher.is_stopped():
+        if limit <= 0 or self.is_over:
             return ()
         self._settle()
         if not self._ahead:
-            self._ahead.extend(matcher.compute_ff_tokens())
+            with self._contained():
+                self._ahead.extend(self._ready.compute_ff_tokens())
         tokens = list(islice(self._ahead, limit))
         if tokens:
             self.take(tokens)
@@ -180,8 +179,24 @@ class GrammarGuide:
     def close(self) -> None:
         """Let the next copies know what this one has computed."""
         if self._matcher is not None and (self._pending is None or self._pending.done()):
-            self._template.warm(self._matcher)
+            with suppress(GuideFailed), self._contained():
+                self._template.warm(self._matcher)
         self._matcher = None
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        """Turn whatever llguidance does into `GuideFailed`: one grammar must not end the process of
+        all. A panic of its native code is no `Exception`; what has panicked is not used again."""
+        try:
+            yield
+        except GrammarUnusable as problem:
+            raise GuideFailed(str(problem)) from None
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:
+            log.exception("a grammar failed")
+            self._matcher = None
+            raise GuideFailed("the grammar cannot be followed any further") from problem
 
     def _settle(self) -> None:
         """Forget the mask, once it is computed: it is that of the place before."""

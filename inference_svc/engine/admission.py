@@ -6,6 +6,7 @@ refusal can still be an ordinary error.
 """
 
 from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heapreplace
 
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.sequence import Sequence
@@ -49,11 +50,16 @@ class AdmissionQueue:
 
     def in_order(self, now: float) -> Iterator[Sequence]:
         """Those that could start, next first. The order takes in what is charged while it is
-        followed."""
-        ready = [sequence for sequence in self if not sequence.paused]
+        followed: a charge only moves sequences back, so each is ranked anew when its turn comes."""
+        ready = [(self._rank(item, now), item) for item in self if not item.paused]
+        heapify(ready)
         while ready:
-            sequence = min(ready, key=lambda item: self._rank(item, now))
-            ready.remove(sequence)
+            rank, sequence = ready[0]
+            moved = self._rank(sequence, now)
+            if moved != rank:
+                heapreplace(ready, (moved, sequence))
+                continue
+            heappop(ready)
             yield sequence
 
     def expired(self, now: float) -> list[Sequence]:

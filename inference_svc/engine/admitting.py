@@ -9,7 +9,7 @@ from inference_svc.engine.events import Event, Preempted, Resumed, Started
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
 from inference_svc.engine.placing import Placer, Prefix
-from inference_svc.engine.preemption import choose_victim, may_preempt
+from inference_svc.engine.preemption import may_preempt, victims
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable
 
@@ -43,20 +43,22 @@ class Admitter:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
         self._followers.begin(self._running.values())
-        if self._table.has_idle or choose_victim(self._running.values()) is not None:
+        if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
             for sequence in self._queue.in_order(self._clock()):
-                if not self._can_get_slot(sequence):
-                    break
+                if not self._table.has_idle:
+                    if not self._has_victim:
+                        break
+                    if not may_preempt(sequence):
+                        continue  # aged work, say, with interactive work behind it
                 if is_left(sequence) and not self._start(sequence):
                     break
             self._placer.flush()
         events, self._events = self._events, []
         return events
 
-    def _can_get_slot(self, sequence: Sequence) -> bool:
-        if self._table.has_idle:
-            return True
-        return may_preempt(sequence) and choose_victim(self._running.values()) is not None
+    @property
+    def _has_victim(self) -> bool:
+        return bool(victims(self._running.values()))
 
     def _start(self, sequence: Sequence) -> bool:
         """Put a sequence into a slot, or let it wait for its leader; False where there is no
@@ -93,8 +95,9 @@ class Admitter:
 
     def _preempt(self) -> bool:
         """Free a slot by letting batch work wait; False where nobody can."""
-        victim = choose_victim(self._running.values())
-        if victim is None or not self._placer.set_aside(victim):
+        found = victims(self._running.values())
+        victim = next(filter(self._placer.set_aside, found), None)
+        if victim is None:
             return False
         del self._running[victim.request.sequence_id]
         self._placer.leave(victim, keep=True)

@@ -55,7 +55,7 @@ from svc_kit.errors import (
 log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
-_GRAMMAR_PATIENCE_S = 0.005  # how long a step waits for a grammar when it has nothing else to do
+_GRAMMAR_PATIENCE_S = 0.005  # how long a step waits for a grammar when there is nothing else to do
 
 
 class Engine:
@@ -116,6 +116,14 @@ class Engine:
         if any(not sequence.paused for sequence in self._running.values()):
             return True
         return self._table.has_idle and self._queue.has_ready
+
+    @property
+    def awaits_grammars(self) -> bool:
+        """Whether a step could only look whether a grammar is built."""
+        if self._table.has_idle and self._queue.has_ready:
+            return False
+        ready = [sequence for sequence in self._running.values() if not sequence.paused]
+        return bool(ready) and all(sequence.awaits_guide for sequence in ready)
 
     @property
     def has_sequences(self) -> bool:
@@ -180,11 +188,12 @@ class Engine:
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def step(self) -> list[Event]:
-        """Make one step and return what happened, in order."""
+    def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
+        """Make one step and return what happened, in order; where only a grammar is missing, wait
+        `patience_s` for it."""
         self._expire()
         self._admit()
-        self._begin_guided()
+        self._begin_guided(patience_s)
         active = [
             sequence
             for sequence in self._running.values()
@@ -217,12 +226,12 @@ class Engine:
     def _admit(self) -> None:
         self._events += self._admitter.admit(self._is_left_after_replay)
 
-    def _begin_guided(self) -> None:
+    def _begin_guided(self, patience_s: float) -> None:
         """Begin the sequences whose grammar has been built meanwhile; the others keep their slots
         and are left out of the plan."""
         ready = [sequence for sequence in self._running.values() if not sequence.paused]
         waiting = [sequence for sequence in ready if sequence.awaits_guide]
-        patience = _GRAMMAR_PATIENCE_S if len(waiting) == len(ready) else 0.0
+        patience = patience_s if len(waiting) == len(ready) else 0.0
         for sequence in waiting:
             try:
                 if sequence.guide is not None and sequence.guide.wait(patience):
@@ -400,7 +409,7 @@ class Engine:
         text, stop = sequence.text.push(piece)
         if sampled is not None:
             logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
-            self._events.append(Delta(request.sequence_id, text, (token,), logprobs))
+            self._tell(Delta(request.sequence_id, text, (token,), logprobs))
         if stop is not None:
             self._finish(sequence, FinishReason.STOP, stop_text=stop)
         elif ends:
@@ -408,6 +417,20 @@ class Engine:
         else:
             return None
         return FinishReason.STOP
+
+    def _tell(self, delta: Delta) -> None:
+        """Emit a delta, as one with what its sequence gained just before: a forced run must not
+        look like many unread events to a reader's limit."""
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Delta) and last.sequence_id == delta.sequence_id:
+            delta = Delta(
+                delta.sequence_id,
+                last.text + delta.text,
+                last.tokens + delta.tokens,
+                last.logprobs + delta.logprobs,
+            )
+            self._events.pop()
+        self._events.append(delta)
 
     def _piece(self, request: SequenceRequest, token: int) -> bytes:
         special = request.special_tokens or token in request.visible_tokens
@@ -427,7 +450,7 @@ class Engine:
         if stop_text is None:
             text, stop_text = sequence.text.finish()
             if text:
-                self._events.append(Delta(sequence_id, text, (), ()))
+                self._tell(Delta(sequence_id, text, (), ()))
             if stop_text is not None:
                 reason = FinishReason.STOP
         self._remove(sequence)

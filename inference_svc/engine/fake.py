@@ -61,12 +61,14 @@ class FakeGuide:
         self._is_open = grammar.endswith("*")
         self._at = 0
         self._looks_left = builds_after
+        self.waits: list[float] = []
         self.closed = False
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it was looked at often enough; "!" cannot be built."""
         if self._pattern == "!":
             raise GuideFailed("it cannot be built")
+        self.waits.append(timeout_s)
         self._looks_left -= 1
         return self._looks_left < 0
 

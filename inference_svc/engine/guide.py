@@ -45,7 +45,7 @@ class Guide(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but the end of text may follow."""
+        """Whether nothing but the end of text may follow. Raises `GuideFailed`."""
 
     def prepare(self) -> None:
         """Begin to compute the mask of the next token, elsewhere."""
@@ -57,7 +57,8 @@ class Guide(Protocol):
         """Go on by tokens. Raises `GuideFailed` where one of them is not allowed."""
 
     def forced(self, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must follow, already taken; none where there is a choice."""
+        """At most `limit` tokens that must follow, already taken; none where there is a choice.
+        Raises `GuideFailed`."""
 
     def close(self) -> None:
         """The sequence is over."""

@@ -16,10 +16,10 @@ def may_preempt(waiting: Sequence) -> bool:
     return waiting.request.priority >= INTERACTIVE
 
 
-def choose_victim(running: Collection[Sequence]) -> Sequence | None:
-    """The youngest of the batch work; None where there is none."""
+def victims(running: Collection[Sequence]) -> list[Sequence]:
+    """The batch work, youngest first."""
     batch = [sequence for sequence in running if sequence.urgency <= BATCH]
-    return max(batch, key=_youth, default=None)
+    return sorted(batch, key=_youth, reverse=True)
 
 
 def _youth(sequence: Sequence) -> tuple[float, int]:

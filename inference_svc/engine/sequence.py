@@ -26,7 +26,6 @@ class Sequence:
         self.guide: Guide | None = None
         self.awaits_guide = request.constraint is not None
         self.paused = False
-        self.cancel_step: int | None = None
         self.arrived_at = arrived_at
         self.started_at = arrived_at
         self.has_started = False
@@ -36,9 +35,9 @@ class Sequence:
         # Following: until when it may wait, and what its own followers lend it.
         self.hold_until: float | None = None
         self.led_priority = 0
+        self.led_deadline: float | None = None
         # Its cells while it waits after a preemption.
         self.saved: SavedPrefix | None = None
-        self.led_deadline: float | None = None
 
     @property
     def num_output(self) -> int:

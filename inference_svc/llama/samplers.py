@@ -176,6 +176,8 @@ class SamplerChain:
         elif banned is not None:
             logits = logits.copy()
             logits[banned] = -np.inf
+            if self._sampling.typical_p < 1:  # which would compute NaN from them
+                allowed = _finite(logits, allowed)
         if self._greedy or (allowed is not None and len(allowed) == 1):
             return int(logits.argmax() if allowed is None else allowed[logits[allowed].argmax()])
         if allowed is None and self._temperature > 0:
@@ -245,7 +247,10 @@ class SamplerChain:
                 left[self._allowed] = mask.allowed[self._allowed]
             if banned is not None:
                 left[banned] = False
-            left, few = (left, None) if left.any() else mask
+            # Few stay few: filters must not meet the forbidden ones (typical-p computes NaN then).
+            few = self._allowed if few is None else few
+            few = None if few is None else few[left[few]]
+            left, few = (left, few) if left.any() else mask
         if few is None and (self._greedy or self._temperature > 0 or self._shortlist_of):
             row = logits.copy()
             row[~left] = -np.inf
@@ -415,6 +420,15 @@ def _shortlist(logits: Logits, k: int) -> npt.NDArray[np.integer[Any]] | None:
     threshold = np.partition(sample, len(sample) - rank)[len(sample) - rank]
     found = np.flatnonzero(logits >= threshold)
     return found if len(found) >= k else None
+
+
+def _finite(
+    logits: Logits, among: npt.NDArray[np.integer[Any]] | None
+) -> npt.NDArray[np.integer[Any]] | None:
+    """The tokens that nothing forbids; `among` itself where there are none."""
+    left = np.flatnonzero(logits > -np.inf)
+    left = left if among is None else np.intersect1d(among, left, assume_unique=True)
+    return left if len(left) else among
 
 
 def _allowed(sampling: Sampling, ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32] | None:

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn
 
+from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
@@ -89,20 +90,27 @@ class StepLoop:
     def make_turn(self) -> None:
         """Let the side that was served less make a step; one without work only tells its news."""
         self._step += 1
-        busy = [side for side, group in self._sides.items() if _has_work(group)]
+        busy = [side for side, group in self._sides.items() if any(map(_computes, group))]
         turn = self._turns.next(busy) if busy else None
         for side, group in self._sides.items():
+            started = self._clock()
             if side == turn or side not in busy:
-                self._make_steps(side, group)
+                self._make_steps(group)
+            if side == turn:
+                self._turns.charge(side, self._clock() - started)
 
-    def _make_steps(self, side: str, group: Iterable[Stepper]) -> None:
-        started = self._clock()
-        for engine in group:
-            if engine.has_sequences or engine.has_news:
-                events = engine.step()
+    def _make_steps(self, group: Iterable[Stepper]) -> None:
+        for stepper in group:
+            if stepper.has_sequences or stepper.has_news:
+                events = self._make_step(stepper)
                 if events:
                     self._outbox.put(events)
-        self._turns.charge(side, self._clock() - started)
+
+    def _make_step(self, stepper: Stepper) -> list[Event]:
+        others = (other for other in self._steppers if other is not stepper)
+        if isinstance(stepper, Engine) and any(map(_computes, others)):
+            return stepper.step(patience_s=0.0)  # nobody waits for another's grammar
+        return stepper.step()
 
     def _drain(self) -> None:
         idle = not any(engine.has_work for engine in self._steppers)
@@ -148,8 +156,10 @@ class StepLoop:
             os._exit(0)
 
 
-def _has_work(group: Iterable[Stepper]) -> bool:
-    return any(stepper.has_work for stepper in group)
+def _computes(stepper: Stepper) -> bool:
+    """Whether a step would do more than look for a grammar."""
+    awaits = isinstance(stepper, Engine) and stepper.awaits_grammars
+    return stepper.has_work and not awaits
 
 
 class _Loaded(NamedTuple):
@@ -160,7 +170,8 @@ class _Loaded(NamedTuple):
     embedder: Embedder | None
 
 
-def _load(boot: Boot) -> list[_Loaded]:
+def load_models(boot: Boot) -> list[_Loaded]:
+    """Load and warm all models. Raises `ModelLoadError` or `ModelTooLarge`."""
     library.start()
     return [
         _load_decoder(boot, model) if model.generates else _load_encoder(boot, model)
@@ -215,8 +226,12 @@ def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
     weights = load_model(model.backend.path, model.backend.gpu_layers)
     threads = model.threads or max(1, boot.cores - 1)
     reason = "as configured" if model.threads else "the frontends need a core"
-    embedder = _embedder(weights, model.embedding, threads)
-    embedder.warm_up()
+    embedder = _embedder(weights, model.embedding, threads, now=True)
+    try:
+        embedder.warm_up()
+    except DecodeError as error:
+        problem = f"{model.name} cannot compute a first input (code {error.code})"
+        raise ModelLoadError(problem) from error
     limits = embedder.limits
     ready = ModelReady(
         model.name,
@@ -231,8 +246,13 @@ def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
     return _Loaded(ready, None, embedder)
 
 
-def _embedder(weights: Any, settings: EmbeddingSettings, threads: int) -> Embedder:
+def _embedder(
+    weights: Any, settings: EmbeddingSettings, threads: int, *, now: bool = False
+) -> Embedder:
+    """An embedder whose context is made with its first request, or `now`."""
     backend = LlamaEmbedding(weights, replace(settings, threads=threads))
+    if now:
+        backend.open()
     return Embedder(settings.name, backend, pack_tokens=settings.pack_tokens, clock=time.monotonic)
 
 
@@ -252,7 +272,7 @@ def main(pipe_fd: int) -> None:
     boot: Boot = pipe.recv()
     configure_logging("engine", level=boot.log_level, json=boot.log_json)
     try:
-        loaded = _load(boot)
+        loaded = load_models(boot)
     except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(BootFailed(str(error)))
         return

@@ -20,11 +20,13 @@ from inference_svc.engine.token_batch import (
     check_native_limits,
 )
 from inference_svc.llama import library
-from inference_svc.llama.backend import load_model
+from inference_svc.llama.backend import BackendSettings, ModelLoadError, load_model
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import Pooling, describe_model
 from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.runtime.engine_process import load_models
+from inference_svc.runtime.messages import Boot, ModelBoot
 from svc_kit.errors import ModelTooLarge
 from tests.support.bert import CLS, LAST, MEAN, TEXTS, Bert, random_bert
 from tests.support.causal_reranker import write_causal_reranker
@@ -181,3 +183,35 @@ def test_a_context_that_does_not_fit_is_refused_with_the_sum() -> None:
         backend.embed(TokenBatch.of([Row(0, 0, (5,), output=True)]))
 
     assert refusal.value.needed_bytes > refusal.value.available_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "answer", "problem"),
+    [
+        (["llama_init_from_model"], None, "encoder: no context for embeddings of 32 tokens"),
+        (["llama_encode", "llama_decode"], -3, "encoder cannot compute a first input"),
+    ],
+)
+def test_an_encoder_that_cannot_start_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    encoder_path: Path,
+    broken: list[str],
+    answer: int | None,
+    problem: str,
+) -> None:
+    """As an error of loading, which the engine's process hands on."""
+    for name in broken:
+        monkeypatch.setattr(llama_cpp, name, lambda *_: answer)
+    embedding = EmbeddingSettings(
+        "encoder",
+        pooling=Pooling.MEAN,
+        is_causal=False,
+        input_tokens=32,
+        pack_tokens=32,
+        threads=1,
+        cell_bytes=0,
+    )
+    backend = BackendSettings(encoder_path, 0, 32, 32, 32, threads=1, sampling_threads=1)
+    model = ModelBoot("encoder", backend, 32, 1, embedding=embedding, generates=False)
+    with pytest.raises(ModelLoadError, match=problem):
+        load_models(Boot((model,), 1, "INFO", None, 0.0))

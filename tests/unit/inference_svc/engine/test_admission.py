@@ -68,6 +68,31 @@ def test_projects_take_turns() -> None:
     assert order[:4] == [0, 6, 1, 7]
 
 
+class CountingShare(FairShare):
+    """Counts how often a rank is computed: each asks for what a project was served."""
+
+    num_asked = 0
+
+    def served(self, project: str) -> int:
+        """What a project has had."""
+        self.num_asked += 1
+        return super().served(project)
+
+
+def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
+    """Five hundred that wait are not all compared at every one of them: that is a step's time."""
+    shares = CountingShare()
+    queue = _queue(*(_waiting(i, project=f"p{i % 2}") for i in range(500)), shares=shares)
+    order = []
+    for sequence in queue.in_order(0.0):
+        if sequence.request.sequence_id == 10:
+            shares.charge("p0", 1)
+        order.append(sequence.request.sequence_id)
+
+    assert order == [*range(11), *range(11, 500, 2), *range(12, 500, 2)]
+    assert shares.num_asked < 3 * 500
+
+
 def test_being_away_earns_nothing_and_a_debt_stays() -> None:
     """Who comes back stands where the least served one does, or where it stood."""
     shares = FairShare()

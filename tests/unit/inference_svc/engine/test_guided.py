@@ -34,6 +34,18 @@ def test_forced_tokens_are_computed_with_the_one_before() -> None:
     assert bench.finished(0)[1:5] == (FinishReason.STOP, None, None, 9)
 
 
+def test_a_step_gives_a_sequence_one_delta() -> None:
+    """However many tokens are forced, and two sequences are not mixed up."""
+    bench = Bench()
+    bench.submit(a_guided("?cde?fghi"), a_guided("?klm?nopq", 1))
+    bench.run()
+
+    for i, runs in enumerate([(b"cde", b"fghi"), (b"klm", b"nopq")]):
+        deltas = bench.deltas(i)
+        assert [bytes(delta.tokens[1:]) for delta in deltas] == list(runs)
+        assert all(delta.text == bytes(delta.tokens).decode() for delta in deltas)
+
+
 def test_a_forced_run_is_cut_at_its_limit() -> None:
     """No row beyond 32 tokens; the rest follows in the next step."""
     bench = Bench(FakeBackend(NativeLimits(128, 4, 4, 256, VOCABULARY_SIZE)))

@@ -106,6 +106,40 @@ def test_who_waited_itself_up_is_not_preempted_again() -> None:
     assert _preempted(bench) == [0, 2]
 
 
+def test_interactive_work_preempts_past_aged_work() -> None:
+    """Who aged to the head of the queue may not preempt, and does not stop one who may."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=1, max_tokens=6), a_request(1, priority=1, max_tokens=6))
+    bench.step()
+    bench.clock.now = 2 * AGEING_S
+    bench.submit(a_request(2, priority=3, max_tokens=2))
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    started = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert started == [0, 2, 1]
+    assert [len(bench.tokens(i)) for i in range(3)] == [6, 6, 2]
+
+
+def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
+    """Its cells are being copied in this step; an older one's are not."""
+    system = [65 + i % 26 for i in range(60)]
+    bench = _bench(3)
+    bench.submit(a_request(0, priority=1, max_tokens=20))
+    bench.submit(a_request(1, prompt=system, priority=1, max_tokens=20))
+    while not bench.tokens(1):
+        bench.step()
+    bench.submit(a_request(2, prompt=[*system, 1], priority=3))
+    bench.submit(a_request(3, prompt=[98, 99], priority=3))
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    assert bench.tokens(0) == _expected([65, 66, 67], 20)
+    assert bench.tokens(3) == _expected([98, 99], 8)
+
+
 def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
     """What it computes is needed by the one that waits."""
     system = [65 + i % 26 for i in range(90)]

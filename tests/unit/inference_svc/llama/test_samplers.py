@@ -1,11 +1,13 @@
 """Sampler chains on rows of a large vocabulary, without a model."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from inference_svc.engine.guide import TokenMask
 from inference_svc.engine.sampling import Adaptive, Mirostat, Sampling
 from inference_svc.llama.samplers import Candidates, SamplerChain
 from tests.support.sequences import a_request
@@ -37,6 +39,64 @@ def test_a_short_list_changes_no_choice(
         assert quick.choose(row, draw, scratch) == thorough.choose(row, draw, scratch)
     quick.close()
     thorough.close()
+
+
+def _mask(few: "np.ndarray[Any, Any]") -> TokenMask:
+    allowed = np.zeros(SIZE, np.bool_)
+    allowed[few] = True
+    return TokenMask(allowed, few)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize("top_k", [0, 40])
+def test_what_is_forbidden_beside_a_constraint_never_reaches_the_filters(
+    top_k: int, with_ids: bool, many: bool
+) -> None:
+    """Typical-p chooses as where the constraint itself leaves the token out, in every step."""
+    rng = np.random.default_rng(3)
+    left = np.arange(100, 5100 if many else 140, dtype=np.int32)
+    mask = _mask(np.append(left, np.int32(SIZE - 1)))
+    mask = TokenMask(mask.allowed, None) if many else mask
+    sampling = Sampling(typical_p=0.3, top_k=top_k, top_p=1.0, min_p=0.0)
+    plain = a_chain(sampling)
+    if with_ids:
+        left = left[::2]
+        ids = tuple(range(0, 6000, 2))
+        sampling = replace(sampling, allowed_token_ids=ids)
+    ends = np.array([SIZE - 1], np.int32)
+    request = a_request(sampling=sampling, seed=1, min_tokens=100)
+    chain = SamplerChain(request, None, SIZE, 2048, ends, lambda token: b"%d" % token)
+    scratch = Candidates(SIZE)
+    for draw in range(40):
+        row = rng.normal(0, 3, SIZE).astype(np.float32)
+        row[-1] = 8.0
+
+        expected = plain.choose(row, draw, scratch, _mask(left))
+        assert chain.choose(row, draw, scratch, mask) == expected
+    plain.close()
+    chain.close()
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_an_end_that_may_not_come_yet_never_reaches_typical_p(*, with_ids: bool) -> None:
+    """Without a constraint too: the choice is that of a row in which the end is all but out."""
+    rng = np.random.default_rng(3)
+    ids = tuple(range(0, 6000, 2)) if with_ids else ()
+    sampling = Sampling(typical_p=0.3, top_k=0, top_p=1.0, min_p=0.0, allowed_token_ids=ids)
+    ends = np.array([SIZE - 1], np.int32)
+    request = a_request(sampling=sampling, seed=1, min_tokens=100)
+    chain = SamplerChain(request, None, SIZE, 2048, ends, lambda token: b"%d" % token)
+    plain, scratch = a_chain(sampling), Candidates(SIZE)
+    for draw in range(20):
+        row = rng.normal(0, 3, SIZE).astype(np.float32)
+        without = row.copy()
+        without[-1] = -60.0
+        row[-1] = 8.0
+
+        assert chain.choose(row, draw, scratch) == plain.choose(without, draw, scratch)
+    plain.close()
+    chain.close()
 
 
 def test_a_row_that_defeats_the_guess_is_looked_at_whole() -> None:

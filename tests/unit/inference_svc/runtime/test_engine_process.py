@@ -5,8 +5,10 @@ from typing import Any, cast
 import pytest
 
 from inference_svc.engine.events import Event
+from inference_svc.engine.fake import FakeBackend
+from inference_svc.engine.guide import Constraint
 from inference_svc.runtime.engine_process import StepLoop
-from tests.support.sequences import ManualClock
+from tests.support.sequences import Bench, ManualClock, a_request
 
 
 class Worker:
@@ -65,3 +67,28 @@ def test_a_sequence_that_only_waits_takes_no_turns() -> None:
         loop.make_turn()
 
     assert (embedding.num_steps, chat.num_steps) == (50, 50)
+
+
+@pytest.mark.parametrize("busy", ["embeddings", "another model", "nobody"])
+def test_nobody_waits_for_the_grammar_of_another(busy: str) -> None:
+    """The loop waits for it only where there is nothing else to do, and takes no turn for it."""
+    guided, other = Bench(FakeBackend(builds_after=30)), Bench()
+    guided.submit(a_request(constraint=Constraint("a?b", "constraint")))
+    guided.step()
+    guide = guided.backend.guides[0]
+    guide.waits.clear()
+    embedding = Worker(ManualClock(), 0.02)
+    embedding.has_work = embedding.has_sequences = busy == "embeddings"
+    if busy == "another model":
+        other.submit(a_request(max_tokens=60))
+    engines = {"m": guided.engine, "other": other.engine}
+    loop = StepLoop(cast(Any, None), engines, {"e": cast(Any, embedding)}, ManualClock())
+    for _ in range(20):
+        loop.make_turn()
+
+    assert len(guide.waits) == 20
+    assert all(wait == 0 for wait in guide.waits) == (busy != "nobody")
+    assert embedding.num_steps == (20 if busy == "embeddings" else 0)
+    for _ in range(20):
+        loop.make_turn()
+    assert not guided.engine.has_sequences
