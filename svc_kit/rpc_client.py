@@ -63,7 +63,10 @@ def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Optio
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Shorter than the retries above wait together, so that a service that is back is found by
+        # the first call after that: gRPC's own second would refuse it.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 200),
         ("grpc.enable_retries", 1),
         ("grpc.service_config", json.dumps(_RETRIES)),
     ]
