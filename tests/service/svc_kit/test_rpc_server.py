@@ -347,7 +347,7 @@ async def test_a_callers_deadline_beyond_the_default_holds() -> None:
         await running.stub.Tokenize(pb.TokenizeRequest(), timeout=60)
         left = (seen[0] or 0) - asyncio.get_running_loop().time()
 
-    assert 50 < left <= 60
+    assert 50 < left <= 62  # gRPC rounds a timeout up on its way
 
 
 async def test_a_callers_own_deadline_ends_the_work() -> None:
