@@ -59,7 +59,7 @@ async def test_a_long_answer_comes_in_many_deltas(rpc: Rpc) -> None:
     story = a_chat(user("Tell me a story."), stopping={"max_tokens": 100, "ignore_eos": True})
     answer = await rpc.chat(story)
 
-    assert answer.kinds.count("delta") > 10
+    assert answer.kinds.count("delta") > 2
 
 
 async def test_chat_remembers_earlier_turns(rpc: Rpc) -> None:
