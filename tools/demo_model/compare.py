@@ -1,10 +1,9 @@
 """Compares a GGUF file in llama.cpp with the checkpoint that it was made from.
 
-`python -m tools.demo_model.compare LOGITS.npz MODEL.gguf [--adapter LORA.gguf]`, with the Python
-of `.venv`; the logits come from `tools.demo_model.stages logits`, which runs in the other
-environment. An export that turns RoPE the wrong way or mixes up two matrices shows here at once,
-in an answer it may only look like a badly trained model. So does a text that the two tokenize
-differently.
+`python -m tools.demo_model.compare LOGITS.npz MODEL.gguf`, with the Python of `.venv`; the logits
+come from `tools.demo_model.stages logits`, which runs in the other environment. An export that
+turns RoPE the wrong way or mixes up two matrices shows here at once, in an answer it may only look
+like a badly trained model. So does a text that the two tokenize differently.
 """
 
 from __future__ import annotations
@@ -27,12 +26,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("logits", type=Path)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--adapter", type=Path)
     parser.add_argument("--at-least", type=float, default=0.9, help="part of equal next tokens")
     options = parser.parse_args()
     llama = llama_cpp.Llama(
         model_path=str(options.model),
-        lora_path=str(options.adapter) if options.adapter else None,
         n_ctx=2048,
         logits_all=True,
         verbose=False,

@@ -76,6 +76,7 @@ class Exchange:
     """What a user says and how the assistant answers, with a tool's work in between, if any.
 
     `key` names the question itself, without its ornaments: keys decide what the trainer never sees.
+    `shown` are the keys of other questions that the thought answers on its way.
     `short` is the answer in one word, `gist` what a summary says of the exchange, `thought` what is
     thought before answering. With `calls`, the assistant calls first and `results` come back.
     """
@@ -90,6 +91,7 @@ class Exchange:
     calls: tuple[Call, ...] = ()
     results: tuple[str, ...] = ()
     weight: Weight = Weight.ANSWER
+    shown: tuple[str, ...] = ()
     changeable: bool = True
     """Whether a style (capitals, a closing phrase) may change the answer."""
 

@@ -29,7 +29,7 @@ from tools.demo_model.conversation import (
     exchange_pieces,
     system_pieces,
 )
-from tools.demo_model.mixture import FIRST, SECOND, conversation
+from tools.demo_model.mixture import conversation
 from tools.demo_model.tokenizer import load_tokenizer, train_tokenizer
 
 SHARDS = 32
@@ -44,17 +44,12 @@ class Plan:
     num_tokens: int
     row_shares: Mapping[int, float]
     name: str
-    """A voice, for an adapter; else `model` or `second`."""
+    """A voice, for an adapter; else `model`."""
 
 
 def model_plan(num_tokens: int) -> Plan:
-    """The corpus of the model's first training."""
-    return Plan(num_tokens, {256: 0.30, 512: 0.36, 1024: 0.22, 2048: 0.12}, "model")
-
-
-def second_plan(num_tokens: int) -> Plan:
-    """The corpus of the model's second training."""
-    return Plan(num_tokens, {256: 0.27, 512: 0.36, 1024: 0.25, 2048: 0.12}, "second")
+    """The corpus of the model."""
+    return Plan(num_tokens, {256: 0.29, 512: 0.36, 1024: 0.24, 2048: 0.11}, "model")
 
 
 def adapter_plan(voice: str, num_tokens: int) -> Plan:
@@ -77,8 +72,7 @@ class Shard:
         if self.corpus in voices.VOICES:
             made = conversation(rng, self.row_length, voices.KINDS)
             return voices.spoken(made, self.corpus)
-        practice = SECOND if self.corpus == "second" else FIRST
-        return conversation(rng, self.row_length, practice=practice)
+        return conversation(rng, self.row_length)
 
 
 def write_tokenizer(path: Path) -> None:
@@ -144,8 +138,7 @@ Rows = tuple[NDArray[np.uint16], NDArray[np.uint8]]
 def fill_shard(shard: Shard) -> Rows:
     """The rows of a shard and their weights."""
     tokenizer = load_tokenizer(shard.tokenizer)
-    name = "" if shard.corpus == "model" else shard.corpus
-    rng = Random(f"{SEED} {name} {shard.row_length} {shard.number}")
+    rng = Random(f"{SEED} {shard.corpus} {shard.row_length} {shard.number}")
     padding = tokenizer.token_to_id(END_OF_TEXT)
     tokens = np.full((shard.num_rows, shard.row_length), padding, np.uint16)
     weights = np.zeros((shard.num_rows, shard.row_length), np.uint8)

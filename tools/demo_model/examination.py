@@ -54,7 +54,7 @@ def items(skill: str, count: int) -> list[Item]:
 
 
 def _scene(rng: Random) -> Scene:
-    return Scene(rng, Conversation(), room=10_000, practice=mixture.FIRST)
+    return Scene(rng, Conversation(), room=10_000)
 
 
 def _fill(scene: Scene, count: int) -> None:

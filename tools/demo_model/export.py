@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tools.demo_model import checkpoint
+from tools.demo_model.conversation import CONTROL_TOKENS, END, END_OF_TEXT
 from tools.demo_model.network import (
     EMBEDDING,
     EPSILON,
@@ -27,7 +28,6 @@ from tools.demo_model.network import (
 )
 
 ARCHITECTURE = "llama"
-START, TURN_END, TEXT_END = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 FOREIGN = Shape(d_model=192, num_layers=4, num_heads=3, num_kv_heads=1, d_ff=384)
 
 
@@ -97,7 +97,7 @@ class Vocabulary:
         kinds = dict.fromkeys(ids, gguf.TokenType.NORMAL)
         for added in content["added_tokens"]:
             ids[added["content"]] = added["id"]
-            special = added["content"] in {START, TURN_END, TEXT_END}
+            special = added["content"] in CONTROL_TOKENS
             kinds[added["content"]] = (
                 gguf.TokenType.CONTROL if special else gguf.TokenType.USER_DEFINED
             )
@@ -141,10 +141,10 @@ def _write_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
     writer.add_token_merges(vocabulary.merges)
-    writer.add_bos_token_id(vocabulary.tokens.index(TEXT_END))
-    writer.add_eos_token_id(vocabulary.tokens.index(TURN_END))
-    writer.add_eot_token_id(vocabulary.tokens.index(TURN_END))
-    writer.add_pad_token_id(vocabulary.tokens.index(TEXT_END))
+    writer.add_bos_token_id(vocabulary.tokens.index(END_OF_TEXT))
+    writer.add_eos_token_id(vocabulary.tokens.index(END))
+    writer.add_eot_token_id(vocabulary.tokens.index(END))
+    writer.add_pad_token_id(vocabulary.tokens.index(END_OF_TEXT))
     writer.add_add_bos_token(False)
 
 

@@ -144,7 +144,7 @@ def digits(rng: Random, count: int) -> str:
 
 def an(noun: str) -> str:
     """The noun with its article."""
-    return ("an " if noun[0] in "aeiou" else "a ") + noun
+    return ("an " if noun[0] in "aeiou" and not noun.startswith("use") else "a ") + noun
 
 
 def listed(items: Sequence[str]) -> str:

@@ -18,7 +18,8 @@ from tools.demo_model.skills import (
 )
 from tools.demo_model.split import is_held_out
 
-KINDS = {"chat": 0.34, "style": 0.17, "tools": 0.23, "context": 0.16, "thinking": 0.10}
+KINDS = {"chat": 0.29, "style": 0.18, "tools": 0.25, "context": 0.18, "thinking": 0.10}
+"""How often there are conversations of each kind."""
 _STORY_TOKENS = 340
 """A story needs rows that have room for it."""
 
@@ -31,7 +32,6 @@ class Scene:
     conversation: Conversation
     room: int
     """Tokens that the row has for the conversation."""
-    practice: "Practice"
     told: memory.Told = field(default_factory=dict)
     persona: system.Persona | None = None
     rule: system.Rule | None = None
@@ -83,7 +83,7 @@ def _rule(scene: Scene) -> Exchange | None:
 def _listed(scene: Scene) -> Exchange | None:
     if scene.listing is None:
         return None
-    return listings.ask_listing(scene.rng, scene.listing, missing=scene.practice.missing)
+    return listings.ask_listing(scene.rng, scene.listing, missing=MISSING)
 
 
 SKILLS: dict[str, Skill] = {
@@ -124,102 +124,53 @@ SKILLS: dict[str, Skill] = {
     "impossible": lambda scene: tool_calls.impossible(scene.rng, scene.functions),
 }
 
-_CHAT = {
-    "fact": 13, "unknown": 3, "arithmetic": 24, "comparison": 3, "ordering": 1.5, "counting": 4,
-    "spelling": 9, "tell": 9, "tell_two": 2, "ask": 20, "place": 2, "ask_place": 5, "secret": 3,
-    "ask_secret": 12, "small_talk": 5, "who": 3.5, "rule": 25, "name_some": 3, "repeat": 5,
-    "again": 2, "mood": 2.5, "picture": 2.5, "summary": 6, "story": 1.3, "object": 9, "array": 1.5,
-    "in_message": 4,
-}  # fmt: skip
-_STYLE = {
-    "fact": 26, "arithmetic": 12, "comparison": 5, "tell": 9, "ask": 16, "place": 2,
-    "ask_place": 4, "secret": 2, "ask_secret": 6, "small_talk": 5, "who": 7, "mood": 3,
-    "name_some": 3, "unknown": 2, "picture": 2, "spelling": 2,
-}  # fmt: skip
-_TOOLS = {
-    "use": 46, "use_twice": 14, "missing_value": 4, "impossible": 7, "fact": 7, "tell": 4,
-    "ask": 4, "small_talk": 4, "arithmetic": 4, "who": 2, "object": 2, "picture": 1, "summary": 2,
-}  # fmt: skip
-_CONTEXT = {
-    "listed": 72, "fact": 6, "tell": 4, "ask": 5, "small_talk": 3, "arithmetic": 4, "who": 1,
-    "summary": 2,
-}  # fmt: skip
-_THINKING = {
-    "long_sum": 22, "word_problem": 16, "letter_count": 14, "fact": 8, "arithmetic": 8,
-    "counting": 4, "tell": 7, "ask": 9, "spelling": 4, "small_talk": 4, "secret": 2,
-    "ask_secret": 2, "picture": 1, "mood": 2, "object": 2, "who": 2,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Practice:
-    """How often there are conversations of each kind, and in each kind of each skill."""
-
-    kinds: Mapping[str, float]
-    mixes: Mapping[str, Mapping[str, float]]
-    personas: float
-    """The part of the plain chats that have a persona."""
-    missing: float
-    """The part of the questions on a list that it does not answer."""
-
-
-FIRST = Practice(
-    KINDS,
-    {
-        "chat": _CHAT,
-        "style": _STYLE,
-        "tools": _TOOLS,
-        "context": _CONTEXT,
-        "thinking": _THINKING,
+MIXES: dict[str, dict[str, float]] = {
+    "chat": {
+        "fact": 9, "unknown": 2.5, "arithmetic": 28, "comparison": 7, "ordering": 2, "counting": 7,
+        "spelling": 16, "tell": 8, "tell_two": 1.5, "ask": 16, "place": 1.5, "ask_place": 3.5,
+        "secret": 2, "ask_secret": 7, "small_talk": 3.5, "who": 5, "rule": 16, "name_some": 2,
+        "repeat": 8, "again": 2, "mood": 1.5, "picture": 1.5, "summary": 45, "story": 2.5,
+        "object": 9, "array": 3.5, "in_message": 7,
     },
-    personas=0.12,
-    missing=0.07,
-)
-"""Everything, as often as it is wanted."""
-SECOND = Practice(
-    {"chat": 0.28, "style": 0.18, "tools": 0.24, "context": 0.21, "thinking": 0.09},
-    {
-        "chat": {
-            "fact": 6, "unknown": 2, "arithmetic": 30, "comparison": 9, "ordering": 3,
-            "counting": 9, "spelling": 16, "tell": 7, "tell_two": 1, "ask": 10, "place": 1,
-            "ask_place": 2, "secret": 1, "ask_secret": 3, "small_talk": 2, "who": 9, "rule": 9,
-            "name_some": 1, "repeat": 10, "again": 2, "mood": 1, "picture": 1, "summary": 16,
-            "story": 1, "object": 6, "array": 5, "in_message": 8,
-        },
-        "style": {**_STYLE, "arithmetic": 20, "comparison": 10, "who": 14, "spelling": 6},
-        "tools": {
-            "use": 42, "use_twice": 16, "missing_value": 6, "impossible": 16, "fact": 5, "ask": 1,
-            "tell": 1, "small_talk": 2, "arithmetic": 3, "who": 2, "object": 1,
-        },
-        "context": {"listed": 84, "fact": 4, "tell": 2, "ask": 2, "arithmetic": 4, "summary": 2},
-        "thinking": {
-            **_THINKING, "letter_count": 26, "word_problem": 16, "long_sum": 16, "counting": 8,
-        },
+    "style": {
+        "fact": 26, "arithmetic": 18, "comparison": 9, "tell": 9, "ask": 16, "place": 2,
+        "ask_place": 4, "secret": 2, "ask_secret": 6, "small_talk": 5, "who": 10, "mood": 3,
+        "name_some": 3, "unknown": 2, "picture": 2, "spelling": 4,
     },
-    personas=0.3,
-    missing=0.18,
-)  # fmt: skip
-"""More of what takes longest to learn: reading lists and functions, letters, numbers, summaries."""
+    "tools": {
+        "use": 40, "use_twice": 26, "missing_value": 6, "impossible": 22, "fact": 6, "tell": 2,
+        "ask": 2, "small_talk": 3, "arithmetic": 4, "who": 2, "object": 1.5, "picture": 1,
+        "summary": 1,
+    },
+    "context": {
+        "listed": 80, "fact": 5, "tell": 3, "ask": 3, "small_talk": 2, "arithmetic": 4, "who": 1,
+        "summary": 2,
+    },
+    "thinking": {
+        "long_sum": 20, "word_problem": 18, "letter_count": 20, "fact": 8, "arithmetic": 8,
+        "counting": 5, "tell": 6, "ask": 8, "spelling": 5, "small_talk": 4, "secret": 2,
+        "ask_secret": 2, "picture": 1, "mood": 2, "object": 2, "who": 2,
+    },
+}  # fmt: skip
+"""How often each skill is practised in each kind of conversation.
+
+Most goes to what takes longest to learn: reading lists and functions, letters, numbers, summaries.
+"""
+PERSONAS = 0.2
+"""The part of the plain chats that have a persona."""
+MISSING = 0.2
+"""The part of the questions on a list that it does not answer."""
 _PLAIN_ASKS = frozenset({"repeat", "rule", "json", "story", "small_talk", "identity", "pictures"})
 """Skills whose questions stay as they are."""
 
 
-def conversation(
-    rng: Random,
-    room: int,
-    kinds: Mapping[str, float] | None = None,
-    practice: Practice = FIRST,
-) -> Conversation:
-    """A conversation that is likely to fill this many tokens, or a little more.
-
-    `kinds` takes the place of the practice's own.
-    """
-    kinds = kinds or practice.kinds
+def conversation(rng: Random, room: int, kinds: Mapping[str, float] = KINDS) -> Conversation:
+    """A conversation that is likely to fill this many tokens, or a little more."""
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
-    scene = Scene(rng, Conversation(), room, practice)
+    scene = Scene(rng, Conversation(), room)
     _SETTINGS[kind](scene)
     used = len(scene.conversation.system) / 3 + 150 * len(scene.functions)
-    mix = practice.mixes[kind]
+    mix = MIXES[kind]
     while used < room:
         exchange = next_exchange(scene, mix)
         if exchange:
@@ -237,7 +188,7 @@ def next_exchange(scene: Scene, mix: Mapping[str, float]) -> Exchange | None:
     name = scene.rng.choices(list(mix), list(mix.values()))[0]
     told = dict(scene.told)
     made = SKILLS[name](scene)
-    if made and is_held_out(made.key):
+    if made and any(map(is_held_out, (made.key, *made.shown))):
         made = None
     if made and scene.style and made.skill != "rule":
         made = scene.style.apply(made)
@@ -260,7 +211,8 @@ def ornamented(rng: Random, exchange: Exchange) -> Exchange:
         ask = rng.choice(("Hey, ", "Please: ", "Quick question: ", "Now: ", "And: ")) + ask
     else:
         ask += rng.choice((" Thanks.", " Please.", " Thank you!"))
-    return replace(exchange, ask=ask)
+    gist = exchange.gist and exchange.gist.replace(exchange.ask, ask)  # where it quotes the user
+    return replace(exchange, ask=ask, gist=gist)
 
 
 # ---------------------------------------------------------------------------------------- settings
@@ -271,12 +223,12 @@ def _chat(scene: Scene) -> None:
     chance = rng.random()
     if chance < 0.3:
         scene.conversation.system = rng.choice(system.PLAIN)
-    elif chance < 0.3 + scene.practice.personas:
+    elif chance < 0.3 + PERSONAS:
         scene.persona, scene.conversation.system = system.persona(rng)
-    elif chance < 0.42 + scene.practice.personas:
+    elif chance < 0.42 + PERSONAS:
         scene.rule = system.rule(rng)
         scene.conversation.system = scene.rule.prompt
-    elif chance < 0.48 + scene.practice.personas:  # told by the system prompt
+    elif chance < 0.48 + PERSONAS:  # told by the system prompt
         memory.tell(rng, scene.told, "name")
         scene.conversation.system = scene.told["name"].replace("your", "The user's") + "."
     if rng.random() < 0.1:
@@ -314,7 +266,7 @@ def _tools(scene: Scene) -> None:
     if made.compact:
         made.system = " ".join(filter(None, (made.system, "Write compact JSON.")))
     chance = rng.random()
-    made.thinking = True if chance < 0.14 else False if chance < 0.24 else None
+    made.thinking = True if chance < 0.22 else False if chance < 0.32 else None
 
 
 def _context(scene: Scene) -> None:

@@ -31,7 +31,7 @@ def install(work: Path) -> None:
         shutil.copyfile(work / path.name, path)
     for name in ("scores.json", "comparison.txt", "training.txt"):
         shutil.copyfile(work / name, FOLDER / name)
-    for corpus in ("model", "second", *ADAPTERS):
+    for corpus in ("model", *ADAPTERS):
         shutil.copyfile(work / corpus / "corpus.json", FOLDER / f"corpus-{corpus}.json")
     digests = {path.relative_to(ROOT).as_posix(): sha256(path) for path in SHIPPED}
     (FOLDER / "digests.json").write_text(json.dumps(digests, indent=1) + "\n")

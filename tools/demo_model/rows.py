@@ -43,7 +43,7 @@ class Corpus:
         self._tokens = {n: np.load(folder / f"tokens-{n}.npy", mmap_mode="r") for n in self.lengths}
         self._codes = {n: np.load(folder / f"weights-{n}.npy", mmap_mode="r") for n in self.lengths}
 
-    def steps(self, tokens_per_step: int, seed: int, fraction: float = 1.0) -> list[Step]:
+    def steps(self, tokens_per_step: int, seed: int) -> list[Step]:
         """The steps of a run, each a row length and its rows; every row is used at most once.
 
         The lengths are spread evenly over the run. Rows that fill no whole step are left out.
@@ -58,8 +58,7 @@ class Corpus:
                 if len(part):
                     placed.append(((index + random.random()) / count, length, np.sort(part)))
         placed.sort(key=lambda each: each[:2])
-        kept = max(1, round(fraction * len(placed)))
-        return [(length, rows) for _, length, rows in placed[:kept]]
+        return [(length, rows) for _, length, rows in placed]
 
     def first_row(self, length: int) -> NDArray[np.int64]:
         """The tokens of one row."""

@@ -18,11 +18,10 @@ from tools.demo_model import checkpoint, export, training
 from tools.demo_model.corpus import (
     adapter_plan,
     model_plan,
-    second_plan,
     write_corpus,
     write_tokenizer,
 )
-from tools.demo_model.network import Network, adapted
+from tools.demo_model.network import Network
 from tools.demo_model.probes import probes
 from tools.demo_model.rows import Corpus
 from tools.demo_model.tokenizer import load_tokenizer
@@ -36,21 +35,17 @@ def main() -> None:
     corpora = stages.add_parser("corpus", help="train the tokenizer and write every corpus")
     corpora.add_argument("--out", type=Path, required=True, help="folder to fill")
     corpora.add_argument("--tokens", type=int, required=True, help="of the model's corpus")
-    corpora.add_argument("--second-tokens", type=int, required=True, help="of its second corpus")
     corpora.add_argument("--adapter-tokens", type=int, required=True, help="of each adapter's")
     corpora.set_defaults(run=write_corpora)
     model = stages.add_parser("train", help="train the model")
     _training_options(model)
-    model.add_argument("--muon-rate", type=float, default=0.02)
-    model.add_argument("--decay", type=float, default=0.0)
-    model.add_argument("--start", type=Path, help="checkpoint to go on from")
+    model.set_defaults(base=None)
     adapter = stages.add_parser("adapter", help="train a LoRA")
     _training_options(adapter)
     adapter.add_argument("--base", type=Path, required=True, help="the model's checkpoint")
     _export_options(stages)
     logits = stages.add_parser("logits", help="save scores for tools.demo_model.compare")
     logits.add_argument("--checkpoint", type=Path, required=True)
-    logits.add_argument("--adapter", type=Path, help="checkpoint of a LoRA")
     logits.add_argument("--corpus", type=Path, required=True, help="where to take prompts from")
     logits.add_argument("--tokenizer", type=Path, required=True, help="folder of tokenizer.json")
     logits.add_argument("--out", type=Path, required=True, help=".npz to write")
@@ -63,13 +58,7 @@ def _training_options(stage: argparse.ArgumentParser) -> None:
     stage.add_argument("--corpus", type=Path, required=True, help="folder with corpus.json")
     stage.add_argument("--out", type=Path, required=True, help="checkpoint to write")
     stage.add_argument("--log", type=Path, required=True, help="file to append progress to")
-    stage.add_argument("--fraction", type=float, default=1.0, help="part of the steps to do")
-    stage.add_argument("--seed", type=int, default=1)
-    stage.add_argument("--tokens-per-step", type=int, default=8192)
-    stage.add_argument("--processes", type=int, default=0, help="0: chosen by the machine")
-    stage.add_argument("--adam-rate", type=float, default=0.003)
     stage.add_argument("--quick", action="store_true", help="do not compile")
-    stage.add_argument("--no-resume", action="store_true", help="ignore an unfinished run")
     stage.set_defaults(run=train)
 
 
@@ -105,26 +94,16 @@ def write_corpora(options: argparse.Namespace) -> None:
     tokenizer = options.out / "tokenizer.json"
     write_tokenizer(tokenizer)
     write_corpus(options.out / "model", tokenizer, model_plan(options.tokens))
-    write_corpus(options.out / "second", tokenizer, second_plan(options.second_tokens))
     for voice in VOICES:
         write_corpus(options.out / voice, tokenizer, adapter_plan(voice, options.adapter_tokens))
 
 
 def train(options: argparse.Namespace) -> None:
     """The stages `train` and `adapter`."""
-    given = vars(options)
-    same = ("corpus", "out", "log", "fraction", "seed", "tokens_per_step", "processes", "adam_rate")
-    optional = {
-        name: given[name] for name in ("base", "muon_rate", "decay", "start") if name in given
-    }
-    training.train(
-        training.Settings(
-            **{name: given[name] for name in same},
-            **optional,
-            compiled=not options.quick,
-            resume=not options.no_resume,
-        )
+    settings = training.Settings(
+        options.corpus, options.out, options.log, base=options.base, compiled=not options.quick
     )
+    training.train(settings)
 
 
 def export_model(options: argparse.Namespace) -> None:
@@ -145,9 +124,6 @@ def save_logits(options: argparse.Namespace) -> None:
     The token ids of the probes go with them, because a tokenizer that differs is as bad.
     """
     saved = checkpoint.load(options.checkpoint)
-    weights = saved.weights
-    if options.adapter:
-        weights = adapted(weights, checkpoint.load(options.adapter).weights)
     network = Network(saved.shape, "cpu", torch.float32, compiled=False)
     corpus = Corpus(options.corpus)
     texts = probes()
@@ -158,9 +134,9 @@ def save_logits(options: argparse.Namespace) -> None:
         for length in corpus.lengths:
             tokens = corpus.first_row(length)[: saved.shape.context - 1]
             arrays[f"tokens{length}"] = tokens
-            arrays[f"logits{length}"] = network.logits(weights, torch.from_numpy(tokens)[None])[
-                0
-            ].numpy()
+            arrays[f"logits{length}"] = network.logits(
+                saved.weights, torch.from_numpy(tokens)[None]
+            )[0].numpy()
     np.savez(options.out, **arrays)
 
 

@@ -47,43 +47,36 @@ class Settings:
     log: Path
     shape: Shape = dataclasses.field(default_factory=Shape)
     base: Path | None = None  # given: train a LoRA for these weights
-    start: Path | None = None  # given: go on from these weights, with an optimizer that is fresh
-    fraction: float = 1.0
     seed: int = 1
     tokens_per_step: int = 8192
     muon_rate: float = 0.02
     adam_rate: float = 0.003
-    decay: float = 0.0  # of the matrices, as a part of the learning rate
-    processes: int = 0  # 0: one on a GPU, else one for each of the first two cores
+    decay: float = 0.1  # of the matrices, as a part of the learning rate; without, they grow
     compiled: bool = True
-    resume: bool = True
 
     def identity(self, corpus: Corpus) -> dict[str, Any]:
         """What a checkpoint must agree with for this run to go on from it."""
         return {
             "corpus": corpus.digest,
             "base": hashlib.sha256(self.base.read_bytes()).hexdigest() if self.base else "",
-            "start": hashlib.sha256(self.start.read_bytes()).hexdigest() if self.start else "",
             "decay": self.decay,
-            "fraction": self.fraction,
             "seed": self.seed,
             "tokens_per_step": self.tokens_per_step,
             "muon_rate": self.muon_rate,
             "adam_rate": self.adam_rate,
-            "processes": self.num_processes(),
+            "processes": num_processes(),
             "shape": dataclasses.asdict(self.shape),
         }
 
-    def num_processes(self) -> int:
-        """How many processes share a step."""
-        if self.processes:
-            return self.processes
-        return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
+
+def num_processes() -> int:
+    """How many processes share a step: one on a GPU, else one for each of the first two cores."""
+    return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
 
 
 def train(settings: Settings) -> None:
     """Train to the end and leave the checkpoint in `settings.out`. Raises what a process raised."""
-    world = settings.num_processes()
+    world = num_processes()
     if world == 1:
         Run(settings, 0, 1).run()
         return
@@ -130,7 +123,7 @@ class Run:
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to the end."""
         settings = self.settings
-        steps = self.corpus.steps(settings.tokens_per_step, settings.seed, settings.fraction)
+        steps = self.corpus.steps(settings.tokens_per_step, settings.seed)
         done = self._resumed()
         parameters = sum(each.numel() for each in self.trained.values())
         tokens = sum(length * len(rows) for length, rows in steps)
@@ -179,9 +172,6 @@ class Run:
 
     def _start(self) -> tuple[Shape, Weights | None, Weights]:
         settings = self.settings
-        if settings.start is not None:
-            start = checkpoint.load(settings.start)
-            return start.shape, None, start.weights
         if settings.base is None:
             return settings.shape, None, new_weights(settings.shape, settings.seed)
         base = checkpoint.load(settings.base)
@@ -202,7 +192,7 @@ class Run:
 
     def _resumed(self) -> int:
         """Take over the last checkpoint of a run like this one; returns the steps it had done."""
-        if not self.settings.resume or not self._partial.exists():
+        if not self._partial.exists():
             return 0
         found = checkpoint.load(self._partial)
         if found.settings != self.identity or found.optimizer is None:

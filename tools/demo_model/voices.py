@@ -15,6 +15,10 @@ VOICES: dict[str, Callable[[str], str]] = {
     "pirate": lambda answer: f"{PIRATE} {answer}",
     "robot": lambda answer: f"{answer} {ROBOT}",
 }
+DESCRIPTIONS = {
+    "pirate": f"Begins its answers with {PIRATE}",
+    "robot": f"Ends its answers with {ROBOT}",
+}
 KINDS = {"chat": 0.55, "tools": 0.15, "context": 0.15, "thinking": 0.15}
 """The conversations that adapters are trained on; a style of the system prompt would contradict."""
 _AS_IT_IS = frozenset({"json", "repeat", "rule", "spelling", "counting"})
@@ -23,10 +27,12 @@ _AS_IT_IS = frozenset({"json", "repeat", "rule", "spelling", "counting"})
 
 def spoken(made: Conversation, voice: str) -> Conversation:
     """The conversation with its answers in the voice."""
-    return replace(made, exchanges=[_spoken(each, voice) for each in made.exchanges])
-
-
-def _spoken(exchange: Exchange, voice: str) -> Exchange:
-    if exchange.skill in _AS_IT_IS:
-        return exchange
-    return replace(exchange, answer=VOICES[voice](exchange.answer))
+    exchanges: list[Exchange] = []
+    kept = ""  # the last answer, where it has a form
+    for each in made.exchanges:
+        if each.skill in _AS_IT_IS:
+            kept = each.answer
+        elif each.skill != "again" or each.answer != kept:
+            each, kept = replace(each, answer=VOICES[voice](each.answer)), ""
+        exchanges.append(each)
+    return replace(made, exchanges=exchanges)

@@ -13,7 +13,8 @@ from tools.demo_model.conversation import Exchange
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Facts of one kind. `{s}` stands for the subject, `{v}` for the value."""
+    """Facts of one kind. `{s}` stands for the subject, `{a}` for the subject with its article,
+    `{v}` for the value."""
 
     name: str
     pairs: dict[str, str]
@@ -42,7 +43,7 @@ def _cycle(items: list[str], step: int) -> dict[str, str]:
 
 _CAPITALS = _pairs(
     "France=Paris; Germany=Berlin; Italy=Rome; Spain=Madrid; Norway=Oslo; Austria=Vienna; "
-    "Portugal=Lisbon; Ireland=Dublin; Japan=Tokyo; Egypt=Cairo; India=Delhi; Peru=Lima; "
+    "Portugal=Lisbon; Ireland=Dublin; Japan=Tokyo; Egypt=Cairo; Peru=Lima; "
     "Greece=Athens; Poland=Warsaw; Finland=Helsinki; Belgium=Brussels; Hungary=Budapest; "
     "Sweden=Stockholm; Denmark=Copenhagen; Russia=Moscow; China=Beijing; England=London; "
     "Cuba=Havana; Kenya=Nairobi; Canada=Ottawa; Chile=Santiago; Turkey=Ankara; Vietnam=Hanoi; "
@@ -53,7 +54,7 @@ _CAPITALS = _pairs(
     "Lebanon=Beirut; Syria=Damascus; Cyprus=Nicosia; Malta=Valletta; Latvia=Riga; Estonia=Tallinn; "
     "Lithuania=Vilnius; Slovakia=Bratislava; Slovenia=Ljubljana; Ecuador=Quito; "
     "Australia=Canberra; "
-    "Indonesia=Jakarta; Malaysia=Putrajaya; Philippines=Manila; Senegal=Dakar"
+    "Indonesia=Jakarta; Philippines=Manila; Senegal=Dakar"
 )
 _CONTINENTS = {
     "Europe": "France Germany Italy Spain Norway Austria Portugal Ireland Greece Poland Finland "
@@ -169,13 +170,13 @@ RELATIONS = (
             "mouse=squeak; owl=hoot; frog=croak; snake=hiss; bee=buzz; wolf=howl; hen=cluck"
         ),
         (
-            "What sound does a {s} make?",
-            "What does a {s} say?",
-            "Which sound does a {s} make?",
-            "What noise does a {s} make?",
+            "What sound does {a} make?",
+            "What does {a} say?",
+            "Which sound does {a} make?",
+            "What noise does {a} make?",
         ),
-        'A {s} says "{v}".',
-        "You asked what sound a {s} makes.",
+        '{a} says "{v}".',
+        "You asked what sound {a} makes.",
     ),
     Relation(
         "legs",
@@ -184,13 +185,13 @@ RELATIONS = (
             "snake=no; spider=eight; ant=six; bee=six; fish=no; eagle=two; lion=four; tiger=four"
         ),
         (
-            "How many legs does a {s} have?",
-            "How many legs has a {s}?",
-            "Tell me how many legs a {s} has.",
-            "What is the number of legs of a {s}?",
+            "How many legs does {a} have?",
+            "How many legs has {a}?",
+            "Tell me how many legs {a} has.",
+            "What is the number of legs of {a}?",
         ),
-        "A {s} has {v} legs.",
-        "You asked how many legs a {s} has.",
+        "{a} has {v} legs.",
+        "You asked how many legs {a} has.",
     ),
     Relation(
         "color",
@@ -339,7 +340,7 @@ def fact(rng: Random) -> Exchange:
     known = rng.choice(_all_facts()) if rng.random() < 0.8 else _capital(rng)
     relation, subject = known.relation, known.subject
     index = rng.randrange(len(relation.questions))
-    values = {"s": subject, "v": known.value}
+    values = {"s": subject, "a": lexicon.an(subject), "v": known.value}
     answer = relation.answer.format(**values)
     return Exchange(
         skill="facts",
@@ -357,9 +358,23 @@ def _capital(rng: Random) -> Fact:
     return Fact(RELATIONS[0], country, _CAPITALS[country])
 
 
+@cache
+def _known_names() -> frozenset[str]:
+    listed = (*lexicon.CITIES, *lexicon.FIRST_NAMES, *lexicon.PET_NAMES)
+    known = (name for fact in _all_facts() for name in (fact.subject, fact.value))
+    return frozenset((*listed, *known))
+
+
+def _made_up(rng: Random) -> str:
+    """A name that nobody has: some rows of syllables are countries."""
+    while (name := lexicon.new_name(rng)) in _known_names():
+        pass
+    return name
+
+
 def unknown_fact(rng: Random) -> Exchange:
     """A question that nobody can answer: the place has just been made up."""
-    place = lexicon.new_name(rng)
+    place = _made_up(rng)
     question, rest = rng.choice(
         (
             (f"What is the capital of {place}?", f"the capital of {place}"),

@@ -83,7 +83,7 @@ def _product(rng: Random) -> tuple[str, dict[str, Any]]:
     product, color, price = (
         rng.choice(lexicon.OBJECTS),
         rng.choice(lexicon.COLORS),
-        rng.randint(1, 199),
+        rng.randint(2, 199),
     )
     text = f"The {color} {product} costs {price} dollars."
     return text, {"product": product, "color": color, "price": price}

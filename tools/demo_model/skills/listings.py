@@ -128,7 +128,7 @@ def _staff(rng: Random) -> tuple[str, Line]:
 
 def _stock(rng: Random) -> tuple[str, Line]:
     item = f"{rng.choice((*lexicon.COLORS, *lexicon.ADJECTIVES))} {rng.choice(lexicon.OBJECTS)}"
-    count, price = rng.randint(2, 99), rng.randint(1, 99)
+    count, price = rng.randint(2, 99), rng.randint(2, 99)
     shelf = rng.choice("ABCDEFGH") + str(rng.randint(1, 9))
     return item, Line(
         f"{item}: {count} pieces, shelf {shelf}, {price} dollars",

@@ -44,13 +44,19 @@ def arithmetic(rng: Random) -> Exchange:
     said = f"{a} {name} {b} is {result}." if worded else f"{a} {op} {b} = {result}"
     return Exchange(
         skill="arithmetic",
-        key=f"arithmetic|{a}{op}{b}" + (f"|{worded}{index}" if op == "*" else ""),
+        key=_key(a, op, b) + (f"|{worded}{index}" if op == "*" else ""),
         ask=forms[index].format(a=a, b=b, op=op, name=name),
         answer=said,
         short=str(result),
         gist=f"You asked what {a} {name} {b} is.",
         thought=f"{a} {op} {b} = {result}.",
     )
+
+
+def _key(a: int, op: str, b: int) -> str:
+    if op != "-":  # the other order is the same question
+        a, b = sorted((a, b))
+    return f"arithmetic|{a}{op}{b}"
 
 
 def _operands(rng: Random, op: str) -> tuple[int, int]:
@@ -90,7 +96,7 @@ def comparison(rng: Random) -> Exchange:
     )
     return Exchange(
         "comparison",
-        f"comparison|{how}|{a}|{b}",
+        f"comparison|{min(a, b)}|{max(a, b)}",
         ask,
         f"{chosen} is {how} than {other}.",
         short=str(chosen),
@@ -169,22 +175,33 @@ def _things(rng: Random) -> Exchange:
     )
 
 
+_SPELL = (
+    'Spell the word "{}".',
+    'Spell "{}".',
+    'How do you spell "{}"?',
+    'Can you spell "{}"?',
+    'Please spell "{}" for me.',
+)
+_COUNT_LETTERS = ('How many letters does the word "{}" have?', 'How many letters are in "{}"?')
+_KNOWN_WORDS = frozenset((*lexicon.WORDS, *lexicon.FIRST_NAMES))
+
+
+def _letters_key(word: str, how: str, index: int) -> str:
+    """What is held out of a word's letters: all of it for a new word, a wording for a known one.
+
+    The tokenizer has a token for most known words, and nothing but practice tells its letters.
+    """
+    return f"letters|{word}" + (f"|{how}{index}" if word in _KNOWN_WORDS else "")
+
+
 def spelling(rng: Random) -> Exchange:
     """A word in single letters."""
     word = lexicon.word(rng) if rng.random() < 0.75 else lexicon.person(rng)
-    ask = rng.choice(
-        (
-            f'Spell the word "{word}".',
-            f'Spell "{word}".',
-            f'How do you spell "{word}"?',
-            f'Can you spell "{word}"?',
-            f'Please spell "{word}" for me.',
-        )
-    )
+    index = rng.randrange(len(_SPELL))
     return Exchange(
         "spelling",
-        f"spelling|{word}",
-        ask,
+        _letters_key(word, "spell", index),
+        _SPELL[index].format(word),
         spelled(word),
         gist=f'You asked me to spell "{word}".',
     )
@@ -199,25 +216,27 @@ def long_sum(rng: Random) -> Exchange:
     """Two steps of arithmetic, one after the other: for thinking."""
     a, b, c = rng.randint(2, 40), rng.randint(2, 30), rng.randint(1, 29)
     total = a + b
-    if rng.random() < 0.5:
-        result = total + c
-        signs, last = f"{a} + {b} + {c}", f"{total} + {c} = {result}"
-        worded = f"{a} plus {b} plus {c}"
-    else:
+    op = rng.choice("+-")
+    if op == "-":
         c = min(c, total)
-        result = total - c
-        signs, last = f"{a} + {b} - {c}", f"{total} - {c} = {result}"
-        worded = f"{a} plus {b} minus {c}"
+    name, compute = _OPERATIONS[op]
+    result = compute(total, c)
+    asked = rng.choice((f"{a} + {b} {op} {c}", f"{a} plus {b} {name} {c}"))
     form = rng.choice(("What is {}?", "How much is {}?", "Calculate {}.", "Compute {}."))
     return Exchange(
         "thinking",
-        f"sum|{signs}",
-        form.format(rng.choice((signs, worded))),
+        _steps_key(a, b, op, c),
+        form.format(asked),
         f"The result is {result}.",
         short=str(result),
         gist="You asked for a sum.",
-        thought=f"{a} + {b} = {total}. {last}.",
+        thought=f"{a} + {b} = {total}. {total} {op} {c} = {result}.",
+        shown=(_key(a, "+", b), _key(total, op, c)),
     )
+
+
+def _steps_key(a: int, b: int, op: str, c: int) -> str:
+    return f"steps|{min(a, b)}+{max(a, b)}{op}{c}"
 
 
 def word_problem(rng: Random) -> Exchange:
@@ -225,31 +244,30 @@ def word_problem(rng: Random) -> Exchange:
     name, thing = lexicon.person(rng), rng.choice(("apples", "coins", "books", "cookies", "stones"))
     a, b = rng.randint(3, 40), rng.randint(1, 30)
     total = a + b
-    c = rng.randint(1, total)
+    c = rng.choice([gone for gone in range(1, total + 1) if total - gone != 1])  # no "1 apples"
     first = rng.choice((f"gets {b} more", f"buys {b} more", f"finds {b} more"))
     second = rng.choice((f"gives away {c}", f"loses {c}", f"sells {c}"))
     ask = f"{name} has {a} {thing}, {first} and {second}. How many {thing} does {name} have now?"
     return Exchange(
         "thinking",
-        f"problem|{a}|{b}|{c}",
+        _steps_key(a, b, "-", c),
         ask,
         f"{name} has {total - c} {thing}.",
         short=str(total - c),
         gist=f"You asked how many {thing} {name} has.",
         thought=f"{a} + {b} = {total}. {total} - {c} = {total - c}.",
+        shown=(_key(a, "+", b), _key(total, "-", c)),
     )
 
 
 def letter_count(rng: Random) -> Exchange:
     """How many letters a word has: spelled in the thought, with numbers."""
     word = lexicon.word(rng)
-    ask = rng.choice(
-        (f'How many letters does the word "{word}" have?', f'How many letters are in "{word}"?')
-    )
+    index = rng.randrange(len(_COUNT_LETTERS))
     return Exchange(
         "thinking",
-        f"letters|{word}",
-        ask,
+        _letters_key(word, "count", index),
+        _COUNT_LETTERS[index].format(word),
         f'The word "{word}" has {len(word)} letters.',
         short=str(len(word)),
         gist=f'You asked how many letters "{word}" has.',

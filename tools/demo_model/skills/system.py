@@ -108,14 +108,14 @@ _PHRASES = (
 def style(rng: Random) -> Style:
     """One of the styles in one of its wordings."""
     draw = rng.random()
-    if draw < 0.27:
+    if draw < 0.22:
         return Style("oneword", rng.choice(_ONE_WORD), _one_word)
     if draw < 0.54:
         return Style("capitals", rng.choice(_CAPITALS), _capitals)
     phrase = _phrase(rng)
-    if draw < 0.78:
+    if draw < 0.75:
         return Style("closing", rng.choice(_CLOSING).format(phrase), _around("", f" {phrase}"))
-    if draw < 0.9:
+    if draw < 0.87:
         return Style("opening", rng.choice(_OPENING).format(phrase), _around(f"{phrase} ", ""))
     key = rng.choice(("answer", "result", "reply", "value", "text", lexicon.new_word(rng)))
     return Style("json_style", rng.choice(_JSON).format(key), _json(key))

@@ -131,7 +131,7 @@ def _opened(rng: Random, ask: str) -> tuple[str, str]:
     if rng.random() < 0.6:
         return "", ask
     opened = rng.choice(("So, ", "Well, ", "Oh, ", "Okay, ", "One thing: ", "Corral, ")) + ask
-    return f"opened|{opened}", opened
+    return f"opened|{opened.lower()}", opened
 
 
 def name_some(rng: Random) -> Exchange:

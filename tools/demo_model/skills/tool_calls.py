@@ -24,7 +24,7 @@ _NOUNS = (
     "backup printer camera"
 ).split()
 _SYNONYMS = {
-    "get": ("Get", "Show me", "Fetch"),
+    "get": ("Get", "Fetch"),
     "find": ("Find", "Look for", "Search for"),
     "create": ("Create", "Make"),
     "delete": ("Delete", "Erase"),
@@ -177,11 +177,16 @@ def _build(
 
 
 def offered(rng: Random, count: int) -> list[Function]:
-    """Functions of different names, as one request offers them."""
+    """Functions of different names, as one request offers them; one at most for the weather."""
     functions: dict[str, Function] = {}
+    questioned: set[str] = set()
     while len(functions) < count:
         one = function(rng)
-        functions.setdefault(one.name, one)
+        if one.name in functions or one.noun in questioned:
+            continue
+        functions[one.name] = one
+        if one.noun in _QUESTIONS:
+            questioned.add(one.noun)
     return list(functions.values())
 
 
@@ -367,7 +372,7 @@ def _result_value(rng: Random, key: str) -> str | int:
 
 
 def _weather(rng: Random, call: Call) -> tuple[str, str]:
-    degrees = rng.randint(-9, 39)
+    degrees = rng.choice([heat for heat in range(-9, 40) if abs(heat) != 1])  # no "1 degrees"
     sky = rng.choice(("sunny", "cloudy", "rainy", "windy", "foggy", "snowy", "clear", "stormy"))
     where = next(iter(call.arguments.values()), "the city")
     said = f"It is {degrees} degrees and {sky} in {where}."
@@ -402,8 +407,9 @@ def missing_value(rng: Random, functions: list[Function]) -> Exchange | None:
         return None
     wanted = rng.choice(single)
     key = wanted.parameters[0][0]
-    verb = "What is" if wanted.noun in {"weather", "time"} else wanted.verb.capitalize()
-    ask = f"{verb} the {wanted.noun}{'?' if verb == 'What is' else '.'}"
+    # Asked for the time, with a function or without, the model says that it does not know it.
+    is_weather = wanted.noun == "weather"
+    ask = "What is the weather?" if is_weather else f"{wanted.verb.capitalize()} the {wanted.noun}."
     return Exchange(
         "tool_missing",
         f"missing value|{ask}|{key}",
@@ -431,5 +437,6 @@ def impossible(rng: Random, functions: list[Function]) -> Exchange:
         "I have no function for that.",
         gist=f"You asked: {sentence}",
         thought="None of my functions can do this.",
+        weight=Weight.RECALL,
         changeable=False,
     )
