@@ -42,7 +42,7 @@ class Admitter:
     def admit(self, is_left: Callable[[Sequence], bool]) -> list[Event]:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
-        self._followers.begin(self._running.values())
+        self._followers.begin(self._running.values(), self._queue.ids)
         if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
             for sequence in self._queue.in_order(self._clock()):
                 if not self._table.has_idle:
