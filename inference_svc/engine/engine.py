@@ -123,7 +123,7 @@ class Engine:
         if self._table.has_idle and self._queue.has_ready:
             return False
         ready = [sequence for sequence in self._running.values() if not sequence.paused]
-        return bool(ready) and all(sequence.awaits_guide for sequence in ready)
+        return bool(ready) and all(sequence.is_stalled for sequence in ready)
 
     @property
     def has_sequences(self) -> bool:
@@ -197,7 +197,7 @@ class Engine:
         active = [
             sequence
             for sequence in self._running.values()
-            if not sequence.paused and not sequence.awaits_guide
+            if not sequence.paused and not sequence.is_stalled
         ]
         plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
         if plan is not None:
@@ -227,12 +227,11 @@ class Engine:
         self._events += self._admitter.admit(self._is_left_after_replay)
 
     def _begin_guided(self, patience_s: float) -> None:
-        """Begin the sequences whose grammar has been built meanwhile; the others keep their slots
-        and are left out of the plan."""
+        """Begin the sequences whose grammar has been built meanwhile; the others compute their
+        prompts but for the last token."""
+        patience = patience_s if self.awaits_grammars else 0.0
         ready = [sequence for sequence in self._running.values() if not sequence.paused]
-        waiting = [sequence for sequence in ready if sequence.awaits_guide]
-        patience = patience_s if len(waiting) == len(ready) else 0.0
-        for sequence in waiting:
+        for sequence in [sequence for sequence in ready if sequence.awaits_guide]:
             try:
                 if sequence.guide is not None and sequence.guide.wait(patience):
                     sequence.awaits_guide = False

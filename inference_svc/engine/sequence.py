@@ -56,6 +56,17 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def num_computable(self) -> int:
+        """Tokens that a step may compute now: all but the last while the grammar is built, for the
+        last one's logits need its mask."""
+        return self.num_remaining - self.awaits_guide
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether only its grammar is missing."""
+        return self.num_computable == 0
+
+    @property
     def is_decoding(self) -> bool:
         """Whether the prompt is done: only tokens that were sampled or forced here are still to
         compute."""
