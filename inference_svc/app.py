@@ -21,6 +21,7 @@ from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
 from inference_svc.api.ranking import Ranking
+from inference_svc.api.snapshots import Snapshots
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
@@ -41,6 +42,7 @@ from inference_svc.runtime.messages import Boot, ModelBoot
 from inference_svc.runtime.pipe import available_cores
 from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
 from inference_svc.sandbox.pool import SandboxPool
+from inference_svc.snapshots.folder import FolderLimits
 from svc_kit.auth import build_authenticator
 from svc_kit.errors import ModelCannot, ModelTooLarge
 from svc_kit.management import ManagementServer
@@ -116,7 +118,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         served = [await _served(file, worker, pool, templates, settings) for file in files]
         catalog.fill(served)
         server.set_serving(True)
-        digests = asyncio.create_task(_compute_digests(served))
+        digests = asyncio.create_task(_compute_digests(served, catalog))
         stack.callback(digests.cancel)
         _announce(served, limits)
         yield Inference(server, worker, catalog, management)
@@ -204,7 +206,12 @@ def _boot(
         )
         for file, sizes in zip(files, limits, strict=True)
     ]
-    return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s)
+    snapshots = FolderLimits(
+        settings.snapshots.folder or settings.data_dir / "snapshots",
+        settings.snapshots.max_mib << 20,
+        settings.snapshots.max_files,
+    )
+    return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s, snapshots)
 
 
 def _saved_bytes(settings: InferenceSettings, num_models: int) -> int:
@@ -265,7 +272,7 @@ def _server(
             ),
             Service(
                 engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(worker, facts),
+                EngineServicer(worker, facts, Snapshots(catalog, worker)),
                 "corral.inference.v1.EngineService",
             ),
         ],
@@ -332,10 +339,11 @@ def _check_turn_formats(files: Sequence[ModelFile], settings: InferenceSettings)
             )
 
 
-async def _compute_digests(models: Sequence[ServedModel]) -> None:
+async def _compute_digests(models: Sequence[ServedModel], catalog: Catalog) -> None:
     """Fill in the digests; reading large files must not delay serving."""
     for model in models:
         model.digest = await asyncio.to_thread(_digest, model.file.paths)
+    catalog.digests_known.set()
 
 
 def _digest(paths: Sequence[Path]) -> str:

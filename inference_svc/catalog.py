@@ -1,6 +1,7 @@
 """The models this server answers for: a record each, by name; the first where a request names
 none."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -85,6 +86,7 @@ class Catalog:
     loaded."""
 
     def __init__(self) -> None:
+        self.digests_known = asyncio.Event()
         self._models: dict[str, ServedModel] = {}
 
     def fill(self, models: Sequence[ServedModel]) -> None:
@@ -109,6 +111,11 @@ class Catalog:
         if model is None:
             raise ModelNotFound(model=name)
         return model
+
+    async def digests(self) -> dict[str, str]:
+        """The SHA-256 of every model by name, in hex, once they are known."""
+        await self.digests_known.wait()
+        return {name: model.digest for name, model in self._models.items()}
 
     def all(self) -> list[ServedModel]:
         """Sorted by name."""

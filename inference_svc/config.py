@@ -57,6 +57,17 @@ class EngineSettings(SettingsGroup):
     """How long a stream may stay paused before it ends."""
 
 
+class SnapshotSettings(SettingsGroup):
+    """Saved sequences on disk."""
+
+    folder: Path | None = None
+    """Where they are kept; one server's own. Unset: snapshots/ in data_dir."""
+    max_mib: int = Field(4096, ge=0)
+    """Their size on disk; the least recently used make room. 0 keeps none."""
+    max_files: int = Field(256, ge=0)
+    """How many there may be."""
+
+
 class LimitSettings(SettingsGroup):
     """Bounds on one request."""
 
@@ -98,7 +109,7 @@ class InferenceSettings(ServiceSettings):
     turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
     """By a model's name: how it writes tool calls and thinking, where its template misleads."""
     data_dir: Path = Field(default_factory=default_data_dir)
-    """Where downloaded models are kept."""
+    """Where downloaded models and snapshots are kept."""
     keys: list[KeySettings] = Field(default_factory=list)
     """API keys that are accepted."""
     service_token_file: Path | None = None
@@ -111,6 +122,8 @@ class InferenceSettings(ServiceSettings):
     """debug, info, warning or error."""
     engine: EngineSettings = EngineSettings()
     """The engine."""
+    snapshots: SnapshotSettings = SnapshotSettings()
+    """Saved sequences on disk."""
     limits: LimitSettings = LimitSettings()
     """Bounds on one request."""
     server: ServerSettings = ServerSettings()

@@ -219,18 +219,35 @@ class AdapterBaseMismatch(FailedPrecondition):
 
 
 class SnapshotIncompatible(FailedPrecondition):
-    """The snapshot '{snapshot}' cannot be restored here: {problem}"""
+    """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, wanted is
+    {expected}."""
 
     reason = "SNAPSHOT_INCOMPATIBLE"
     snapshot: str
-    problem: str
+    aspect: str
+    """What differs: "format", "architecture", "model", "cache", "llama_cpp", "adapters" or
+    "context"."""
+    expected: str
+    found: str
 
 
 class SnapshotCorrupt(FailedPrecondition):
-    """The snapshot '{snapshot}' is damaged: its digest does not match."""
+    """The snapshot '{snapshot}' is damaged: its file is {fault}."""
 
     reason = "SNAPSHOT_CORRUPT"
     snapshot: str
+    fault: str
+    """ "foreign" (no snapshot, or of another installation), "truncated" or "altered"."""
+
+
+class SnapshotTooLarge(FailedPrecondition):
+    """The snapshot '{snapshot}' has {size_bytes} bytes, '{setting}' leaves {limit_bytes}."""
+
+    reason = "SNAPSHOT_TOO_LARGE"
+    snapshot: str
+    size_bytes: int
+    limit_bytes: int
+    setting: str
 
 
 class ModelTooLarge(FailedPrecondition):
@@ -330,6 +347,15 @@ class SnapshotNotFound(NotFound):
 
     reason = "SNAPSHOT_NOT_FOUND"
     snapshot: str
+
+
+class StateNotFound(NotFound):
+    """No state is held for choice {index} of the request '{request}': it has not begun, or has
+    ended and was not kept."""
+
+    reason = "STATE_NOT_FOUND"
+    request: str
+    index: int
 
 
 class RouteNotFound(NotFound):
@@ -477,6 +503,13 @@ class UpstreamUnavailable(Unavailable):
 
     reason = "UPSTREAM_UNAVAILABLE"
     service: str
+
+
+class StorageFailed(Unavailable):
+    """The server's storage failed: {problem}"""
+
+    reason = "STORAGE_FAILED"
+    problem: str
 
 
 # ---- UNIMPLEMENTED

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
@@ -83,6 +83,13 @@ class Prompt:
     field: str
 
 
+class _Resumed(NamedTuple):
+    """What a choice resumes from, as fields of `SequenceRequest`."""
+
+    resumed: "array[int]" = array("i")
+    snapshot_id: str = ""
+
+
 def to_requests(
     options: generation.GenerationOptions,
     prompt: Prompt,
@@ -95,6 +102,7 @@ def to_requests(
     Raises the `DomainError` of the first bad field.
     """
     _refuse_what_is_not_there_yet(options)
+    _check_keep(options.cache)
     _check_label(options.label)
     _check_prompt(prompt, target)
     num_choices = options.num_choices if options.HasField("num_choices") else 1
@@ -117,13 +125,14 @@ def to_requests(
         deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=options.cache.reuse if options.cache.HasField("reuse") else True,
+        keep=options.cache.keep,
         top_logprobs=_top_logprobs(options.output),
         special_tokens=options.output.special_tokens,
         **_stopping(options.stopping, target),
     )
     resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))
     return [
-        replace(template, choice=choice, resumed=resumed.get(choice, array("i")))
+        replace(template, choice=choice, **resumed.get(choice, _Resumed())._asdict())
         for choice in range(num_choices)
     ]
 
@@ -190,12 +199,16 @@ def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None
         "LoRA adapters": bool(options.adapters),
         "deterministic": options.deterministic,
         "speculation": options.speculation.enabled,
-        "cache.keep": options.cache.keep,
         "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
     for feature, asked in wanted.items():
         if asked:
             raise FeatureUnsupported(feature=feature)
+
+
+def _check_keep(cache: generation.CacheOptions) -> None:
+    if cache.keep and cache.HasField("reuse") and not cache.reuse:
+        raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
 
 
 def _check_range(field: str, value: float, minimum: float, maximum: float) -> None:
@@ -306,20 +319,21 @@ def _resumed(
     sampling: Sampling,
     target: Target,
     prompt_tokens: int,
-) -> "dict[int, array[int]]":
+) -> dict[int, _Resumed]:
     if not options.resume:
         return {}
     if not options.sampling.HasField("seed"):
         raise MissingField(field="seed")
-    if sampling.has_hidden_state:
-        raise FeatureUnsupported(feature="resume with mirostat or adaptive-p")
-    resumed: dict[int, array[int]] = {}
+    resumed: dict[int, _Resumed] = {}
     for choice in options.resume:
         _check_range("resume.index", choice.index, 0, num_choices - 1)
         if choice.index in resumed:
             raise InvalidField(
                 field="resume.index", problem=f"choice {choice.index} is named twice"
             )
+        if sampling.has_hidden_state and not choice.snapshot_id:
+            feature = "resume with mirostat or adaptive-p without a snapshot"
+            raise FeatureUnsupported(feature=feature)
         _check_tokens("resume.output_token_ids", choice.output_token_ids, target.vocabulary_size)
         if prompt_tokens + len(choice.output_token_ids) > target.slot_tokens:
             raise ContextLengthExceeded(
@@ -327,5 +341,5 @@ def _resumed(
                 prompt_tokens=prompt_tokens + len(choice.output_token_ids),
                 context_tokens=target.slot_tokens,
             )
-        resumed[choice.index] = array("i", choice.output_token_ids)
+        resumed[choice.index] = _Resumed(array("i", choice.output_token_ids), choice.snapshot_id)
     return resumed

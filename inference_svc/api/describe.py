@@ -90,6 +90,8 @@ def load(worker: EngineWorker) -> load_pb.Load:
         num_snapshots=sum(report.num_snapshots for report in reports),
         snapshot_bytes=sum(report.snapshot_bytes for report in reports),
         draining=worker.is_draining,
+        num_snapshot_files=worker.snapshots.use.num_files,
+        snapshot_file_bytes=worker.snapshots.use.num_bytes,
     )
 
 

@@ -13,6 +13,7 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
 from inference_svc.api.paging import page
+from inference_svc.api.snapshots import Snapshots
 from inference_svc.api.streams import seconds
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.auth import current_principal
@@ -22,7 +23,10 @@ from svc_kit.scopes import Scope
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
-FEATURES = ("chat", "embed", "generate", "logprobs", "rerank", "resume", "tokenize", "tools")
+FEATURES = (
+    *("chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots", "tokenize"),
+    "tools",
+)
 
 _STATES = {
     EngineState.STARTING: pb.ENGINE_STATE_STARTING,
@@ -43,9 +47,10 @@ class ServerFacts:
 class EngineServicer(rpc.EngineServiceServicer):
     """The operators' plane over gRPC. Methods of later releases answer FEATURE_UNSUPPORTED."""
 
-    def __init__(self, worker: EngineWorker, facts: ServerFacts) -> None:
+    def __init__(self, worker: EngineWorker, facts: ServerFacts, snapshots: Snapshots) -> None:
         self._worker = worker
         self._facts = facts
+        self._snapshots = snapshots
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
@@ -138,19 +143,23 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Not in this release."""
         raise FeatureUnsupported(feature="LoRA adapters")
 
-    async def SaveSnapshot(self, request: pb.SaveSnapshotRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="snapshots")
+    async def SaveSnapshot(
+        self, request: pb.SaveSnapshotRequest, context: Context
+    ) -> pb.SaveSnapshotResponse:
+        """Write the state of a running or kept sequence to a file."""
+        return await self._snapshots.save(request)
 
     async def RestoreSnapshot(
         self, request: pb.RestoreSnapshotRequest, context: Context
-    ) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="snapshots")
+    ) -> pb.RestoreSnapshotResponse:
+        """Read a state back into memory."""
+        return await self._snapshots.restore(request)
 
-    async def DropSnapshots(self, request: pb.DropSnapshotsRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="snapshots")
+    async def DropSnapshots(
+        self, request: pb.DropSnapshotsRequest, context: Context
+    ) -> pb.DropSnapshotsResponse:
+        """Delete saved states."""
+        return await self._snapshots.drop(request)
 
     async def FlushCache(
         self, request: pb.FlushCacheRequest, context: Context

@@ -26,6 +26,7 @@ _SOURCES = {
     events.CacheSource.SLOT: pb.CACHE_SOURCE_SLOT,
     events.CacheSource.LIVE: pb.CACHE_SOURCE_LIVE,
     events.CacheSource.MEMORY: pb.CACHE_SOURCE_MEMORY,
+    events.CacheSource.DISK: pb.CACHE_SOURCE_DISK,
 }
 _FINISH = {
     events.FinishReason.STOP: pb.FINISH_REASON_STOP,

@@ -40,11 +40,18 @@ class SampleFailed(NamedTuple):
 
 
 class Sampler(Protocol):
-    """The sampling state of one sequence; all of it can be rebuilt from the request and the output
-    tokens."""
+    """The sampling state of one sequence; all of it but `hidden` can be rebuilt from the request
+    and the output tokens."""
 
     def accept(self, token: int) -> None:
         """Take note of an output token (for penalties)."""
+
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        """What draws have taught it that the tokens do not say; empty for most samplers."""
+
+    def recall(self, hidden: tuple[float, ...]) -> None:
+        """Know again what another one of the same request knew."""
 
     def close(self) -> None:
         """Free native memory."""

@@ -16,6 +16,7 @@ from inference_svc.engine.backend import (
     DecodeError,
     Sampled,
     SampleFailed,
+    Sampler,
     SampleTask,
 )
 from inference_svc.engine.budget import Policy
@@ -35,10 +36,11 @@ from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
 from inference_svc.engine.guide import MAX_FORCED, GuideFailed
 from inference_svc.engine.integrity import IntegrityError, check_books
+from inference_svc.engine.origin import hidden_of
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.saved import SavedPrefixes
+from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
 from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
@@ -50,6 +52,8 @@ from svc_kit.errors import (
     DecodeFailed,
     DomainError,
     GrammarInvalid,
+    InvalidField,
+    SnapshotNotFound,
 )
 
 log = logging.getLogger(__name__)
@@ -186,6 +190,25 @@ class Engine:
         """Forget everything that is only kept for reuse."""
         self._events.append(Flushed(self.name, flush_id, self._placer.forget()))
 
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def snapshot(self, request_id: str, choice: int) -> SavedPrefix | None:
+        """What a sequence that runs, waits or was kept has computed, and its origin; None where
+        that is nothing."""
+        for sequence in self._sequences.values():
+            if (sequence.request.request_id, sequence.request.choice) == (request_id, choice):
+                return self._placer.snapshot(sequence)
+        return self._saved.kept(request_id, choice)
+
+    @property
+    def restore_bytes(self) -> int:
+        """How large a state `restore` takes."""
+        return self._saved.capacity
+
+    def restore(self, prefix: SavedPrefix) -> bool:
+        """Take in a state that a later request may go on from; False where it has no room."""
+        return self._saved.put(prefix)
+
     # --- the loop ---------------------------------------------------------------------------------
 
     def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
@@ -245,11 +268,23 @@ class Engine:
         A constrained one is replayed when it has a slot and its grammar is built."""
         if sequence.sampler is None:
             sequence.sampler = self._backend.new_sampler(sequence.request)
+            if sequence.request.snapshot_id and not self._recall(sequence, sequence.sampler):
+                return False
             if sequence.request.constraint is None:
                 self._replay(sequence)
             else:
                 sequence.guide = self._backend.new_guide(sequence.request.constraint)
         return sequence.request.sequence_id in self._sequences
+
+    def _recall(self, sequence: Sequence, sampler: Sampler) -> bool:
+        """Have a sampler know what it knew when a snapshot was taken; a sequence that the snapshot
+        is not of fails."""
+        try:
+            sampler.recall(hidden_of(sequence, self._saved))
+        except (SnapshotNotFound, InvalidField) as error:
+            self._fail(sequence, error)
+            return False
+        return True
 
     def _replay(self, sequence: Sequence) -> None:
         """Bring sampler and text to where `resumed` ends; end the sequence where it had ended

@@ -17,13 +17,14 @@ class FinishReason(enum.Enum):
 
 
 class CacheSource(enum.Enum):
-    """Where reused cells came from: nowhere, an idle slot, a running sequence's slot, or states
-    saved in memory."""
+    """Where reused cells came from: nowhere, an idle slot, a running sequence's slot, a state saved
+    in memory, or a snapshot restored from disk."""
 
     NONE = "none"
     SLOT = "slot"
     LIVE = "live"
     MEMORY = "memory"
+    DISK = "disk"
 
 
 class Logprob(NamedTuple):

@@ -41,7 +41,17 @@ class FakeSampler:
 
     request: SequenceRequest
     seen: list[int] = field(default_factory=list)
+    recalled: tuple[float, ...] = ()
     closed: bool = False
+
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        """As many ones as tokens it was told, where the request has a sampler that hides it."""
+        return (float(len(self.seen)),) if self.request.sampling.has_hidden_state else ()
+
+    def recall(self, hidden: tuple[float, ...]) -> None:
+        """Remember what was recalled."""
+        self.recalled = hidden
 
     def accept(self, token: int) -> None:
         """Take note of an output token."""

@@ -23,7 +23,15 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
 from inference_svc.llama.samplers import Candidates, Logits, SamplerChain
+from inference_svc.llama.sequence_state import (
+    NOTE_BYTES,
+    StateMisfit,
+    cache_lengths,
+    fit,
+    write_note,
+)
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.ggml_types import TENSOR_LAYOUTS
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +74,7 @@ class LlamaBackend:
     def __init__(self, settings: BackendSettings) -> None:
         """Load weights and make the context. Raises `ModelLoadError`."""
         self._model = load_model(settings.path, settings.gpu_layers)
+        self.cache_types = ""
         self._context = self._make_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
@@ -108,6 +117,9 @@ class LlamaBackend:
         params.n_threads = params.n_threads_batch = settings.threads
         params.kv_unified = False
         params.no_perf = True
+        self.cache_types = (
+            f"{TENSOR_LAYOUTS[params.type_k].name}/{TENSOR_LAYOUTS[params.type_v].name}"
+        )
         context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             llama_cpp.llama_model_free(self._model)
@@ -175,6 +187,13 @@ class LlamaBackend:
         )
 
     @property
+    def architecture(self) -> str:
+        """What the model's file calls its kind."""
+        value = ctypes.create_string_buffer(128)
+        llama_cpp.llama_model_meta_val_str(self._model, b"general.architecture", value, 128)
+        return value.value.decode(errors="replace")
+
+    @property
     def copies_by_state(self) -> bool:
         """Recurrent states are shared by a copy, not copied."""
         return not self.can_trim
@@ -185,21 +204,36 @@ class LlamaBackend:
 
     def state_bytes(self, slot: int) -> int:
         """The size of a saved slot."""
-        return int(llama_cpp.llama_state_seq_get_size(self._context, slot))
+        return self._native_bytes(slot) + NOTE_BYTES
+
+    def _native_bytes(self, slot: int, flags: int = 0) -> int:
+        return int(llama_cpp.llama_state_seq_get_size_ext(self._context, slot, flags))
 
     def save(self, slot: int) -> bytearray:
-        """The cells in use of a slot."""
-        size = self.state_bytes(slot)
-        state = bytearray(size)
+        """The cells in use of a slot, for a context of any number of slots."""
+        size = self._native_bytes(slot)
+        state = bytearray(size + NOTE_BYTES)
         view = (ctypes.c_uint8 * size).from_buffer(state)
         llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)
+        partial = self._native_bytes(slot, llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        lengths = cache_lengths(
+            size,
+            partial,
+            recurrent=llama_cpp.llama_model_is_recurrent(self._model),
+            hybrid=llama_cpp.llama_model_is_hybrid(self._model),
+        )
+        write_note(state, lengths)
         return state
 
     def restore(self, slot: int, state: bytearray) -> bool:
         """Replace a slot's cells by saved ones."""
-        view = (ctypes.c_uint8 * len(state)).from_buffer(state)
-        size = llama_cpp.llama_state_seq_set_data(self._context, view, len(state), slot)
-        return int(size) == len(state)
+        try:
+            fitting, size = fit(state, self.limits.slots)
+        except StateMisfit as problem:
+            log.warning("a saved state cannot be used: %s", problem)
+            return False
+        view = (ctypes.c_uint8 * size).from_buffer(fitting)
+        return size == int(llama_cpp.llama_state_seq_set_data(self._context, view, size, slot))
 
     def prepare_guides(self) -> None:
         """Get ready for the first constrained request, which must not wait, nor slow others."""

@@ -153,6 +153,22 @@ class SamplerChain:
             llama_cpp.llama_sampler_free(sampler)
         self._native, self._learning, self._stages = [], [], []
 
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        """Mirostat's mu, or adaptive-p's running sums; empty without either."""
+        if self._sampling.mirostat is not None:
+            return (self._mu,)
+        if self._sampling.adaptive is not None:
+            return self._adaptive_sum, self._adaptive_weight
+        return ()
+
+    def recall(self, hidden: tuple[float, ...]) -> None:
+        """Go on from what another chain of the same request had in `hidden`."""
+        if self._sampling.mirostat is not None:
+            (self._mu,) = hidden
+        elif self._sampling.adaptive is not None:
+            self._adaptive_sum, self._adaptive_weight = hidden
+
     # --- sampling ---------------------------------------------------------------------------------
 
     def accept(self, token: int) -> None:

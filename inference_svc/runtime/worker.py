@@ -37,8 +37,9 @@ from inference_svc.engine.request import (
 )
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.generation import Generation, ReaderLimits
-from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready
+from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready, SnapshotDone
 from inference_svc.runtime.pipe import EngineProcess, FromEngine, describe_exit
+from inference_svc.runtime.snapshot_jobs import SnapshotJobs
 from svc_kit.errors import (
     AbortedByOperator,
     DomainError,
@@ -128,6 +129,7 @@ class EngineWorker:
         self.loads: dict[str, ModelLoad] = {}
         self.models: dict[str, ModelReady] = {}
         self.embeddings = EmbeddingJobs(queue.requests, queue.tokens, self._send)
+        self.snapshots = SnapshotJobs(self._send, self._check_up)
         self.system_info = ""
         self._boot = boot
         self._queue = queue
@@ -202,12 +204,15 @@ class EngineWorker:
                 self._deliver(event)
         elif isinstance(message, Ready):
             self._on_ready(message)
+        elif isinstance(message, SnapshotDone):
+            self.snapshots.deliver(message)
         else:
             self._on_boot_failed(message)
 
     def _on_ready(self, ready: Ready) -> None:
         self.models = {model.name: model for model in ready.models}
         self.system_info = ready.system_info
+        self.snapshots.use = ready.snapshots
         measured = [
             replace(model, warm_up=self.models[model.name].warm_up) for model in self._boot.models
         ]
@@ -263,6 +268,7 @@ class EngineWorker:
         for generation in generations.values():
             generation.fail(error)
         self.embeddings.fail_all(error)
+        self.snapshots.fail_all(error)
         self._idle.set()
 
     # --- admission --------------------------------------------------------------------------------
@@ -273,6 +279,9 @@ class EngineWorker:
             raise Draining(retry_after=_DRAIN_RETRY_S)
         if self._state is EngineState.STARTING:
             return  # the catalog is still empty and says so by the model's name
+        self._check_up()
+
+    def _check_up(self) -> None:
         if not self._is_up:
             raise self._restarting()
 
@@ -382,8 +391,7 @@ class EngineWorker:
     async def flush(self) -> int:
         """Forget every prefix that is only kept for reuse; returns the tokens. Raises
         `EngineRestarting`."""
-        if not self._is_up:
-            raise self._restarting()
+        self._check_up()
         flush_id, self._next_id = self._next_id, self._next_id + 1
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         caching = sum(model.slots > 0 for model in self.models.values())
