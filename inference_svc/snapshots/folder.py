@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedWriter
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,18 +81,10 @@ class SnapshotFolder:
         """A snapshot, its description read and checked. Raises `SnapshotNotFound`,
         `SnapshotCorrupt`, `SnapshotIncompatible` or `StorageFailed`."""
         with _storage():
-            try:
-                # No link is followed, and what is no plain file must not keep us waiting.
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-                descriptor = os.open(self._path(snapshot_id), flags)
-            except FileNotFoundError:
-                raise SnapshotNotFound(snapshot=snapshot_id) from None
-            with os.fdopen(descriptor, "rb") as file:
-                facts = os.fstat(descriptor)
-                if not stat.S_ISREG(facts.st_mode):
-                    raise SnapshotCorrupt(snapshot=snapshot_id, fault="foreign")
-                yield SnapshotReader(file, facts.st_size, snapshot_id, self._secret)
-                os.utime(descriptor)  # it was used
+            with self._file(snapshot_id) as file:
+                size = os.fstat(file.fileno()).st_size
+                yield SnapshotReader(file, size, snapshot_id, self._secret)
+                os.utime(file.fileno())  # it was used
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
         """Delete snapshots; returns how many there were. Raises `StorageFailed`."""
@@ -129,10 +121,23 @@ class SnapshotFolder:
             raise SnapshotNotFound(snapshot=snapshot_id)
         return self._limits.path / f"{snapshot_id}{_SUFFIX}"
 
+    def _file(self, snapshot_id: str) -> BufferedReader:
+        """An open file, of which at least the kind is right."""
+        path = self._path(snapshot_id)
+        try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise SnapshotCorrupt(snapshot=snapshot_id, fault="foreign")
+            # What it became meanwhile is neither followed nor waited for.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            return os.fdopen(os.open(path, flags), "rb")
+        except FileNotFoundError:
+            raise SnapshotNotFound(snapshot=snapshot_id) from None
+
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """Every snapshot, the least recently used first."""
         found = [(path, path.lstat()) for path in self._limits.path.glob(f"snap_*{_SUFFIX}")]
-        return sorted(found, key=lambda entry: entry[1].st_mtime_ns)
+        plain = [entry for entry in found if stat.S_ISREG(entry[1].st_mode)]
+        return sorted(plain, key=lambda entry: entry[1].st_mtime_ns)
 
     def _make_room(self, size: int) -> None:
         files = self._files()
