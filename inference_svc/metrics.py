@@ -92,8 +92,12 @@ class EngineObserver:
         self._last_token_at[event.sequence_id] = now
 
     def _on_load(self, load: ModelLoad) -> None:
-        ready = self._worker.models.get(load.model) if self._worker is not None else None
-        cells = ready.slots * ready.slot_tokens if ready is not None else 0
+        cells = 0
+        if self._worker is not None:
+            ready, files = self._worker.models.get(load.model), self._worker.snapshots.use
+            cells = ready.slots * ready.slot_tokens if ready is not None else 0
+            self._metrics.snapshot_files.set(files.num_files)
+            self._metrics.snapshot_file_bytes.set(files.num_bytes)
         self._metrics.set_load(
             load.model,
             num_waiting=load.num_waiting,

@@ -212,6 +212,12 @@ class EngineMetrics:
         self.saved_bytes = Gauge(
             "corral_saved_prefix_bytes", "Prefixes saved in memory.", ["model"], registry=registry
         )
+        self.snapshot_files = Gauge(
+            "corral_snapshot_files", "Snapshots of sequences on disk.", registry=registry
+        )
+        self.snapshot_file_bytes = Gauge(
+            "corral_snapshot_file_bytes", "Size of the snapshots on disk.", registry=registry
+        )
         self.preemptions = counter("preemptions", "Sequences that gave way to more urgent ones.")
         self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
         self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")

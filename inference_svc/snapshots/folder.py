@@ -80,11 +80,10 @@ class SnapshotFolder:
     def open(self, snapshot_id: str) -> Iterator[SnapshotReader]:
         """A snapshot, its description read and checked. Raises `SnapshotNotFound`,
         `SnapshotCorrupt`, `SnapshotIncompatible` or `StorageFailed`."""
-        with _storage():
-            with self._file(snapshot_id) as file:
-                size = os.fstat(file.fileno()).st_size
-                yield SnapshotReader(file, size, snapshot_id, self._secret)
-                os.utime(file.fileno())  # it was used
+        with _storage(), self._file(snapshot_id) as file:
+            size = os.fstat(file.fileno()).st_size
+            yield SnapshotReader(file, size, snapshot_id, self._secret)
+            os.utime(file.fileno())  # it was used
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
         """Delete snapshots; returns how many there were. Raises `StorageFailed`."""

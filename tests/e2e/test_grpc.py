@@ -371,9 +371,6 @@ NOT_THERE_YET: Mapping[str, Any] = {
     "LoadAdapter": engine_pb.LoadAdapterRequest(),
     "UnloadAdapter": engine_pb.UnloadAdapterRequest(),
     "ListAdapters": engine_pb.ListAdaptersRequest(),
-    "SaveSnapshot": engine_pb.SaveSnapshotRequest(),
-    "RestoreSnapshot": engine_pb.RestoreSnapshotRequest(),
-    "DropSnapshots": engine_pb.DropSnapshotsRequest(),
 }
 
 

@@ -45,6 +45,14 @@ def _submit(bench: Bench, i: int, plan: dict[str, Any], resumed: "array[int]") -
     )
 
 
+def _play(bench: Bench, plans: list[dict[str, Any]], steps: range) -> None:
+    for step in steps:
+        for i, plan in enumerate(plans):
+            if plan["at"] == step:
+                _submit(bench, i, plan, array("i"))
+        bench.step()
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     plans=st.lists(_sequences, min_size=1, max_size=6),
@@ -64,11 +72,7 @@ def test_every_sequence_goes_on_in_another_engine(
 ) -> None:
     """All that can be saved is, at the same moment; each says there what it had not said here."""
     bench = _bench(slots, can_trim=can_trim, stream_s=stream_s)
-    for step in range(stop_at):
-        for i, plan in enumerate(plans):
-            if plan["at"] == step:
-                _submit(bench, i, plan, array("i"))
-        bench.step()
+    _play(bench, plans, range(stop_at))
     held: dict[int, SavedPrefix] = {}
     for i in range(len(plans)):
         prefix = bench.engine.snapshot(f"r{i}", 0)
@@ -81,13 +85,8 @@ def test_every_sequence_goes_on_in_another_engine(
         assert other.engine.restore(prefix)
         _submit(other, i, plans[i], array("i", output_of(prefix)))
     other.run()
-    for step in range(1000):
-        for i, plan in enumerate(plans):
-            if plan["at"] == stop_at + step:
-                _submit(bench, i, plan, array("i"))
-        bench.step()
-        if step > 12 and not bench.engine.has_sequences:
-            break
+    _play(bench, plans, range(stop_at, 12))
+    bench.run()
 
     for i, prefix in held.items():
         assert [*output_of(prefix), *other.tokens(i)] == bench.tokens(i)

@@ -92,7 +92,10 @@ def _tokens(events: list[Event], sequence_id: int = 0) -> list[int]:
 @pytest.mark.parametrize("slots", SIZES.values(), ids=SIZES)
 def test_a_sequence_goes_on_in_another_context(model: Path, slots: tuple[int, int]) -> None:
     """With another number of slots too: token for token, without computing its prompt."""
-    asked = {"sampling": Sampling(temperature=1.5, repetition_penalty=1.2), "reuse": False}
+    asked: dict[str, Any] = {
+        "sampling": Sampling(temperature=1.5, repetition_penalty=1.2),
+        "reuse": False,
+    }
     with _open(model, slots[0]) as backend:
         alone = _engine(backend)
         alone.submit(_request(**asked))
@@ -149,8 +152,12 @@ def test_what_a_sampler_hides_goes_along(name: str) -> None:
 
 def test_a_constrained_sequence_goes_on_inside_its_grammar() -> None:
     """The grammar's state is the grammar and the tokens."""
-    constraint = Constraint('start: /[a-z]{3} [a-z]{8}-[0-9]{6}/', "constraint")
-    asked = {"sampling": Sampling(temperature=1.5), "constraint": constraint, "max_tokens": 40}
+    constraint = Constraint("start: /[a-z]{3} [a-z]{8}-[0-9]{6}/", "constraint")
+    asked: dict[str, Any] = {
+        "sampling": Sampling(temperature=1.5),
+        "constraint": constraint,
+        "max_tokens": 40,
+    }
     with _open(BUNDLED_PATH, 2) as backend:
         engine = _engine(backend)
         engine.submit(_request(**asked))

@@ -167,6 +167,8 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
     metrics.cached_tokens.labels("m", "live").inc(2)
     metrics.preemptions.labels("m").inc()
     metrics.saved_bytes.labels("m").set(7)
+    metrics.snapshot_files.set(2)
+    metrics.snapshot_file_bytes.set(9)
     metrics.completion_tokens.labels("m").inc(4)
     metrics.finished.labels("m", "stop").inc()
     metrics.aborted.labels("m", "decode", "caller").inc()
@@ -187,6 +189,8 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
             'corral_cached_tokens_total{model="m",source="live"}': 2,
             'corral_preemptions_total{model="m"}': 1,
             'corral_saved_prefix_bytes{model="m"}': 7,
+            "corral_snapshot_files": 2,
+            "corral_snapshot_file_bytes": 9,
             'corral_completion_tokens_total{model="m"}': 4,
             'corral_requests_finished_total{finish_reason="stop",model="m"}': 1,
             'corral_requests_aborted_total{cause="caller",model="m",phase="decode"}': 1,

@@ -16,6 +16,7 @@ from svc_kit.errors import (
     ContextLengthExceeded,
     DomainError,
     FeatureUnsupported,
+    InvalidField,
     MissingField,
     OutOfRange,
     TokenOutOfVocabulary,
@@ -188,6 +189,11 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         FeatureUnsupported,
         None,
     ),
+    "a state to keep that none may reuse": (
+        _options(cache=pb.CacheOptions(keep=True, reuse=False)),
+        InvalidField,
+        "cache.keep",
+    ),
     "an unknown sampler": (
         _options(
             sampling=sampling_pb.SamplingParams(samplers=[sampling_pb.SAMPLER_KIND_UNSPECIFIED])
@@ -207,6 +213,20 @@ def test_bad_values_are_refused_by_field(case: str) -> None:
         _convert(options)
 
     assert failure.value.field == field
+
+
+def test_a_snapshot_brings_back_what_tokens_do_not_tell() -> None:
+    """With it mirostat may be resumed; each choice has its own."""
+    options = _options(
+        sampling=sampling_pb.SamplingParams(seed=1, mirostat=sampling_pb.MirostatParams(version=2)),
+        resume=[pb.ResumedChoice(index=1, output_token_ids=[4], snapshot_id="snap_1")],
+        num_choices=2,
+        cache=pb.CacheOptions(keep=True),
+    )
+    first, second = _convert(options)
+
+    assert (first.snapshot_id, list(first.resumed), first.keep) == ("", [], True)
+    assert (second.snapshot_id, list(second.resumed), second.keep) == ("snap_1", [4], True)
 
 
 def test_a_prompt_over_the_context_is_refused_with_both_numbers() -> None:

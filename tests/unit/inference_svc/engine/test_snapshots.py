@@ -203,7 +203,7 @@ def test_an_ordinary_prompt_starts_from_it_too() -> None:
     assert other.tokens(1) == _whole()[:2]
 
 
-HIDDEN = {"sampling": Sampling(mirostat=Mirostat(2))}
+HIDDEN: dict[str, Any] = {"sampling": Sampling(mirostat=Mirostat(2))}
 
 
 def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:

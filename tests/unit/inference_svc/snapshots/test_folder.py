@@ -127,7 +127,9 @@ def test_dropping_counts_what_was_there(path: Path) -> None:
     assert outside.exists()
 
 
-@pytest.mark.parametrize("name", ["../outside", "key", "", "snap_" + "0" * 24, "snap_\n" + "0" * 23])
+@pytest.mark.parametrize(
+    "name", ["../outside", "key", "", "snap_" + "0" * 24, "snap_\n" + "0" * 23]
+)
 def test_other_names_are_not_found(path: Path, name: str) -> None:
     """No name leads out of the folder."""
     folder = _folder(path)
