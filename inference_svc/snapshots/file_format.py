@@ -26,7 +26,7 @@ from inference_svc.snapshots.description import Fingerprint, Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 
 FORMAT = 1
-MAX_DESCRIPTION_BYTES = 4 << 20
+MAX_DESCRIPTION_BYTES = 16 << 20
 MAX_TOKENS = 4 << 20
 DIGEST_BYTES = 32
 _MAGIC = b"CORRALSN"
