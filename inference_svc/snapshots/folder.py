@@ -1,10 +1,11 @@
 """The folder of snapshots: files of mode 0600 that we name, whole or not there, the least recently
 used ones making room.
 
-Nothing is remembered beside the folder itself, so whatever else happens to its files is seen. It
-belongs to one server at a time. Its key is what makes a file one of ours.
+Nothing is remembered beside the folder itself, so engine processes may share it, and whatever else
+happens to its files is seen. Who writes has locked it. Its key is what makes a file one of ours.
 """
 
+import fcntl
 import logging
 import os
 import re
@@ -54,7 +55,8 @@ class FolderUse(NamedTuple):
 
 
 class SnapshotFolder:
-    """All snapshots of one server, made with its first one. Used by one thread at a time."""
+    """All snapshots of one server, made with its first one. Used by one thread at a time; others
+    of the same folder may be used beside it."""
 
     def __init__(self, limits: FolderLimits) -> None:
         self._limits = limits
@@ -73,8 +75,10 @@ class SnapshotFolder:
             )
         with _storage():
             secret = self._secret
-            self._make_room(size)
-            self._write(self._path(snapshot.snapshot_id), snapshot, state, secret)
+            with self._locked() as folder:
+                self._make_room(size)
+                self._write(self._path(snapshot.snapshot_id), snapshot, state, secret)
+                os.fsync(folder)
 
     @contextmanager
     def open(self, snapshot_id: str) -> Iterator[SnapshotReader]:
@@ -110,10 +114,21 @@ class SnapshotFolder:
         removed."""
         if not self._key:
             self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self._limits.path.glob(f"*{_UNFINISHED}"):
-                left.unlink(missing_ok=True)
-            self._key = self._read_or_make_key()
+            with self._locked():
+                for left in self._limits.path.glob(f"*{_UNFINISHED}"):
+                    left.unlink(missing_ok=True)
+                self._key = self._read_or_make_key()
         return self._key
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Alone among those who write here; gives the open folder."""
+        descriptor = os.open(self._limits.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _path(self, snapshot_id: str) -> Path:
         if not _ID.fullmatch(snapshot_id):
@@ -159,14 +174,6 @@ class SnapshotFolder:
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._limits.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _read_or_make_key(self) -> bytes:
         """A new key makes older snapshots foreign."""
@@ -183,7 +190,6 @@ class SnapshotFolder:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        self._sync_folder()
         return key
 
 

@@ -67,6 +67,7 @@ async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
     return rich(failure.value)
 
 
+@pytest.mark.timeout(90)  # three servers, one after the other
 async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
     """Another process, with another number of slots, says what this one would have said; damage
     and another model are refused, each in its own words."""

@@ -1,15 +1,18 @@
 """The folder of snapshots."""
 
+import fcntl
 import os
 import stat
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference_svc.snapshots import folder as folder_module
 from inference_svc.snapshots.description import Snapshot
-from inference_svc.snapshots.file_format import file_bytes
+from inference_svc.snapshots.file_format import file_bytes, write
 from inference_svc.snapshots.folder import (
     KEEP_NONE,
     FolderLimits,
@@ -163,6 +166,48 @@ def test_what_a_crash_left_is_removed(path: Path) -> None:
 
     assert not left.exists()
     assert _there(folder, [snapshot]) == [0]
+
+
+def test_engines_share_a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other they write; what one has, the other reads."""
+    locked = []
+
+    def write_and_look(*parts: Any) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            locked.append(True)
+        finally:
+            os.close(descriptor)
+        write(*parts)
+
+    monkeypatch.setattr(folder_module, "write", write_and_look)
+    first, second = _folder(path), _folder(path)
+    for saving, reading in ((first, second), (second, first)):
+        (snapshot,) = _saved(saving)
+        with reading.open(snapshot.snapshot_id) as reader:
+            assert reader.state() == STATE
+
+    assert locked == [True, True]
+
+
+def test_a_large_file_that_holds_nothing_is_not_read(path: Path) -> None:
+    """A terabyte of holes, with sizes that fit: refused by its digest, in little memory."""
+    folder = _folder(path)
+    (snapshot,) = _saved(folder)
+    place, hole = folder._path(snapshot.snapshot_id), 1 << 40
+    data = bytearray(place.read_bytes())
+    data[28:36] = (snapshot.state_bytes + hole).to_bytes(8, "little")
+    place.write_bytes(data)
+    os.truncate(place, len(data) + hole)
+    tracemalloc.start()
+    with pytest.raises(SnapshotCorrupt, match="altered"), folder.open(snapshot.snapshot_id):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 1 << 20
 
 
 def test_a_lost_key_makes_snapshots_foreign(path: Path) -> None:
