@@ -14,7 +14,7 @@ class Arrival(NamedTuple):
     """A piece of a stream that reached the client."""
 
     time: float  # seconds, time.perf_counter()
-    tokens: int  # tokens it carries; over HTTP not known, counted as one
+    tokens: int  # tokens it carries; where a server does not say it, counted as one
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ class Stream:
             yield later.time - earlier.time
 
 
-def check_streams(streams: Sequence[Stream], requests: int, output_tokens: int) -> None:
+def check_streams(streams: Sequence[Stream], outputs: Sequence[int]) -> None:
     """Raise LoadError unless every request gave exactly the tokens it was asked for."""
-    if len(streams) != requests:
-        raise LoadError(f"{len(streams)} of {requests} requests were answered")
-    for stream in streams:
-        if stream.completion_tokens != output_tokens:
-            raise LoadError(f"{stream.completion_tokens} tokens came out, not {output_tokens}")
+    if len(streams) != len(outputs):
+        raise LoadError(f"{len(streams)} of {len(outputs)} requests were answered")
+    given = sorted(stream.completion_tokens for stream in streams)
+    for tokens, asked in zip(given, sorted(outputs), strict=True):
+        if tokens != asked:
+            raise LoadError(f"{tokens} tokens came out, not {asked}")
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,13 @@ def test_decode_rate_refuses_streams_that_hardly_met() -> None:
 def test_an_output_of_another_length_fails_the_run() -> None:
     """Systems that made different numbers of tokens cannot be compared."""
     with pytest.raises(LoadError, match="7 tokens came out, not 8"):
-        check_streams([a_stream(0.0, 7, 0.1)], requests=1, output_tokens=8)
+        check_streams([a_stream(0.0, 7, 0.1)], [8])
 
 
 def test_a_missing_answer_fails_the_run() -> None:
     """A dropped request must not look like a fast one."""
     with pytest.raises(LoadError, match="1 of 2"):
-        check_streams([a_stream(0.0, 8, 0.1)], requests=2, output_tokens=8)
+        check_streams([a_stream(0.0, 8, 0.1)], [8, 8])
 
 
 def test_figures_of_a_load() -> None:
