@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import time
+from contextlib import nullcontext
 
 import grpc.aio
 import uvloop
@@ -35,6 +36,7 @@ async def run_load(target: str, workload: Workload, model: str, key: str = "") -
     """
     streams: list[Stream] = []
     waiting = enumerate(workload.token_prompts())
+    line = asyncio.Lock()
     metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async with grpc.aio.insecure_channel(target) as channel:
@@ -47,9 +49,13 @@ async def run_load(target: str, workload: Workload, model: str, key: str = "") -
                 request = GenerateRequest(
                     model=model, token_ids=TokenIds(ids=ids), options=options
                 ).SerializeToString()
-                sent, reads = time.perf_counter(), []
                 try:
-                    async for message in generate(request, timeout=TIMEOUT_S, metadata=metadata):
+                    async with line if workload.pinned else nullcontext():
+                        sent = time.perf_counter()
+                        events = aiter(generate(request, timeout=TIMEOUT_S, metadata=metadata))
+                        accepted = await anext(events)
+                        reads = [(time.perf_counter(), accepted)]
+                    async for message in events:
                         reads.append((time.perf_counter(), message))
                 except grpc.aio.AioRpcError as error:
                     raise LoadError(f"{error.code().name}: {error.details()}") from error

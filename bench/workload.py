@@ -89,7 +89,7 @@ class Workload:
     shared_prefix_tokens: int = 0
     brief_tokens: int = 0  # output of every second request; 0: as the others
     reuse: bool = True  # whether a server may use computed prompts again, as far as it can
-    pinned: bool = False  # over HTTP: the request's number is its slot, as llama-server takes it
+    pinned: bool = False  # a request's number is its slot, as far as a server lets itself be told
     counted: bool = False  # over HTTP: every piece tells its tokens, as llama-server does if asked
     priority: generation_pb2.Priority = generation_pb2.PRIORITY_UNSPECIFIED  # over gRPC
 

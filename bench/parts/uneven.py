@@ -60,8 +60,8 @@ def _workloads(sizes: Sizes) -> Iterator[tuple[str, Workload]]:
 
     for count in sizes.sequences:
         yield f"{count} at once", workload(count)
-    # every second request ends at once and leaves a hole beside each that goes on
-    yield HOLES, workload(SLOTS, brief=1)
+    # every second request ends early, when all have a slot, and leaves a hole beside the next
+    yield HOLES, workload(SLOTS, brief=sizes.output_tokens // 4)
 
 
 def _turn(stage: Stage, load: str, server: Server, workload: Workload, sizes: Sizes) -> Turn:
@@ -69,8 +69,9 @@ def _turn(stage: Stage, load: str, server: Server, workload: Workload, sizes: Si
         asked = workload.in_round(number)
         seen = stage.grpc(server, asked) if server.name == CORRAL else stage.http(server, asked)
         whole = [s for s in seen.streams if s.completion_tokens == asked.output_tokens]
+        after = max((s.ended for s in seen.streams if s not in whole), default=0.0)
         return Measurement(
-            *(load, number, server.name, decode_rate(whole, sizes.overlap)),
+            *(load, number, server.name, decode_rate(whole, sizes.overlap, after)),
             figures=LoadFigures.of(whole).to_json(),
             cpu_s=seen.cpu_s,
         )
@@ -88,9 +89,9 @@ PART = Part(
     title="Decoding with idle slots, beside llama-server",
     text=(
         f"{SLOTS} slots of which some are busy, {FULL.prompt_tokens} tokens in, "
-        f"{FULL.output_tokens} out, sampled. For holes, sixteen requests start at once and every "
-        "second one ends with its first token (llama-server is told which slot each takes). "
-        "Corral through gRPC, llama-server through HTTP; only the time in which all go on counts."
+        f"{FULL.output_tokens} out, sampled. For holes, sixteen requests take a slot each, in "
+        "order, and every second one ends after a quarter; only what comes later counts. Corral "
+        "through gRPC, llama-server through HTTP; only the time in which all go on counts."
     ),
     measure=measure,
     conclude=conclude,
