@@ -18,6 +18,8 @@ from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.sequences import a_request
 
+pytestmark = pytest.mark.timeout(120)  # seconds on an idle machine
+
 SLOTS = 4
 CHUNK = 96
 
