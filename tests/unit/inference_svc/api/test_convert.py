@@ -202,6 +202,11 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         InvalidField,
         "cache.keep",
     ),
+    "a state to keep that is not to be reused": (
+        _options(deterministic=True, cache=pb.CacheOptions(keep=True)),
+        DomainError,
+        "cache.keep",
+    ),
     "an unknown sampler": (
         _options(
             sampling=sampling_pb.SamplingParams(samplers=[sampling_pb.SAMPLER_KIND_UNSPECIFIED])

@@ -5,6 +5,7 @@ from typing import Any
 
 from inference_svc.engine.events import Finished, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request
@@ -80,3 +81,14 @@ def test_resumed_tokens_are_computed_one_by_one() -> None:
 
     assert [len(positions) for positions in _shapes(resumed, 0)] == [8, 8, 4, 1, 1, 1, 1]
     assert resumed.tokens(0) == whole[3:]
+
+
+def test_a_grammar_that_comes_late_cuts_no_prompt_elsewhere() -> None:
+    """Others compute all but their last token meanwhile; these wait."""
+    shapes = []
+    for builds_after in (0, 3):
+        bench = Bench(FakeBackend(builds_after=builds_after), chunk_cap=8)
+        bench.submit(_alone(0, constraint=Constraint("a*", "response_format")))
+        shapes.append(_shapes(bench, 0))
+
+    assert shapes[0] == shapes[1]
