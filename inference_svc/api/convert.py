@@ -62,6 +62,7 @@ _STAGES: Mapping[int, Stage] = {
     sampling_pb.SAMPLER_KIND_MIN_P: Stage.MIN_P,
     sampling_pb.SAMPLER_KIND_XTC: Stage.XTC,
     sampling_pb.SAMPLER_KIND_TEMPERATURE: Stage.TEMPERATURE,
+    sampling_pb.SAMPLER_KIND_INFILL: Stage.INFILL,
 }
 
 
@@ -102,7 +103,7 @@ def to_requests(
     Raises the `DomainError` of the first bad field.
     """
     _refuse_what_is_not_there_yet(options)
-    _check_keep(options.cache)
+    _check_keep(options)
     _check_label(options.label)
     _check_prompt(prompt, target)
     num_choices = options.num_choices if options.HasField("num_choices") else 1
@@ -124,8 +125,9 @@ def to_requests(
         project=principal.project,
         deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
-        reuse=options.cache.reuse if options.cache.HasField("reuse") else True,
+        reuse=_may_reuse(options),
         keep=options.cache.keep,
+        deterministic=options.deterministic,
         top_logprobs=_top_logprobs(options.output),
         special_tokens=options.output.special_tokens,
         **_stopping(options.stopping, target),
@@ -197,7 +199,6 @@ def _adaptive(pb: sampling_pb.AdaptiveParams) -> Adaptive | None:
 def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None:
     wanted = {
         "LoRA adapters": bool(options.adapters),
-        "deterministic": options.deterministic,
         "speculation": options.speculation.enabled,
         "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
@@ -206,8 +207,8 @@ def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None
             raise FeatureUnsupported(feature=feature)
 
 
-def _check_keep(cache: generation.CacheOptions) -> None:
-    if cache.keep and cache.HasField("reuse") and not cache.reuse:
+def _check_keep(options: generation.GenerationOptions) -> None:
+    if options.cache.keep and not _may_reuse(options):
         raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
 
 
@@ -294,6 +295,12 @@ def _cache_key(cache: generation.CacheOptions, principal: Principal) -> bytes:
         )
     owner = f"{len(principal.project)}:{principal.project}{cache.salt}"
     return hashlib.blake2b(owner.encode(), digest_size=16).digest()
+
+
+def _may_reuse(options: generation.GenerationOptions) -> bool:
+    """Cells that were computed beside others would not be the same twice."""
+    asked = options.cache.reuse if options.cache.HasField("reuse") else True
+    return asked and not options.deterministic
 
 
 def _priority(scheduling: generation.SchedulingOptions, principal: Principal) -> int:

@@ -41,10 +41,11 @@ from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
-from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
+from inference_svc.engine.scheduler import Plan, PlanLimits, Work, plan_step
 from inference_svc.engine.sequence import Sequence
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.shape import NO_FILLERS, StepShape
 from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.solo import apart
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -222,18 +223,24 @@ class Engine:
             for sequence in self._running.values()
             if not sequence.paused and not sequence.is_stalled
         ]
-        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
-        if plan is not None:
-            started = self._clock()
-            self.num_steps += 1
-            self._compute(plan.work, plan.rows, plan.fillers)
-            self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
-            self._cost.observe(
-                num_decoding=plan.num_decoding,
-                prompt_tokens=plan.prompt_tokens,
-                seconds=self._last_step_s,
-            )
+        for together in apart(active):
+            # Nothing fills the holes beside a deterministic sequence: it stays alone.
+            shape = NO_FILLERS if together[0].request.deterministic else self._shape
+            plan = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
+            if plan is not None:
+                self._carry_out(plan)
         return self._take_events()
+
+    def _carry_out(self, plan: Plan) -> None:
+        started = self._clock()
+        self.num_steps += 1
+        self._compute(plan.work, plan.rows, plan.fillers)
+        self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
+        self._cost.observe(
+            num_decoding=plan.num_decoding,
+            prompt_tokens=plan.prompt_tokens,
+            seconds=self._last_step_s,
+        )
 
     def _expire(self) -> None:
         now = self._clock()

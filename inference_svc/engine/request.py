@@ -20,7 +20,8 @@ class SequenceRequest:
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
     different owners apart; with `keep` the state is held when the sequence has ended. `project`
-    shares the engine fairly. `request_id` is the RPC's, for errors.
+    shares the engine fairly. A `deterministic` sequence is computed by itself (see `solo`) and must
+    not `reuse`. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int
@@ -49,6 +50,7 @@ class SequenceRequest:
     snapshot_id: str = ""
     request_id: str = ""
     constraint: Constraint | None = None
+    deterministic: bool = False
 
 
 class Submit(NamedTuple):

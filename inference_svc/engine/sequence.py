@@ -58,8 +58,16 @@ class Sequence:
     @property
     def num_computable(self) -> int:
         """Tokens that a step may compute now: all but the last while the grammar is built, for the
-        last one's logits need its mask."""
-        return self.num_remaining - self.awaits_guide
+        last one's logits need its mask.
+
+        A deterministic sequence is cut the same way always: it waits for its grammar, and its
+        resumed tokens are computed as they were, one by one.
+        """
+        if not self.request.deterministic:
+            return self.num_remaining - self.awaits_guide
+        if self.awaits_guide:
+            return 0
+        return max(len(self.request.prompt) - self.num_computed, 1)
 
     @property
     def is_stalled(self) -> bool:

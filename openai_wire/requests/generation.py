@@ -106,6 +106,11 @@ class GenerationBody(SamplingFields):
     prompt_cache_key: str | None = Field(
         None, description="A hint that requests with the same key share a prefix."
     )
+    deterministic: bool | None = Field(
+        None,
+        description="The same tokens for the same request and seed, whatever else runs: it is "
+        "computed by itself, without cached prefixes, and others wait for it.",
+    )
     lora: Annotated[list[AdapterChoice], Field(max_length=64)] | None = Field(
         None, description="LoRA adapters to apply, in order."
     )
@@ -146,6 +151,8 @@ def generation_options(
     )
     if constraint is not None:
         options.constraint.CopyFrom(constraint)
+    if body.deterministic is not None:
+        options.deterministic = body.deterministic
     if body.skip_special_tokens is not None:
         options.output.special_tokens = not body.skip_special_tokens
     _set_cache(body, options.cache)

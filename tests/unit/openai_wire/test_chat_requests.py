@@ -41,6 +41,12 @@ def test_nothing_given_means_openai_defaults() -> None:
     assert not request.conversation.HasField("tool_choice")
 
 
+def test_determinism_is_passed_on() -> None:
+    """A local extension: unset leaves it unset."""
+    assert a_request(deterministic=True).options.deterministic
+    assert not a_request().options.HasField("deterministic")
+
+
 def test_null_means_not_given() -> None:
     """A null is the same as an absent field, for fields that are not supported too."""
     plain = a_request()

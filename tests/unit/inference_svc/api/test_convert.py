@@ -49,6 +49,14 @@ def test_unset_fields_take_the_models_defaults() -> None:
     assert request.sampling == Sampling(temperature=0.0, min_p=0.0, top_k=7)
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_deterministic_request_reuses_nothing(*, deterministic: bool) -> None:
+    """Cells that were computed in company are not the same twice."""
+    (request,) = _convert(_options(deterministic=deterministic))
+
+    assert (request.deterministic, request.reuse) == (deterministic, not deterministic)
+
+
 def test_sampling_survives_the_wire() -> None:
     """A model's defaults, sent and read back, are the same."""
     # Numbers that a 32-bit float holds exactly.
@@ -192,6 +200,11 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
     "a state to keep that none may reuse": (
         _options(cache=pb.CacheOptions(keep=True, reuse=False)),
         InvalidField,
+        "cache.keep",
+    ),
+    "a state to keep that is not to be reused": (
+        _options(deterministic=True, cache=pb.CacheOptions(keep=True)),
+        DomainError,
         "cache.keep",
     ),
     "an unknown sampler": (
