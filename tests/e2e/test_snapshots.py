@@ -19,7 +19,8 @@ from tests.support.services import inference_alone
 pytestmark = pytest.mark.e2e
 
 TEXT = "Tell me of the road over the hills, and of those who walk it. " * 3
-WHOLE, CUT = 60, 15
+CUT, MORE = 15, 40
+ENDLESS = 10_000  # far more than is generated while a snapshot is asked for
 SAMPLING: Mapping[str, Any] = {
     "temperature": 1.1,
     "seed": 7,
@@ -28,28 +29,33 @@ SAMPLING: Mapping[str, Any] = {
 }
 
 
-def a_story(**settings: Any) -> pb.GenerateRequest:
-    """A long text by a sampler that hides what it knows."""
-    stopping = {"max_tokens": WHOLE, "ignore_eos": True}
+def a_story(max_tokens: int, **settings: Any) -> pb.GenerateRequest:
+    """A text by a sampler that hides what it knows."""
+    stopping = {"max_tokens": max_tokens, "ignore_eos": True}
     asked = options(sampling=SAMPLING, stopping=stopping, output={"token_ids": True}, **settings)
     return pb.GenerateRequest(text=TEXT, options=asked)
 
 
 class Saved(NamedTuple):
-    """A snapshot, and all that its sequence said in the end."""
+    """A snapshot, and what its sequence said before and after it."""
 
     snapshot: snapshot_pb2.Snapshot
     answer: Answer
 
 
 async def saved_midway(rpc: Rpc) -> Saved:
-    """Save a sequence while it runs, and let it come to its end."""
+    """Save a sequence while it runs, and let it go on for a while."""
     answer, snapshot = Answer(), snapshot_pb2.Snapshot()
-    async for response in rpc.inference.Generate(a_story()):
+    stream = rpc.inference.Generate(a_story(ENDLESS))
+    async for response in stream:
         answer.add(response)
         if not snapshot.id and len(answer.tokens[0]) >= CUT:
             saving = engine_pb.SaveSnapshotRequest(request_id=answer.accepted.request_id)
             snapshot = (await rpc.engine.SaveSnapshot(saving)).snapshot
+        total = answer.accepted.prompt_tokens + len(answer.tokens[0])
+        if snapshot.id and total > snapshot.num_tokens + MORE:
+            break
+    stream.cancel()
     return Saved(snapshot, answer)
 
 
@@ -85,7 +91,8 @@ async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
             back = await restored(rpc, snapshot.id)
             told = list(back.output_token_ids)
             choice = generation_pb2.ResumedChoice(output_token_ids=told, snapshot_id=snapshot.id)
-            rest = await gather(rpc.inference.Generate(a_story(resume=[choice])))
+            going_on = a_story(len(told) + MORE, resume=[choice])
+            rest = await gather(rpc.inference.Generate(going_on))
             data = bytearray(file.read_bytes())
             file.write_bytes(data[:-1])
             truncated = await restore_failure(rpc, snapshot.id)
@@ -97,8 +104,9 @@ async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
 
     assert back.snapshot == snapshot
     assert len(back.prompt_token_ids) == whole.accepted.prompt_tokens
-    assert CUT <= len(told) < WHOLE
-    assert [*told, *rest.tokens[0]] == whole.tokens[0]
+    assert len(told) >= CUT
+    assert len(rest.tokens[0]) == MORE
+    assert [*told, *rest.tokens[0]] == whole.tokens[0][: len(told) + MORE]
     usage = rest.done.usage
     assert (usage.cached_tokens, usage.cache_source) == (
         whole.accepted.prompt_tokens,
@@ -120,7 +128,7 @@ async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
 async def test_a_kept_sequence_is_saved_and_dropped_later(rpc: Rpc) -> None:
     """What ended with `cache.keep` can be saved; what was dropped is gone."""
     keep = generation_pb2.CacheOptions(keep=True)
-    answer = await gather(rpc.inference.Generate(a_story(cache=keep)))
+    answer = await gather(rpc.inference.Generate(a_story(MORE, cache=keep)))
     saving = engine_pb.SaveSnapshotRequest(request_id=answer.accepted.request_id)
     snapshot = (await rpc.engine.SaveSnapshot(saving)).snapshot
     back = await restored(rpc, snapshot.id)
@@ -128,7 +136,7 @@ async def test_a_kept_sequence_is_saved_and_dropped_later(rpc: Rpc) -> None:
     dropped = await rpc.engine.DropSnapshots(drop)
     gone = await restore_failure(rpc, snapshot.id)
 
-    assert snapshot.num_tokens == answer.accepted.prompt_tokens + WHOLE - 1
+    assert snapshot.num_tokens == answer.accepted.prompt_tokens + MORE - 1
     assert list(back.output_token_ids) == answer.tokens[0]
     assert dropped.num_dropped == 1
     assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "SNAPSHOT_NOT_FOUND")
