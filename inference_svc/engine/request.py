@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference_svc.engine.adapter_stack import BASE, AdapterStack, LoadAdapter, UnloadAdapter
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
@@ -19,8 +20,9 @@ class SequenceRequest:
     nothing of them is emitted again; `snapshot_id` is a restored snapshot of just these tokens,
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
-    different owners apart; with `keep` the state is held when the sequence has ended. `project`
-    shares the engine fairly. `request_id` is the RPC's, for errors.
+    different owners apart, and those of different `adapters`; with `keep` the state is held when
+    the sequence has ended. `project` shares the engine fairly. `request_id` is the RPC's, for
+    errors.
     """
 
     sequence_id: int
@@ -49,6 +51,7 @@ class SequenceRequest:
     snapshot_id: str = ""
     request_id: str = ""
     constraint: Constraint | None = None
+    adapters: AdapterStack = BASE
 
 
 class Submit(NamedTuple):
@@ -109,4 +112,7 @@ class DropSnapshots(NamedTuple):
 
 
 SnapshotCommand = SaveSnapshot | RestoreSnapshot | DropSnapshots
-Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | SnapshotCommand
+AdapterCommand = LoadAdapter | UnloadAdapter
+Command = (
+    Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | SnapshotCommand | AdapterCommand
+)

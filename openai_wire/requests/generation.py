@@ -107,7 +107,7 @@ class GenerationBody(SamplingFields):
         None, description="A hint that requests with the same key share a prefix."
     )
     lora: Annotated[list[AdapterChoice], Field(max_length=64)] | None = Field(
-        None, description="LoRA adapters to apply, in order."
+        None, description="LoRA adapters to apply together, each once."
     )
 
     user: str | None = Field(None, description="Accepted and ignored.")
