@@ -16,6 +16,7 @@ from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from prometheus_client import CollectorRegistry
 
+from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.api.embedding import Embedding, EmbeddingBounds
 from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
@@ -35,7 +36,12 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
 from inference_svc.models.description import ModelFile, Pooling
 from inference_svc.models.memory import available_memory_bytes
-from inference_svc.models.references import Download, RemoteFile, resolve_models
+from inference_svc.models.references import (
+    BUNDLED_FOLDER,
+    Download,
+    RemoteFile,
+    resolve_models,
+)
 from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, plan_limits
 from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
@@ -86,8 +92,6 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     observer = EngineObserver(EngineMetrics(registry, vllm_names=settings.server.vllm_metric_names))
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(SandboxPool())
-        catalog = Catalog()
-        stack.callback(catalog.close)
         server: RpcServer | None = None
 
         def on_state(state: EngineState) -> None:
@@ -103,11 +107,14 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             on_event=observer.on_event,
         )
         observer.bind(worker)
+        catalog = Catalog(worker.adapters)
+        stack.callback(catalog.close)
         templates = ChatTemplates(pool)
         generating = Generating(
             catalog, worker, templates, GrammarCompiler(pool), _text_limits(settings)
         )
-        server = _server(settings, registry, catalog, worker, generating)
+        adapters = _adapter_loading(settings, catalog, worker, pool)
+        server = _server(settings, registry, catalog, worker, generating, adapters)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -117,6 +124,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         await worker.start()
         served = [await _served(file, worker, pool, templates, settings) for file in files]
         catalog.fill(served)
+        await adapters.load_all(_adapter_orders(settings))
         server.set_serving(True)
         digests = asyncio.create_task(_compute_digests(served, catalog))
         stack.callback(digests.cancel)
@@ -201,6 +209,7 @@ def _boot(
             saved_bytes=_saved_bytes(settings, len(files)),
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
+            adapter_wait_s=engine.adapter_wait_ms / 1000,
             embedding=_embedding(file, sizes, engine, cores),
             generates=file.generates,
         )
@@ -244,12 +253,28 @@ def _embedding(
     )
 
 
+def _adapter_loading(
+    settings: InferenceSettings, catalog: Catalog, worker: EngineWorker, pool: SandboxPool
+) -> AdapterLoading:
+    own = settings.data_dir / "adapters"
+    folders = [*settings.adapter_folders, own, BUNDLED_FOLDER]
+    return AdapterLoading(catalog, worker, pool, folders, copies=settings.data_dir)
+
+
+def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
+    return [
+        AdapterOrder(name, wanted.model, wanted.path, wanted.digest, wanted.scale, True)
+        for name, wanted in settings.adapters.items()
+    ]
+
+
 def _server(
     settings: InferenceSettings,
     registry: CollectorRegistry,
     catalog: Catalog,
     worker: EngineWorker,
     generating: Generating,
+    adapters: AdapterLoading,
 ) -> RpcServer:
     bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
     embedding = Embedding(catalog, worker, bounds)
@@ -272,7 +297,7 @@ def _server(
             ),
             Service(
                 engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(worker, facts, Snapshots(catalog, worker)),
+                EngineServicer(worker, facts, adapters, Snapshots(catalog, worker)),
                 "corral.inference.v1.EngineService",
             ),
         ],

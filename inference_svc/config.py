@@ -44,6 +44,8 @@ class EngineSettings(SettingsGroup):
     """Sequences of a model that may wait for a slot."""
     queued_tokens: int = Field(1_000_000, ge=0)
     """Prompt tokens of a model that may wait for a slot."""
+    adapter_wait_ms: int = Field(50, ge=0)
+    """How long sequences with other adapters keep the engine while some wait for their turn."""
     saved_prefix_mib: int | None = Field(None, ge=0)
     """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
     pooling: Literal["mean", "cls", "last"] | None = None
@@ -79,6 +81,19 @@ class LimitSettings(SettingsGroup):
     """Whether a request may bring its own chat template."""
 
 
+class AdapterSettings(SettingsGroup):
+    """A LoRA adapter that is loaded at the start."""
+
+    path: str = Field(min_length=1)
+    """Its file. A relative one that is not there is looked for in the adapter folders."""
+    model: str = ""
+    """The model it is for. Empty: the first."""
+    digest: str = ""
+    """The SHA-256 that the file must have. Empty: not checked."""
+    scale: float = 1.0
+    """What its effect is multiplied by where a request does not say."""
+
+
 class TurnFormatSettings(SettingsGroup):
     """How a model writes turns, where its chat template misleads."""
 
@@ -108,6 +123,11 @@ class InferenceSettings(ServiceSettings):
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
     turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
     """By a model's name: how it writes tool calls and thinking, where its template misleads."""
+    adapters: dict[str, AdapterSettings] = Field(default_factory=dict)
+    """By name: LoRA adapters to load at the start. More can be loaded while the server runs."""
+    adapter_folders: list[Path] = Field([])
+    """Where files of adapters that are loaded at run time may lie, beside the data folder's
+    "adapters" and the bundled ones."""
     data_dir: Path = Field(default_factory=default_data_dir)
     """Where downloaded models and snapshots are kept."""
     keys: list[KeySettings] = Field(default_factory=list)

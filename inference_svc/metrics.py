@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping
 
 from inference_svc.engine.events import (
+    AdapterFailed,
+    AdapterLoaded,
     Cancelled,
     Delta,
     Embedded,
@@ -35,6 +37,8 @@ class EngineObserver:
         """Learn whose events these are."""
         self._worker = worker
         self._live = worker.live
+        self._metrics.adapters.set_function(lambda: worker.adapters.num_loaded)
+        self._metrics.adapter_bytes.set_function(lambda: worker.adapters.num_bytes)
 
     def on_state(self, state: EngineState) -> None:
         """Count restarts; streams of a dead engine send nothing more."""
@@ -49,7 +53,7 @@ class EngineObserver:
                 self._on_load(event)
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
-            case Flushed():
+            case Flushed() | AdapterLoaded() | AdapterFailed():
                 pass
             case _:
                 live = self._live.get(event.sequence_id)

@@ -218,6 +218,33 @@ class AdapterBaseMismatch(FailedPrecondition):
     problem: str
 
 
+class AdapterInvalid(FailedPrecondition):
+    """The file of the adapter '{adapter}' cannot be used: {problem}"""
+
+    reason = "ADAPTER_INVALID"
+    adapter: str
+    problem: str
+
+
+class AdapterDigestMismatch(FailedPrecondition):
+    """The file of the adapter '{adapter}' has the SHA-256 {actual}, not {expected}."""
+
+    reason = "ADAPTER_DIGEST_MISMATCH"
+    adapter: str
+    expected: str
+    actual: str
+
+
+class AdapterTooLarge(FailedPrecondition):
+    """The adapter '{adapter}' needs {needed_bytes} bytes of memory, {available_bytes} are
+    available."""
+
+    reason = "ADAPTER_TOO_LARGE"
+    adapter: str
+    needed_bytes: int
+    available_bytes: int
+
+
 class SnapshotIncompatible(FailedPrecondition):
     """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, wanted is
     {expected}."""

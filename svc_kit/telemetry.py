@@ -218,6 +218,10 @@ class EngineMetrics:
         self.snapshot_file_bytes = Gauge(
             "corral_snapshot_file_bytes", "Size of the snapshots on disk.", registry=registry
         )
+        self.adapters = Gauge(
+            "corral_adapters", "LoRA adapters in memory, draining ones included.", registry=registry
+        )
+        self.adapter_bytes = Gauge("corral_adapter_bytes", "Their memory.", registry=registry)
         self.preemptions = counter("preemptions", "Sequences that gave way to more urgent ones.")
         self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
         self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
+from inference_svc.engine.adapter_stack import BASE, AdapterStack
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
 from svc_kit.auth import Principal
@@ -68,12 +69,14 @@ _STAGES: Mapping[int, Stage] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The sizes of the model a request is for; `slot_tokens` is the context of one sequence."""
+    """The model a request is for, with its sizes and the adapters on it; `slot_tokens` is the
+    context of one sequence."""
 
     model: str
     vocabulary_size: int
     slot_tokens: int
     default_sampling: Sampling
+    adapters: AdapterStack = BASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def to_requests(
         seed=_seed(options),
         choice=0,
         max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
-        cache_key=_cache_key(options.cache, principal),
+        cache_key=_cache_key(options.cache, principal, target.adapters),
         resumed=array("i"),
         priority=_priority(options.scheduling, principal),
         project=principal.project,
@@ -130,6 +133,7 @@ def to_requests(
         deterministic=options.deterministic,
         top_logprobs=_top_logprobs(options.output),
         special_tokens=options.output.special_tokens,
+        adapters=target.adapters,
         **_stopping(options.stopping, target),
     )
     resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))
@@ -198,7 +202,6 @@ def _adaptive(pb: sampling_pb.AdaptiveParams) -> Adaptive | None:
 
 def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None:
     wanted = {
-        "LoRA adapters": bool(options.adapters),
         "speculation": options.speculation.enabled,
         "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
@@ -288,12 +291,16 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def _cache_key(cache: generation.CacheOptions, principal: Principal) -> bytes:
+def _cache_key(
+    cache: generation.CacheOptions, principal: Principal, adapters: AdapterStack
+) -> bytes:
+    """Whose computed prefixes these are: cells hold what the adapters made of the tokens."""
     if len(cache.salt.encode()) > MAX_LABEL_BYTES:
         raise TooLong(
             field="cache.salt", length=len(cache.salt.encode()), limit=MAX_LABEL_BYTES, unit="bytes"
         )
-    owner = f"{len(principal.project)}:{principal.project}{cache.salt}"
+    stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
+    owner = f"{len(stack)}:{stack}{len(principal.project)}:{principal.project}{cache.salt}"
     return hashlib.blake2b(owner.encode(), digest_size=16).digest()
 
 

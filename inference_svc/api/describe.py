@@ -3,17 +3,19 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import cast
 
-from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import adapter_pb2, generation_pb2
 from corral.inference.v1 import load_pb2 as load_pb
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
-from inference_svc.catalog import ServedModel
+from inference_svc.catalog import Named, ServedModel
 from inference_svc.models.description import ModelClass
+from inference_svc.runtime.adapters import Adapter, AdapterState
 from inference_svc.runtime.worker import EngineWorker, Live
 
 _CLASSES = {
@@ -22,13 +24,71 @@ _CLASSES = {
     ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
     ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
 }
+_ADAPTER_STATES = {
+    AdapterState.LOADING: adapter_pb2.Adapter.STATE_LOADING,
+    AdapterState.READY: adapter_pb2.Adapter.STATE_READY,
+    AdapterState.DRAINING: adapter_pb2.Adapter.STATE_DRAINING,
+    AdapterState.FAILED: adapter_pb2.Adapter.STATE_FAILED,
+}
+_MODEL_STATES = {
+    AdapterState.LOADING: model_pb.Model.STATE_LOADING,
+    AdapterState.READY: model_pb.Model.STATE_READY,
+    AdapterState.FAILED: model_pb.Model.STATE_FAILED,
+}
 
 
-def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
-    """A model as callers see it; `is_up` says whether the engine answers now."""
+def model(named: Named, *, is_up: bool) -> model_pb.Model:
+    """A name as callers see it, an adapter's like a model's of its own; `is_up` says whether the
+    engine answers now."""
+    described = _model(named.model, is_up=is_up)
+    if named.adapter is not None:
+        for field in ("description", "load_time"):  # the adapter's may be empty
+            described.ClearField(field)
+        described.MergeFrom(_adapted(named.adapter, is_up=is_up))
+    return described
+
+
+def _adapted(found: Adapter, *, is_up: bool) -> model_pb.Model:
+    """What an adapter has of its own; the rest is its model's."""
+    return model_pb.Model(
+        name=found.name,
+        parent=found.model,
+        state=_MODEL_STATES[found.state] if is_up else model_pb.Model.STATE_LOADING,
+        problem=found.problem,
+        digest=found.digest,
+        description=found.description.title,
+        size_bytes=found.description.size_bytes,
+        load_time=_timestamp(found.ready_at),
+    )
+
+
+def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
+    """An adapter as operators see it."""
+    return adapter_pb2.Adapter(
+        name=found.name,
+        model=found.model,
+        digest=found.digest,
+        generation=found.generation,
+        state=_ADAPTER_STATES[found.state],
+        problem=found.problem,
+        default_scale=found.default_scale,
+        rank=found.description.rank,
+        size_bytes=found.description.size_bytes,
+        num_running=num_running,
+        load_time=_timestamp(found.ready_at),
+    )
+
+
+def _timestamp(at: datetime | None) -> Timestamp | None:
+    if at is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(at)
+    return stamp
+
+
+def _model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
     file, ready = served.file, served.ready
-    loaded_at = Timestamp()
-    loaded_at.FromDatetime(served.ready_at)
     return model_pb.Model(
         name=served.name,
         state=model_pb.Model.STATE_READY if is_up else model_pb.Model.STATE_LOADING,
@@ -57,7 +117,7 @@ def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
         chat_template=served.template.source,
         chat_template_source=served.template.origin,
         end_token_ids=sorted(served.vocabulary.end_tokens),
-        load_time=loaded_at,
+        load_time=_timestamp(served.ready_at),
         pooling=ready.pooling,
         turn_format=model_pb.TurnFormat(
             tool_calls=served.turn_format.tool_calls,
@@ -92,6 +152,8 @@ def load(worker: EngineWorker) -> load_pb.Load:
         draining=worker.is_draining,
         num_snapshot_files=worker.snapshots.use.num_files,
         snapshot_file_bytes=worker.snapshots.use.num_bytes,
+        num_adapters=worker.adapters.num_loaded,
+        adapter_bytes=worker.adapters.num_bytes,
     )
 
 

@@ -8,13 +8,16 @@ from importlib.metadata import version
 from typing import NoReturn
 
 import grpc
+from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
+from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.api.paging import page
 from inference_svc.api.snapshots import Snapshots
 from inference_svc.api.streams import seconds
+from inference_svc.runtime.adapters import Adapter
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.auth import current_principal
 from svc_kit.errors import FeatureUnsupported, MissingField, OutOfRange, TooLong
@@ -24,7 +27,17 @@ Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
 FEATURES = (
-    *("chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots", "tokenize"),
+    *(
+        "adapters",
+        "chat",
+        "embed",
+        "generate",
+        "logprobs",
+        "rerank",
+        "resume",
+        "snapshots",
+        "tokenize",
+    ),
     "tools",
 )
 
@@ -47,8 +60,15 @@ class ServerFacts:
 class EngineServicer(rpc.EngineServiceServicer):
     """The operators' plane over gRPC. Methods of later releases answer FEATURE_UNSUPPORTED."""
 
-    def __init__(self, worker: EngineWorker, facts: ServerFacts, snapshots: Snapshots) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        facts: ServerFacts,
+        adapters: AdapterLoading,
+        snapshots: Snapshots,
+    ) -> None:
         self._worker = worker
+        self._adapters = adapters
         self._facts = facts
         self._snapshots = snapshots
 
@@ -131,17 +151,37 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Not in this release."""
         raise FeatureUnsupported(feature="unloading models at run time")
 
-    async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="LoRA adapters")
+    async def LoadAdapter(
+        self, request: pb.LoadAdapterRequest, context: Context
+    ) -> pb.LoadAdapterResponse:
+        """A new generation under the name."""
+        order = AdapterOrder(
+            request.name,
+            request.model,
+            request.path,
+            request.digest,
+            request.default_scale if request.HasField("default_scale") else 1.0,
+        )
+        return pb.LoadAdapterResponse(adapter=self._describe(await self._adapters.load(order)))
 
-    async def UnloadAdapter(self, request: pb.UnloadAdapterRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="LoRA adapters")
+    async def UnloadAdapter(
+        self, request: pb.UnloadAdapterRequest, context: Context
+    ) -> pb.UnloadAdapterResponse:
+        """Forget a name; the memory is freed when nothing uses it."""
+        adapter = self._worker.adapters.unload(request.name)
+        return pb.UnloadAdapterResponse(adapter=self._describe(adapter))
 
-    async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="LoRA adapters")
+    async def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: Context
+    ) -> pb.ListAdaptersResponse:
+        """Every generation that is in memory."""
+        every = [self._describe(adapter) for adapter in self._worker.adapters.all()]
+        shown, next_token = page(every, request.page_size, request.page_token)
+        return pb.ListAdaptersResponse(adapters=shown, next_page_token=next_token)
+
+    def _describe(self, adapter: Adapter) -> adapter_pb2.Adapter:
+        requests = self._worker.adapters.count_requests(adapter)
+        return describe.adapter(adapter, num_running=requests)
 
     async def SaveSnapshot(
         self, request: pb.SaveSnapshotRequest, context: Context

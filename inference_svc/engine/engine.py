@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
+from inference_svc.engine.adapters import Adapters
 from inference_svc.engine.admission import AdmissionQueue
 from inference_svc.engine.admitting import Admitter
 from inference_svc.engine.backend import (
@@ -67,7 +68,7 @@ class Engine:
     """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
     decoding rows; `saved_bytes` are for prefixes that lost their slot;
     `step_times` are seconds by rows, as measured; `policy` may hold `token_target_s` between two
-    tokens."""
+    tokens; `adapter_wait_s` bounds how long an adapter stack waits for its turn."""
 
     def __init__(
         self,
@@ -82,10 +83,12 @@ class Engine:
         step_times: Mapping[int, float] | None = None,
         policy: Policy = Policy.BALANCED,
         token_target_s: float = 0.1,
+        adapter_wait_s: float = 0.05,
     ) -> None:
         limits = backend.limits
         self.name = name
         self.num_steps = 0
+        self.adapters = Adapters(name, backend, adapter_wait_s)
         self._backend = backend
         self._native = limits
         self._plan_limits = PlanLimits(
@@ -153,6 +156,10 @@ class Engine:
         if len(sequence.tokens) > self._native.slot_tokens:
             self._events.append(Failed(request.sequence_id, self._too_long(sequence)))
             return
+        missing = self.adapters.missing(request)
+        if missing is not None:
+            self._events.append(Failed(request.sequence_id, missing))
+            return
         self._shares.enter(request.project)
         self._sequences[request.sequence_id] = sequence
         self._queue.push(sequence)
@@ -218,11 +225,12 @@ class Engine:
         self._expire()
         self._admit()
         self._begin_guided(patience_s)
-        active = [
+        ready = [
             sequence
             for sequence in self._running.values()
             if not sequence.paused and not sequence.is_stalled
         ]
+        active = self.adapters.take_turn(ready, self._clock())
         for together in apart(active):
             # Nothing fills the holes beside a deterministic sequence: it stays alone.
             shape = NO_FILLERS if together[0].request.deterministic else self._shape
@@ -560,6 +568,8 @@ class Engine:
         """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
         call it every step."""
         check_books(self._table, self._backend, self._running, self._queue, self._saved)
+        if any(self.adapters.missing(item.request) for item in self._sequences.values()):
+            raise IntegrityError("an adapter is gone while a sequence uses it")
         if not self._placer.is_settled:
             raise IntegrityError("a copy was planned and never queued")
         live = len(self._running) + len(self._queue)

@@ -118,6 +118,21 @@ class Flushed(NamedTuple):
     num_tokens: int
 
 
+class AdapterLoaded(NamedTuple):
+    """An adapter can be used."""
+
+    model: str
+    digest: str
+
+
+class AdapterFailed(NamedTuple):
+    """An adapter could not be loaded."""
+
+    model: str
+    digest: str
+    problem: str
+
+
 class ModelLoad(NamedTuple):
     """How busy one model's slots are."""
 
@@ -156,6 +171,8 @@ Event = (
     | Failed
     | Cancelled
     | Flushed
+    | AdapterLoaded
+    | AdapterFailed
     | ModelLoad
     | Embedded
 )

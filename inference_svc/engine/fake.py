@@ -1,7 +1,8 @@
 """A deterministic backend without a model, for unit and property tests of the engine.
 
 A "text" is bytes: token ids 0 to 255 are bytes, 256 ends it. The next token is a hash of the
-sequence's tokens, so every mistake in slots, positions or order changes the output. Draws use the
+sequence's tokens and of the adapters that each was computed with, so every mistake in slots,
+positions, order or adapters changes the output. Draws use the
 seed and the draw count as the real samplers do. Copies are queued as llama.cpp queues them: lengths
 change at once and the cells with the next decode, so a wrong order reads somebody else's tokens.
 """
@@ -10,10 +11,18 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
+from inference_svc.engine.adapter_stack import BASE, AdapterStack
+from inference_svc.engine.backend import (
+    AdapterLoadError,
+    DecodeError,
+    Sampled,
+    SampleFailed,
+    SampleTask,
+)
 from inference_svc.engine.events import ChosenLogprob, Logprob
 from inference_svc.engine.guide import Constraint, GuideFailed, TokenMask
 from inference_svc.engine.request import SequenceRequest
@@ -22,7 +31,16 @@ from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 END_TOKEN = 256
 VOCABULARY_SIZE = 257
 FAILING_SEED = 666
+FAILING_ADAPTER = Path("damaged.gguf")
 _LETTERS = range(97, 123)
+
+
+def cell_of(token: int, stack: AdapterStack) -> int:
+    """What a slot remembers of a token that was computed with these adapters."""
+    if not stack:
+        return token
+    digest = hashlib.blake2b(repr(stack).encode(), digest_size=2).digest()
+    return token + VOCABULARY_SIZE * (1 + int.from_bytes(digest, "little"))
 
 
 def next_token(tokens: Sequence[int], seed: int, choice: int, draw: int, *, end_after: int) -> int:
@@ -147,6 +165,9 @@ class FakeBackend:
         self._builds_after = builds_after
         self.guides: list[FakeGuide] = []
         self._rows: list[array[int]] = []
+        self.adapters: set[str] = set()
+        self._stack = BASE
+        self.stacks: list[AdapterStack] = []
 
     @property
     def _all_slots(self) -> range:
@@ -173,6 +194,22 @@ class FakeBackend:
         self._lengths[slot] = len(tokens)
         return True
 
+    def load_adapter(self, digest: str, path: Path) -> None:
+        """Any file will do but one."""
+        if path == FAILING_ADAPTER:
+            raise AdapterLoadError("asked to")
+        self.adapters.add(digest)
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter."""
+        self.adapters.remove(digest)
+
+    def use_adapters(self, stack: AdapterStack) -> None:
+        """Take effect with the next decode."""
+        if not {adapter.digest for adapter in stack} <= self.adapters:
+            raise AssertionError(f"{stack} is not loaded")
+        self._stack = stack
+
     def decode(self, batch: TokenBatch) -> None:
         """Append tokens to their slots and remember the history behind each output row."""
         code = self._fails(batch)
@@ -183,6 +220,7 @@ class FakeBackend:
         if code:
             raise DecodeError(code)
         self.batches.append(batch)
+        self.stacks.append(self._stack)
         self._rows = self._apply(batch, len(batch.tokens))
 
     def _carry_out_copies(self) -> None:
@@ -197,7 +235,7 @@ class FakeBackend:
             length = self._lengths[slot]
             if batch.positions[i] != length:
                 raise AssertionError(f"position {batch.positions[i]} in a slot of {length} cells")
-            self._cells[slot][length] = int(batch.tokens[i])
+            self._cells[slot][length] = cell_of(int(batch.tokens[i]), self._stack)
             self._lengths[slot] = length + 1
             if batch.outputs[i]:
                 rows.append(self._cells[slot][: length + 1])

@@ -25,6 +25,7 @@ def origin_of(sequence: Sequence) -> Origin:
         num_prompt=len(request.prompt),
         recipe=recipe_of(request),
         hidden=sequence.sampler.hidden if sequence.sampler is not None else (),
+        adapters=request.adapters,
     )
 
 

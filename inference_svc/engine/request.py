@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference_svc.engine.adapter_stack import BASE, AdapterStack, LoadAdapter, UnloadAdapter
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
@@ -19,9 +20,10 @@ class SequenceRequest:
     nothing of them is emitted again; `snapshot_id` is a restored snapshot of just these tokens,
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
-    different owners apart; with `keep` the state is held when the sequence has ended. `project`
-    shares the engine fairly. A `deterministic` sequence is computed by itself (see `solo`) and must
-    not `reuse`. `request_id` is the RPC's, for errors.
+    different owners apart, and those of different `adapters`; with `keep` the state is held when
+    the sequence has ended. `project` shares the engine fairly. A
+    `deterministic` sequence is computed by itself (see `solo`) and must not `reuse`. `request_id`
+    is the RPC's, for errors.
     """
 
     sequence_id: int
@@ -51,6 +53,7 @@ class SequenceRequest:
     request_id: str = ""
     constraint: Constraint | None = None
     deterministic: bool = False
+    adapters: AdapterStack = BASE
 
 
 class Submit(NamedTuple):
@@ -111,4 +114,7 @@ class DropSnapshots(NamedTuple):
 
 
 SnapshotCommand = SaveSnapshot | RestoreSnapshot | DropSnapshots
-Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | SnapshotCommand
+AdapterCommand = LoadAdapter | UnloadAdapter
+Command = (
+    Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | SnapshotCommand | AdapterCommand
+)

@@ -16,10 +16,12 @@ import llama_cpp
 import numpy as np
 
 from inference_svc.constraints.guides import GrammarGuides
+from inference_svc.engine.adapter_stack import AdapterStack
 from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
 from inference_svc.engine.guide import Constraint, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.llama.adapters import LlamaAdapters
 from inference_svc.llama.candidates import Logits
 from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
 from inference_svc.llama.native_filters import ModelSizes
@@ -76,6 +78,7 @@ class LlamaBackend:
         self.cache_types = ""
         self._context = self._make_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
+        self._adapters = LlamaAdapters(self._model, self._context)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.vocabulary = Vocabulary.from_model(self._model)
         self._batch = NativeBatch(settings.batch_tokens)
@@ -130,12 +133,25 @@ class LlamaBackend:
         """Free everything native."""
         self._row_sampler.close()
         self._guides.close()
+        self._adapters.close()
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
 
     def set_threads(self, threads: int) -> None:
         """Compute with another number of threads from the next decode on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
+
+    def load_adapter(self, digest: str, path: Path) -> None:
+        """Read an adapter. Raises `AdapterLoadError`."""
+        self._adapters.load(digest, path)
+
+    def unload_adapter(self, digest: str) -> None:
+        """Free an adapter."""
+        self._adapters.unload(digest)
+
+    def use_adapters(self, stack: AdapterStack) -> None:
+        """Compute with these adapters from the next decode on."""
+        self._adapters.use(stack)
 
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. Raises `DecodeError`."""

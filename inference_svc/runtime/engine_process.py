@@ -21,12 +21,14 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn
 
+from inference_svc.engine.adapter_stack import UnloadAdapter
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import (
+    AdapterCommand,
     Cancel,
     Command,
     Flush,
@@ -153,7 +155,12 @@ class StepLoop:
     def _apply(self, arrived: _Arrived) -> None:
         if isinstance(arrived.command, SnapshotCommand | FileDone):
             self._apply_to_desk(arrived.command)
-            return
+        elif isinstance(arrived.command, AdapterCommand):
+            self._apply_to_adapters(arrived.command)
+        else:
+            self._apply_to_sequences(arrived)
+
+    def _apply_to_sequences(self, arrived: _Arrived) -> None:
         match arrived.command:
             case Submit(request):
                 self._engines[request.model].submit(request)
@@ -174,6 +181,13 @@ class StepLoop:
         if self._desk is not None:
             for answer in self._desk.hear(news):
                 self._outbox.put(answer)
+
+    def _apply_to_adapters(self, command: AdapterCommand) -> None:
+        adapters = self._engines[command.model].adapters
+        if isinstance(command, UnloadAdapter):
+            adapters.unload(command.digest)
+        else:  # answered at once: what follows may end the process, and this was not to blame
+            self._outbox.put([adapters.load(command.digest, command.path)])
 
     def _read(self) -> NoReturn:
         try:
@@ -235,6 +249,7 @@ def _load_decoder(boot: Boot, model: ModelBoot) -> _Loaded:
         step_times=measured.step_times,
         policy=model.policy,
         token_target_s=model.token_target_s,
+        adapter_wait_s=model.adapter_wait_s,
     )
     embedder = None
     if model.embedding is not None:

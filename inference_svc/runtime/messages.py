@@ -27,6 +27,7 @@ class ModelBoot:
     saved_bytes: int = 0
     policy: Policy = Policy.BALANCED
     token_target_s: float = 0.1
+    adapter_wait_s: float = 0.05
     embedding: EmbeddingSettings | None = None
     generates: bool = True
 

@@ -143,7 +143,7 @@ class SnapshotDesk:
             name = self._receiving(snapshot, command.digests)
             served = self._served[name]
             fingerprint = _of(served, command.digests[name])
-            snapshot.check(Receiver(fingerprint, frozenset(), served.slot_tokens))
+            snapshot.check(Receiver(fingerprint, served.engine.adapters, served.slot_tokens))
             if snapshot.state_bytes > room[name]:
                 raise _too_large(snapshot, room[name])
             state = reader.state()

@@ -112,7 +112,7 @@ class GenerationBody(SamplingFields):
         "computed by itself, without cached prefixes, and others wait for it.",
     )
     lora: Annotated[list[AdapterChoice], Field(max_length=64)] | None = Field(
-        None, description="LoRA adapters to apply, in order."
+        None, description="LoRA adapters to apply together, each once."
     )
 
     user: str | None = Field(None, description="Accepted and ignored.")

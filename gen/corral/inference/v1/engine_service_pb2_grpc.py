@@ -173,14 +173,16 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoadAdapter(self, request, context):
-        """LoadAdapter loads a LoRA.
+        """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+        Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+        the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadAdapter(self, request, context):
-        """UnloadAdapter frees a LoRA once nothing uses it.
+        """UnloadAdapter forgets the name at once and frees the memory once nothing uses it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

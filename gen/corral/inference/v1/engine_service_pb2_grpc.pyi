@@ -50,9 +50,12 @@ class EngineServiceStub:
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]
     """UnloadModel frees a model once nothing uses it."""
     LoadAdapter: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]
-    """LoadAdapter loads a LoRA."""
+    """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+    Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+    the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+    """
     UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadAdapterRequest, _engine_service_pb2.UnloadAdapterResponse]
-    """UnloadAdapter frees a LoRA once nothing uses it."""
+    """UnloadAdapter forgets the name at once and frees the memory once nothing uses it."""
     ListAdapters: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.ListAdaptersRequest, _engine_service_pb2.ListAdaptersResponse]
     """ListAdapters lists the LoRAs the engine knows."""
     SaveSnapshot: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.SaveSnapshotRequest, _engine_service_pb2.SaveSnapshotResponse]
@@ -96,9 +99,12 @@ class EngineServiceAsyncStub(EngineServiceStub):
     UnloadModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]  # type: ignore[assignment]
     """UnloadModel frees a model once nothing uses it."""
     LoadAdapter: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]  # type: ignore[assignment]
-    """LoadAdapter loads a LoRA."""
+    """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+    Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+    the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+    """
     UnloadAdapter: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadAdapterRequest, _engine_service_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
-    """UnloadAdapter frees a LoRA once nothing uses it."""
+    """UnloadAdapter forgets the name at once and frees the memory once nothing uses it."""
     ListAdapters: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.ListAdaptersRequest, _engine_service_pb2.ListAdaptersResponse]  # type: ignore[assignment]
     """ListAdapters lists the LoRAs the engine knows."""
     SaveSnapshot: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.SaveSnapshotRequest, _engine_service_pb2.SaveSnapshotResponse]  # type: ignore[assignment]
@@ -179,14 +185,17 @@ class EngineServiceServicer:
         request: _engine_service_pb2.LoadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.LoadAdapterResponse, _abc.Awaitable[_engine_service_pb2.LoadAdapterResponse]]:
-        """LoadAdapter loads a LoRA."""
+        """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+        Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+        the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+        """
 
     def UnloadAdapter(
         self,
         request: _engine_service_pb2.UnloadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.UnloadAdapterResponse, _abc.Awaitable[_engine_service_pb2.UnloadAdapterResponse]]:
-        """UnloadAdapter frees a LoRA once nothing uses it."""
+        """UnloadAdapter forgets the name at once and frees the memory once nothing uses it."""
 
     def ListAdapters(
         self,

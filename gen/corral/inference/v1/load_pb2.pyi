@@ -12,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Load(_message.Message):
-    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes")
+    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes", "num_adapters", "adapter_bytes")
     NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,8 @@ class Load(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     NUM_SNAPSHOT_FILES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_BYTES_FIELD_NUMBER: _ClassVar[int]
     num_slots: int
     num_running: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueLoad]
@@ -45,7 +47,9 @@ class Load(_message.Message):
     draining: bool
     num_snapshot_files: int
     snapshot_file_bytes: int
-    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ...) -> None: ...
+    num_adapters: int
+    adapter_bytes: int
+    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ..., num_adapters: _Optional[int] = ..., adapter_bytes: _Optional[int] = ...) -> None: ...
 
 class QueueLoad(_message.Message):
     __slots__ = ("priority", "num_requests", "num_tokens", "oldest")

@@ -1,6 +1,7 @@
 """Protos to engine requests: defaults, limits, and every refusal by its field."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.api.convert import Prompt, Target, from_sampling, to_requests, to_sampling
+from inference_svc.engine.adapter_stack import BASE, AppliedAdapter
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Mirostat, Sampling, Stage
 from svc_kit.auth import Principal, Priority
@@ -55,6 +57,25 @@ def test_a_deterministic_request_reuses_nothing(*, deterministic: bool) -> None:
     (request,) = _convert(_options(deterministic=deterministic))
 
     assert (request.deterministic, request.reuse) == (deterministic, not deterministic)
+
+
+def test_prefixes_of_different_adapters_have_different_keys() -> None:
+    """Every scale and every file its own; without adapters the key is what it was."""
+    stacks = [
+        BASE,
+        *((AppliedAdapter(digest, scale),) for digest in "ab" for scale in (0.5, 1.0)),
+        (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
+    ]
+    found = [
+        to_requests(
+            _options(), Prompt((1, 2), "prompt"), replace(TARGET, adapters=stack), CALLER, None
+        )[0]
+        for stack in stacks
+    ]
+
+    assert [request.adapters for request in found] == stacks
+    assert len({request.cache_key for request in found}) == len(stacks)
+    assert found[0].cache_key == _convert()[0].cache_key
 
 
 def test_sampling_survives_the_wire() -> None:
