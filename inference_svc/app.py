@@ -29,6 +29,7 @@ from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import EngineSettings, InferenceSettings, TurnFormatSettings
 from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.budget import Policy
+from inference_svc.gauges import EngineGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.vocabulary import Vocabulary
@@ -83,7 +84,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     limits = _plan(files, settings)
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="inference", version=version("corral"))
-    observer = EngineObserver(EngineMetrics(registry, vllm_names=settings.server.vllm_metric_names))
+    observer = EngineObserver(EngineMetrics(registry))
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(SandboxPool())
         catalog = Catalog()
@@ -103,6 +104,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             on_event=observer.on_event,
         )
         observer.bind(worker)
+        registry.register(EngineGauges(worker, vllm_names=settings.server.vllm_metric_names))
         templates = ChatTemplates(pool)
         generating = Generating(
             catalog, worker, templates, GrammarCompiler(pool), _text_limits(settings)

@@ -41,10 +41,11 @@ from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
-from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
+from inference_svc.engine.scheduler import Plan, PlanLimits, Work, plan_step
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.step_times import StepTimes
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -100,11 +101,12 @@ class Engine:
         self._shares = FairShare()
         self._queue = AdmissionQueue(self._shares)
         self._running: dict[int, Sequence] = {}
+        self._followers = Followers(self._cost, can_trim=backend.can_trim)
         self._admitter = Admitter(
             self._table,
             self._placer,
             self._queue,
-            Followers(self._cost, can_trim=backend.can_trim),
+            self._followers,
             self._shares,
             self._running,
             clock,
@@ -112,7 +114,8 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         self._events: list[Event] = []
         self._prompt_tokens = self._output_tokens = 0
-        self._last_rows, self._last_step_s, self._load_sent_at = 0, 0.0, float("-inf")
+        self._step_times = StepTimes()
+        self._load_sent_at = float("-inf")
 
     @property
     def has_work(self) -> bool:
@@ -227,13 +230,15 @@ class Engine:
             started = self._clock()
             self.num_steps += 1
             self._compute(plan.work, plan.rows, plan.fillers)
-            self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
-            self._cost.observe(
-                num_decoding=plan.num_decoding,
-                prompt_tokens=plan.prompt_tokens,
-                seconds=self._last_step_s,
-            )
+            self._observe(plan, self._clock() - started)
         return self._take_events()
+
+    def _observe(self, plan: Plan, seconds: float) -> None:
+        self._cost.observe(
+            num_decoding=plan.num_decoding, prompt_tokens=plan.prompt_tokens, seconds=seconds
+        )
+        has_prompt = plan.prompt_tokens > 0
+        self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -543,10 +548,12 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._admitter.cached_tokens,
             output_tokens=self._output_tokens,
-            last_step_rows=self._last_rows,
-            last_step_s=self._last_step_s,
             num_snapshots=len(self._saved),
             snapshot_bytes=self._saved.num_bytes,
+            num_followers=self._followers.num_holding,
+            num_preempted=sum(sequence.saved is not None for sequence in self._queue),
+            num_preemptions=self._admitter.num_preemptions,
+            step_times=self._step_times.histograms(),
         )
 
     def check_integrity(self) -> None:
