@@ -197,6 +197,7 @@ def _boot(
                 threads=engine.threads or cores,
                 sampling_threads=min(engine.threads or cores, 8),
                 gpu_layers=engine.gpu_layers,
+                draft_tokens=engine.draft_tokens,
             ),
             chunk_cap=engine.prefill_chunk_tokens,
             threads=engine.threads,

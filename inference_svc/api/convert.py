@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
 from svc_kit.auth import Principal
 from svc_kit.errors import (
@@ -34,6 +34,7 @@ MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 64
 MAX_LOGPROBS = 20
 MAX_LABEL_BYTES = 256
+MAX_ASKED_DRAFT = 32
 
 _SCALARS = (
     "temperature",
@@ -126,6 +127,7 @@ def to_requests(
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=options.cache.reuse if options.cache.HasField("reuse") else True,
         keep=options.cache.keep,
+        max_draft=_max_draft(options.speculation),
         top_logprobs=_top_logprobs(options.output),
         special_tokens=options.output.special_tokens,
         **_stopping(options.stopping, target),
@@ -198,7 +200,6 @@ def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None
     wanted = {
         "LoRA adapters": bool(options.adapters),
         "deterministic": options.deterministic,
-        "speculation": options.speculation.enabled,
         "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
     for feature, asked in wanted.items():
@@ -278,6 +279,17 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
         "ignore_eos": stopping.ignore_eos,
         "include_stop": stopping.include_stop,
     }
+
+
+def _max_draft(speculation: generation.SpeculationOptions) -> int:
+    """Drafts are the server's choice where the request says nothing: they change no token."""
+    asked = MAX_DRAFT
+    if speculation.HasField("max_draft_tokens"):
+        asked = speculation.max_draft_tokens
+        _check_range("speculation.max_draft_tokens", asked, 1, MAX_ASKED_DRAFT)
+    if speculation.HasField("enabled") and not speculation.enabled:
+        return 0
+    return min(asked, MAX_DRAFT)
 
 
 def _top_logprobs(output: generation.OutputOptions) -> int | None:

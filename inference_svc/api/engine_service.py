@@ -24,8 +24,8 @@ Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
 FEATURES = (
-    *("chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots", "tokenize"),
-    "tools",
+    *("chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots", "speculation"),
+    *("tokenize", "tools"),
 )
 
 _STATES = {

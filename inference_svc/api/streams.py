@@ -71,6 +71,8 @@ class Tally:
     cache_source: events.CacheSource = events.CacheSource.NONE
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_draft_tokens: int = 0
     started: bool = False
     timings: events.Timings | None = None
     timed_tokens: int = 0
@@ -83,6 +85,8 @@ class Tally:
             cached_tokens=self.cached_tokens,
             reasoning_tokens=self.reasoning_tokens,
             cache_source=_SOURCES[self.cache_source],
+            draft_tokens=self.drafted_tokens,
+            accepted_draft_tokens=self.accepted_draft_tokens,
         )
         return pb.Done(usage=usage, timings=self._timings())
 
@@ -277,6 +281,8 @@ def _end(
         yield rest
     tally.completion_tokens += event.num_output_tokens
     tally.reasoning_tokens += turn.reasoning_tokens
+    tally.drafted_tokens += event.num_drafted
+    tally.accepted_draft_tokens += event.num_accepted
     if choice == 0:
         tally.timings = event.timings
         tally.timed_tokens = event.num_output_tokens - tally.resumed_tokens

@@ -84,7 +84,8 @@ class Timings(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A sequence ended well; `stop_text` or `stop_token` says what matched."""
+    """A sequence ended well; `stop_text` or `stop_token` says what matched. `num_accepted` of
+    `num_drafted` tokens stood."""
 
     sequence_id: int
     reason: FinishReason
@@ -92,6 +93,8 @@ class Finished(NamedTuple):
     stop_token: int | None
     num_output_tokens: int
     timings: Timings
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class Failed(NamedTuple):

@@ -219,3 +219,18 @@ async def test_resumed_tokens_took_no_time() -> None:
     assert done.timings.completion_tokens == 1
     assert not done.timings.HasField("between_tokens")
     assert done.timings.tokens_per_second == 0
+
+
+async def test_drafts_are_counted_over_the_choices() -> None:
+    """How many there were, and how many stood."""
+    running = Running(2)
+    timings = events.Timings(0.0, 0.0, 0.0)
+    for choice, (drafted, accepted) in enumerate([(5, 3), (4, 4)]):
+        end = events.Finished(
+            choice, events.FinishReason.STOP, None, 2, 9, timings, drafted, accepted
+        )
+        running.generation.deliver(end)
+    *_, done = await collect(running, texts(2))
+
+    assert isinstance(done, pb.Done)
+    assert (done.usage.draft_tokens, done.usage.accepted_draft_tokens) == (9, 7)
