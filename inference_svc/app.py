@@ -30,6 +30,7 @@ from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import EngineSettings, InferenceSettings, TurnFormatSettings
 from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.budget import Policy
+from inference_svc.gauges import EngineGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.vocabulary import Vocabulary
@@ -89,7 +90,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     limits = _plan(files, settings)
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="inference", version=version("corral"))
-    observer = EngineObserver(EngineMetrics(registry, vllm_names=settings.server.vllm_metric_names))
+    observer = EngineObserver(EngineMetrics(registry))
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(SandboxPool())
         server: RpcServer | None = None
@@ -109,6 +110,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         observer.bind(worker)
         catalog = Catalog(worker.adapters)
         stack.callback(catalog.close)
+        registry.register(EngineGauges(worker, vllm_names=settings.server.vllm_metric_names))
         templates = ChatTemplates(pool)
         generating = Generating(
             catalog, worker, templates, GrammarCompiler(pool), _text_limits(settings)
@@ -203,6 +205,7 @@ def _boot(
                 threads=engine.threads or cores,
                 sampling_threads=min(engine.threads or cores, 8),
                 gpu_layers=engine.gpu_layers,
+                draft_tokens=engine.draft_tokens,
             ),
             chunk_cap=engine.prefill_chunk_tokens,
             threads=engine.threads,

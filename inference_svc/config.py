@@ -36,6 +36,9 @@ class EngineSettings(SettingsGroup):
     unless prompts would crawl, throughput_first computes prompts as fast as it can."""
     token_target_ms: int = Field(100, ge=1)
     """The time between two tokens that prompt chunks are sized to hold."""
+    draft_tokens: int = Field(16, ge=0, le=256)
+    """The most tokens of a step that are guessed from the text so far and verified, all sequences
+    together; memory for their logits is reserved. 0 turns drafts off."""
     threads: int | None = Field(None, ge=1, le=1024)
     """Threads that compute. Unset: measured at warm-up."""
     gpu_layers: int = Field(-1, ge=-1)

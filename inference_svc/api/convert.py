@@ -16,7 +16,7 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
 from inference_svc.engine.adapter_stack import BASE, AdapterStack
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
 from svc_kit.auth import Principal
 from svc_kit.errors import (
@@ -35,6 +35,7 @@ MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 64
 MAX_LOGPROBS = 20
 MAX_LABEL_BYTES = 256
+MAX_ASKED_DRAFT = 32
 
 _SCALARS = (
     "temperature",
@@ -131,6 +132,7 @@ def to_requests(
         reuse=_may_reuse(options),
         keep=options.cache.keep,
         deterministic=options.deterministic,
+        max_draft=_max_draft(options),
         top_logprobs=_top_logprobs(options.output),
         special_tokens=options.output.special_tokens,
         adapters=target.adapters,
@@ -202,7 +204,6 @@ def _adaptive(pb: sampling_pb.AdaptiveParams) -> Adaptive | None:
 
 def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None:
     wanted = {
-        "speculation": options.speculation.enabled,
         "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
     for feature, asked in wanted.items():
@@ -282,6 +283,19 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
         "ignore_eos": stopping.ignore_eos,
         "include_stop": stopping.include_stop,
     }
+
+
+def _max_draft(options: generation.GenerationOptions) -> int:
+    """Drafts are the server's choice where the request says nothing: they change no token. What is
+    deterministic is computed token by token."""
+    speculation, asked = options.speculation, MAX_DRAFT
+    if speculation.HasField("max_draft_tokens"):
+        asked = speculation.max_draft_tokens
+        _check_range("speculation.max_draft_tokens", asked, 1, MAX_ASKED_DRAFT)
+    is_off = speculation.HasField("enabled") and not speculation.enabled
+    if is_off or options.deterministic:
+        return 0
+    return min(asked, MAX_DRAFT)
 
 
 def _top_logprobs(output: generation.OutputOptions) -> int | None:

@@ -1,8 +1,7 @@
 """What models, loads and requests look like on the wire."""
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import cast
 
@@ -14,8 +13,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import Named, ServedModel
+from inference_svc.engine.events import ModelLoad
+from inference_svc.engine.step_times import BOUNDS_S
 from inference_svc.models.description import ModelClass
 from inference_svc.runtime.adapters import Adapter, AdapterState
+from inference_svc.runtime.embedding_jobs import EmbeddingJobs
+from inference_svc.runtime.load import embedding_load, queues
 from inference_svc.runtime.worker import EngineWorker, Live
 
 _CLASSES = {
@@ -134,7 +137,15 @@ def load(worker: EngineWorker) -> load_pb.Load:
     return load_pb.Load(
         num_slots=sum(ready.slots for ready in worker.models.values()),
         num_running=sum(not item.is_waiting for item in live),
-        queues=_queues(item for item in live if item.is_waiting),
+        queues=[
+            load_pb.QueueLoad(
+                priority=_priority(queue.priority),
+                num_requests=queue.requests,
+                num_tokens=queue.tokens,
+                oldest=seconds(queue.oldest_s),
+            )
+            for queue in queues(live)
+        ],
         num_cells=sum(ready.slots * ready.slot_tokens for ready in worker.models.values()),
         num_used_cells=sum(report.num_used_cells for report in reports),
         num_idle_cells=sum(report.num_idle_cells for report in reports),
@@ -154,23 +165,38 @@ def load(worker: EngineWorker) -> load_pb.Load:
         snapshot_file_bytes=worker.snapshots.use.num_bytes,
         num_adapters=worker.adapters.num_loaded,
         adapter_bytes=worker.adapters.num_bytes,
+        num_followers=sum(report.num_followers for report in reports),
+        num_preempted=sum(report.num_preempted for report in reports),
+        preemptions_total=sum(report.num_preemptions for report in reports),
+        embedding=_embedding(worker.embeddings),
+        draft_tokens_total=sum(report.draft_tokens for report in reports),
+        accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
+        step_histograms=[steps for report in reports for steps in _step_histograms(report)],
     )
 
 
-def _queues(waiting: Iterable[Live]) -> list[load_pb.QueueLoad]:
-    classes: dict[int, list[Live]] = defaultdict(list)
-    for item in waiting:
-        classes[item.request.priority].append(item)
-    now = time.monotonic()
-    return [
-        load_pb.QueueLoad(
-            priority=_priority(priority),
-            num_requests=len(items),
-            num_tokens=sum(len(item.request.prompt) for item in items),
-            oldest=seconds(now - min(item.arrived_at for item in items)),
+def _embedding(jobs: EmbeddingJobs) -> load_pb.EmbeddingLoad:
+    left = embedding_load(jobs.live.values())
+    return load_pb.EmbeddingLoad(
+        num_requests=left.requests,
+        num_inputs=left.inputs,
+        num_tokens=left.tokens,
+        oldest=seconds(left.oldest_s),
+        inputs_total=jobs.num_inputs_done,
+        tokens_total=jobs.num_tokens_done,
+    )
+
+
+def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
+    for steps in report.step_times:
+        yield load_pb.StepHistogram(
+            model=report.model,
+            max_rows=steps.max_rows,
+            has_prompt=steps.has_prompt,
+            bounds=map(seconds, BOUNDS_S),
+            counts=steps.counts,
+            sum=seconds(steps.sum_s),
         )
-        for priority, items in sorted(classes.items())
-    ]
 
 
 def live_requests(worker: EngineWorker, *, project: str | None) -> list[load_pb.LiveRequest]:

@@ -36,9 +36,9 @@ FEATURES = (
         "rerank",
         "resume",
         "snapshots",
-        "tokenize",
+        "speculation",
     ),
-    "tools",
+    *("tokenize", "tools"),
 )
 
 _STATES = {
@@ -136,7 +136,8 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Take nothing new."""
         self._worker.drain()
         running = {item.generation.request_id for item in self._worker.live.values()}
-        return pb.DrainResponse(num_requests=len(running))
+        num_embedding = len(self._worker.embeddings.live)
+        return pb.DrainResponse(num_requests=len(running) + num_embedding)
 
     async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
         """Take new requests again."""

@@ -30,6 +30,7 @@ class Admitter:
         clock: Callable[[], float],
     ) -> None:
         self.cached_tokens = 0
+        self.num_preemptions = 0
         self._table = table
         self._placer = placer
         self._queue = queue
@@ -102,6 +103,7 @@ class Admitter:
         del self._running[victim.request.sequence_id]
         self._placer.leave(victim, keep=True)
         self._queue.push(victim)
+        self.num_preemptions += 1
         log.info("sequence %d is preempted", victim.request.sequence_id)
         self._events.append(Preempted(victim.request.sequence_id))
         return True

@@ -43,10 +43,24 @@ def cell_of(token: int, stack: AdapterStack) -> int:
     return token + VOCABULARY_SIZE * (1 + int.from_bytes(digest, "little"))
 
 
-def next_token(tokens: Sequence[int], seed: int, choice: int, draw: int, *, end_after: int) -> int:
+REPEATED_DRAWS = 24
+
+
+def next_token(
+    tokens: Sequence[int],
+    seed: int,
+    choice: int,
+    draw: int,
+    *,
+    end_after: int,
+    repeats: bool = False,
+) -> int:
     """What the fake model says after `tokens`; it ends where a hash says so, about once in
-    `end_after` tokens."""
+    `end_after` tokens. One that `repeats` looks at the last token only, and changes its mind after
+    some draws, so that guesses come true and then fail."""
     text = f"{list(tokens)}|{seed}|{choice}|{draw}"
+    if repeats:
+        text = f"{tokens[-1]}|{seed}|{choice}|{draw // REPEATED_DRAWS}"
     digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
     if int.from_bytes(digest[:2], "little") % end_after == 0:
         return END_TOKEN
@@ -151,6 +165,7 @@ class FakeBackend:
         can_trim: bool = True,
         fails: Callable[[TokenBatch], int] = lambda _: 0,
         builds_after: int = 0,
+        repeats: bool = False,
     ) -> None:
         self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
         self.can_trim = can_trim
@@ -162,6 +177,7 @@ class FakeBackend:
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after
+        self._repeats = repeats
         self._builds_after = builds_after
         self.guides: list[FakeGuide] = []
         self._rows: list[array[int]] = []
@@ -252,7 +268,12 @@ class FakeBackend:
         if request.seed == FAILING_SEED:
             return SampleFailed("asked to")
         token = next_token(
-            self._rows[task.row], request.seed, request.choice, task.draw, end_after=self._end_after
+            self._rows[task.row],
+            request.seed,
+            request.choice,
+            task.draw,
+            end_after=self._end_after,
+            repeats=self._repeats,
         )
         if task.mask is not None and not task.mask.allowed[token]:
             left = np.flatnonzero(task.mask.allowed)

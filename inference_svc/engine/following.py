@@ -35,6 +35,11 @@ class Followers:
         self._is_on = can_trim
         self._following: dict[int, _Following] = {}
 
+    @property
+    def num_holding(self) -> int:
+        """How many hold back."""
+        return len(self._following)
+
     def begin(self, running: Collection[Sequence], waiting: Container[int]) -> None:
         """A new pass: leaders are as urgent as those who still follow them, be their turn in this
         pass to come or not; `waiting` are the ids of those without a slot."""

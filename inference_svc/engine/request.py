@@ -10,6 +10,10 @@ from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
 
+MAX_DRAFT = 31
+"""The longest draft: 32 tokens with the one before it, up to which the logits of a row do not
+depend on its length."""
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
@@ -21,9 +25,9 @@ class SequenceRequest:
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
     different owners apart, and those of different `adapters`; with `keep` the state is held when
-    the sequence has ended. `project` shares the engine fairly. A
-    `deterministic` sequence is computed by itself (see `solo`) and must not `reuse`. `request_id`
-    is the RPC's, for errors.
+    the sequence has ended. `project` shares the engine fairly. `max_draft` bounds the tokens guessed
+    at once, 0 forbids it. A `deterministic` sequence is computed by itself (see `solo`) and must
+    neither `reuse` nor guess. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int
@@ -50,6 +54,7 @@ class SequenceRequest:
     reuse: bool = True
     keep: bool = False
     snapshot_id: str = ""
+    max_draft: int = MAX_DRAFT
     request_id: str = ""
     constraint: Constraint | None = None
     deterministic: bool = False

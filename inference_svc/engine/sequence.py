@@ -7,6 +7,7 @@ token of a decoding sequence has been sampled but not computed yet.
 from array import array
 
 from inference_svc.engine.backend import Sampler
+from inference_svc.engine.guessing import Guesses
 from inference_svc.engine.guide import MAX_FORCED, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefix
@@ -25,6 +26,7 @@ class Sequence:
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None
         self.awaits_guide = request.constraint is not None
+        self.guesses = Guesses()
         self.paused = False
         self.arrived_at = arrived_at
         self.started_at = arrived_at

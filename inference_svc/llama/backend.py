@@ -47,7 +47,7 @@ class ModelLoadError(Exception):
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
     """How to load a model. `context_tokens` is for each slot; `threads` computes,
-    `sampling_threads` samples rows."""
+    `sampling_threads` samples rows; `draft_tokens` is what all drafts of a step hold together."""
 
     path: Path
     slots: int
@@ -57,6 +57,12 @@ class BackendSettings:
     threads: int
     sampling_threads: int
     gpu_layers: int = 0
+    draft_tokens: int = 0
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of logits of one decode: one a slot, and one for each drafted token."""
+        return self.slots + self.draft_tokens
 
 
 def load_model(path: Path, gpu_layers: int) -> Any:
@@ -95,7 +101,7 @@ class LlamaBackend:
         )
         self.limits = NativeLimits(
             batch_tokens=settings.batch_tokens,
-            output_rows=settings.slots,
+            output_rows=settings.output_rows,
             slots=settings.slots,
             slot_tokens=int(llama_cpp.llama_n_ctx_seq(self._context)),
             vocabulary_size=self._n_vocab,
@@ -114,7 +120,7 @@ class LlamaBackend:
         params.n_ubatch = settings.ubatch_tokens
         # The default, n_batch, reserves logits of a whole batch: hundreds of megabytes with a large
         # vocabulary.
-        params.n_outputs_max = settings.slots
+        params.n_outputs_max = settings.output_rows
         params.n_threads = params.n_threads_batch = settings.threads
         params.kv_unified = False
         params.no_perf = True

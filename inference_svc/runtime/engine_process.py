@@ -247,6 +247,7 @@ def _load_decoder(boot: Boot, model: ModelBoot) -> _Loaded:
         copy_costs=measured.copy_costs,
         saved_bytes=model.saved_bytes,
         step_times=measured.step_times,
+        token_times=measured.token_times,
         policy=model.policy,
         token_target_s=model.token_target_s,
         adapter_wait_s=model.adapter_wait_s,

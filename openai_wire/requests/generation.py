@@ -67,6 +67,15 @@ class AdapterChoice(WireModel):
     )
 
 
+class Speculation(WireModel):
+    """Whether tokens may be guessed and verified; the answer does not depend on it."""
+
+    enabled: bool | None = Field(None, description="False: no drafts. Default: where they pay.")
+    max_draft_tokens: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        None, description="The most tokens guessed at once."
+    )
+
+
 class GenerationBody(SamplingFields):
     """What both kinds of generation accept beside their prompt."""
 
@@ -111,6 +120,7 @@ class GenerationBody(SamplingFields):
         description="The same tokens for the same request and seed, whatever else runs: it is "
         "computed by itself, without cached prefixes, and others wait for it.",
     )
+    speculation: Speculation | None = None
     lora: Annotated[list[AdapterChoice], Field(max_length=64)] | None = Field(
         None, description="LoRA adapters to apply together, each once."
     )
@@ -156,6 +166,13 @@ def generation_options(
     if body.skip_special_tokens is not None:
         options.output.special_tokens = not body.skip_special_tokens
     _set_cache(body, options.cache)
+    if body.speculation is not None:
+        options.speculation.CopyFrom(
+            generation_pb2.SpeculationOptions(
+                enabled=body.speculation.enabled,
+                max_draft_tokens=body.speculation.max_draft_tokens,
+            )
+        )
     for adapter in body.lora or ():
         added = options.adapters.add(adapter=adapter.id)
         if adapter.scale is not None:

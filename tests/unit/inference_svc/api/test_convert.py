@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.api.convert import Prompt, Target, from_sampling, to_requests, to_sampling
 from inference_svc.engine.adapter_stack import BASE, AppliedAdapter
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling import Mirostat, Sampling, Stage
 from svc_kit.auth import Principal, Priority
 from svc_kit.errors import (
@@ -279,3 +279,24 @@ def test_an_empty_prompt_and_unknown_tokens_are_refused() -> None:
         _convert(tokens=())
     with pytest.raises(TokenOutOfVocabulary):
         _convert(tokens=(1, 100))
+
+
+def test_drafts_are_the_servers_choice_unless_a_request_says_otherwise() -> None:
+    """Bounded, forbidden, or as long as a row may be."""
+
+    def asked(**fields: Any) -> int:
+        return _convert(_options(speculation=pb.SpeculationOptions(**fields)))[0].max_draft
+
+    assert _convert()[0].max_draft == asked() == asked(enabled=True) == MAX_DRAFT
+    assert asked(enabled=False) == asked(enabled=False, max_draft_tokens=4) == 0
+    assert asked(max_draft_tokens=4) == 4
+    assert asked(max_draft_tokens=32) == MAX_DRAFT
+
+
+@pytest.mark.parametrize("length", [-1, 0, 33])
+def test_a_draft_has_a_range(length: int) -> None:
+    """None at all is said by the switch."""
+    with pytest.raises(OutOfRange) as caught:
+        _convert(_options(speculation=pb.SpeculationOptions(max_draft_tokens=length)))
+
+    assert caught.value.metadata["field"] == "speculation.max_draft_tokens"

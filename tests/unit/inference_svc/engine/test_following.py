@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_svc.engine.events import CacheSource, Preempted, Started
+from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request
@@ -144,3 +144,16 @@ def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
 
     assert not [event for event in bench.events if isinstance(event, Preempted)]
     assert bench.tokens(2) == _expected([97, 98], 1)
+
+
+def test_the_load_counts_followers() -> None:
+    """Two hold back while the first computes; nobody does when all are done."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=_prompt(i)) for i in range(3)))
+    bench.step()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert loads[-1].num_followers == 2
+    bench.run()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+
+    assert loads[-1].num_followers == 0
