@@ -27,18 +27,8 @@ Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
 FEATURES = (
-    *(
-        "adapters",
-        "chat",
-        "embed",
-        "generate",
-        "logprobs",
-        "rerank",
-        "resume",
-        "snapshots",
-        "speculation",
-    ),
-    *("tokenize", "tools"),
+    *("adapters", "chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots"),
+    *("speculation", "tokenize", "tools"),
 )
 
 _STATES = {

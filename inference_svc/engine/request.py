@@ -25,9 +25,9 @@ class SequenceRequest:
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
     different owners apart, and those of different `adapters`; with `keep` the state is held when
-    the sequence has ended. `project` shares the engine fairly. `max_draft` bounds the tokens guessed
-    at once, 0 forbids it. A `deterministic` sequence is computed by itself (see `solo`) and must
-    neither `reuse` nor guess. `request_id` is the RPC's, for errors.
+    the sequence has ended. `project` shares the engine fairly. `max_draft` bounds the tokens
+    guessed at once, 0 forbids it. A `deterministic` sequence is computed by itself (see `solo`) and
+    must neither `reuse` nor guess. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int

@@ -12,6 +12,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from prometheus_client import CollectorRegistry, generate_latest
 
 from inference_svc.api import describe
+from inference_svc.api.adapter_loading import AdapterLoading
 from inference_svc.api.engine_service import Context, EngineServicer, ServerFacts
 from inference_svc.api.snapshots import Snapshots
 from inference_svc.catalog import Catalog
@@ -26,6 +27,7 @@ from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
 from inference_svc.runtime.worker import EngineWorker, Live, QueueLimits
+from inference_svc.sandbox.inline import InlineJobs
 from tests.support.sequences import a_request
 
 REPORT = ModelLoad(
@@ -59,7 +61,7 @@ def a_worker() -> EngineWorker:
     )
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
         request = replace(a_request(i, priority=priority), model="m")
-        worker.live[i] = Live(request, generation, "p", "", time.monotonic(), slot)
+        worker.live[i] = Live(request, generation, "p", "", time.monotonic(), slot=slot)
     asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
     worker.embeddings.live[7] = EmbeddingJob(asked, asyncio.get_running_loop().create_future())
     worker.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
@@ -164,7 +166,9 @@ async def test_a_drain_counts_embedding_requests_too() -> None:
     """One generation of three choices and one embedding request are two requests."""
     worker = a_worker()
     facts = ServerFacts(pb.RequestLimits(), 0.0)
-    servicer = EngineServicer(worker, facts, Snapshots(Catalog(), worker))
+    catalog = Catalog(worker.adapters)
+    loading = AdapterLoading(catalog, worker, InlineJobs(), (), Path())
+    servicer = EngineServicer(worker, facts, loading, Snapshots(catalog, worker))
 
     drained = await servicer.Drain(pb.DrainRequest(), cast(Context, None))
 
