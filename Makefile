@@ -1,7 +1,7 @@
 # One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick demo-model demo-model-trial lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
@@ -37,6 +37,7 @@ check: dev ## Check format, lint, types, layers, protos, generated code and docs
 	$(IN_VENV) tools/check_breaking.sh
 	$(IN_VENV) tools/check_protos.sh
 	$(BIN)/python -m tools.generate_docs --check
+	$(BIN)/python -m bench.report --check
 
 fix: dev ## Repair what can be repaired: format, imports, simple lint
 	$(BIN)/ruff check --fix .
@@ -55,13 +56,16 @@ docs: dev ## Regenerate docs/errors.md and docs/configuration.md from the code
 docs-check: dev ## Check that the generated docs are what the code says
 	$(BIN)/python -m tools.generate_docs --check
 
-bench: ## Measure Corral beside llama.cpp's own programs (twenty minutes, an idle machine)
+bench: ## Measure Corral beside llama.cpp's own programs (25 minutes, an idle machine; ARGS=--publish writes the report)
 	@$(PYTHON) -m tools.bootstrap bench
 	$(BIN)/python -m bench.run $(ARGS)
 
-bench-quick: ## See in seconds whether the benchmark itself works
+bench-quick: ## The same with small loads, once each (a few minutes; ARGS=--no-peers compiles nothing)
 	@$(PYTHON) -m tools.bootstrap bench
 	$(BIN)/python -m bench.run --quick $(ARGS)
+
+soak: dev ## Send 10,000 mixed requests and fail where memory grows (ARGS=--quick sends 1,000)
+	$(BIN)/python -m bench.run --parts soak --no-peers --threads 1 --strict $(ARGS)
 
 demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour and a half on two cores)
 	@$(PYTHON) -m tools.bootstrap demo-model

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import time
+from contextlib import nullcontext
 
 import grpc.aio
 import uvloop
@@ -27,27 +28,34 @@ METHOD = "/corral.inference.v1.InferenceService/Generate"
 TIMEOUT_S = 600.0
 
 
-async def run_load(target: str, workload: Workload, model: str) -> list[Stream]:
-    """Send the workload's requests over one channel and return their streams.
+async def run_load(target: str, workload: Workload, model: str, key: str = "") -> list[Stream]:
+    """Send the workload's requests over one channel and return their streams; `key` is an API key,
+    empty where the server wants none.
 
     Raises LoadError when a request fails or gives another number of tokens than it was asked for.
     """
     streams: list[Stream] = []
-    waiting = iter(workload.token_prompts())
-    options = workload.to_proto()
+    waiting = enumerate(workload.token_prompts())
+    line = asyncio.Lock()
+    metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async with grpc.aio.insecure_channel(target) as channel:
         # without a deserializer the client hands out bytes
         generate: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(METHOD)
 
         async def caller() -> None:
-            for ids in waiting:
+            for number, ids in waiting:
+                options = workload.to_proto(number)
                 request = GenerateRequest(
                     model=model, token_ids=TokenIds(ids=ids), options=options
                 ).SerializeToString()
-                sent, reads = time.perf_counter(), []
                 try:
-                    async for message in generate(request, timeout=TIMEOUT_S):
+                    async with line if workload.pinned else nullcontext():
+                        sent = time.perf_counter()
+                        events = aiter(generate(request, timeout=TIMEOUT_S, metadata=metadata))
+                        accepted = await anext(events)
+                        reads = [(time.perf_counter(), accepted)]
+                    async for message in events:
                         reads.append((time.perf_counter(), message))
                 except grpc.aio.AioRpcError as error:
                     raise LoadError(f"{error.code().name}: {error.details()}") from error
@@ -56,7 +64,7 @@ async def run_load(target: str, workload: Workload, model: str) -> list[Stream]:
         async with asyncio.TaskGroup() as group:
             for _ in range(workload.concurrency):
                 group.create_task(caller())
-    check_streams(streams, workload.requests, workload.output_tokens)
+    check_streams(streams, workload.outputs)
     return streams
 
 

@@ -29,21 +29,21 @@ async def run_load(url: str, workload: Workload, model: str, *, chat: bool = Fal
     """
     path = "/v1/chat/completions" if chat else "/v1/completions"
     streams: list[Stream] = []
-    waiting = iter(workload.text_prompts())
+    waiting = enumerate(workload.text_prompts())
 
     async def caller() -> None:
-        for prompt in waiting:
+        for number, prompt in waiting:
             asked = (
                 {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
             )
-            body = json.dumps(workload.to_json(model) | asked).encode()
-            sent, reads = await _exchange(url, path, body)
+            body = json.dumps(workload.to_json(model, number) | asked).encode()
+            sent, reads = await exchange(url, path, body)
             streams.append(read_stream(sent, reads))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(workload.concurrency):
             group.create_task(caller())
-    check_streams(streams, workload.requests, workload.output_tokens)
+    check_streams(streams, workload.outputs)
     return streams
 
 
@@ -51,10 +51,12 @@ Reads = list[tuple[float, bytes]]  # when bytes arrived, and the bytes
 
 
 class _Recorder(asyncio.Protocol):
-    """Sends one request and keeps what comes back until the server closes the connection."""
+    """Sends one request and keeps what comes back until the server closes the connection, or until
+    it has read so often that the client goes away."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, most_reads: int | None) -> None:
         self.reads: Reads = []
+        self._most_reads = most_reads
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
 
@@ -64,13 +66,19 @@ class _Recorder(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.reads.append((time.perf_counter(), data))
+        if len(self.reads) == self._most_reads and not self.closed.done():
+            self.closed.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
             self.closed.set_result(None)
 
 
-async def _exchange(url: str, path: str, body: bytes) -> tuple[float, Reads]:
+async def exchange(
+    url: str, path: str, body: bytes, most_reads: int | None = None
+) -> tuple[float, Reads]:
+    """Send one request; return when it was sent, and what came back until the end or until the
+    client went away after that many reads."""
     address = urlsplit(url)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
@@ -79,7 +87,9 @@ async def _exchange(url: str, path: str, body: bytes) -> tuple[float, Reads]:
     sent = time.perf_counter()
     loop = asyncio.get_running_loop()
     transport, recorder = await loop.create_connection(
-        lambda: _Recorder(head.encode() + body), address.hostname or "", address.port or 80
+        lambda: _Recorder(head.encode() + body, most_reads),
+        address.hostname or "",
+        address.port or 80,
     )
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -138,7 +148,7 @@ class EventReader:
 
 def read_stream(sent: float, reads: Reads) -> Stream:
     """Make a stream of what was recorded. Raises LoadError where it is no whole answer."""
-    reader, arrivals, usage, done = EventReader(), [], None, False
+    reader, arrivals, usage, done, known = EventReader(), [], None, False, 0
     for arrived, data in reads:
         for event in reader.feed(data):
             if event == b"[DONE]":
@@ -149,7 +159,9 @@ def read_stream(sent: float, reads: Reads) -> Stream:
                 raise LoadError(f"the stream failed: {chunk['error']}")
             usage = chunk.get("usage") or usage
             if _carries_text(chunk):
-                arrivals.append(Arrival(arrived, 1))
+                total = chunk.get("timings", {}).get("predicted_n", known + 1)
+                arrivals.append(Arrival(arrived, total - known))
+                known = total
     if reader.status != 200:
         raise LoadError(f"HTTP {reader.status}: {reader.body[:500].decode(errors='replace')}")
     if not done or usage is None:

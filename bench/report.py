@@ -1,182 +1,182 @@
-"""Turns measurements into ratios: the table on the screen, the JSON file and the page in docs.
+"""Turns records into the page in docs and the lines on the screen.
 
-A ratio is made of two measurements of one round, so that a machine that gets slower during the run
-slows both; the median over the rounds is reported, with the lowest and the highest.
+python -m bench.report [--check]      makes docs/benchmarks.md from bench/results
 """
 
-import datetime
-import json
-import os
-import platform
-import statistics
-import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib import metadata
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from bench.measurement import Part, Result
+from bench.parts import LONG, PARTS
 from bench.paths import REPOSITORY
+from bench.plots import ratio_chart, speed_chart
+from bench.records import Record, read_all
 
-START, END = "<!-- results: start -->", "<!-- results: end -->"
-CASES = {
-    "decode": "Decoding, gRPC `Generate` beside `llama-batched-bench`",
-    "http": "`POST /v1/completions` beside `llama-server`",
-    "grpc": "gRPC `Generate` beside `llama-server` over HTTP",
-}
+RESULTS = REPOSITORY / "bench/results"
+PAGE = REPOSITORY / "docs/benchmarks.md"
+PLOTS = "benchmarks"  # the folder of the plots, beside the page
+REPORTED = (*PARTS, *LONG)
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """One system under one load in one round."""
-
-    case: str
-    sampling: str
-    concurrency: int
-    round: int
-    system: str
-    tokens_per_s: float
-    figures: dict[str, Any] = field(default_factory=dict)
-    cpu_s: dict[str, float] = field(default_factory=dict)  # by role, while it was measured
+Concluded = Sequence[tuple[Part, Record, Sequence[Result]]]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the report: Corral, its peer and the ratio of the two."""
-
-    case: str
-    sampling: str
-    concurrency: int
-    corral: float  # tokens/s, median over the rounds
-    peer_name: str  # empty: there is none
-    peer: float
-    ratios: tuple[float, ...]
-    first_token_ms: tuple[float, float]  # Corral, peer; 0: not measured
-
-    @property
-    def ratio(self) -> float:
-        """Corral's speed as a share of its peer's; 0 without a peer."""
-        return statistics.median(self.ratios) if self.ratios else 0.0
+def conclude(records: Mapping[str, Record]) -> Concluded:
+    """Return each measured part with its results."""
+    measured = [(part, records[part.name]) for part in REPORTED if part.name in records]
+    return [(part, record, part.conclude(record.measurements)) for part, record in measured]
 
 
-def rows_of(measurements: Iterable[Measurement]) -> list[Row]:
-    """Pair Corral's measurements with its peers' and sum them up over the rounds."""
-    groups: dict[tuple[str, str, int], list[Measurement]] = {}
-    for one in measurements:
-        groups.setdefault((one.case, one.sampling, one.concurrency), []).append(one)
-    return [_row(key, group) for key, group in groups.items()]
-
-
-def _row(key: tuple[str, str, int], group: Sequence[Measurement]) -> Row:
-    own = {m.round: m for m in group if m.system == "corral"}
-    peers = {m.round: m for m in group if m.system != "corral"}
-    return Row(
-        *key,
-        corral=_median(m.tokens_per_s for m in own.values()),
-        peer_name=next((m.system for m in peers.values()), ""),
-        peer=_median(m.tokens_per_s for m in peers.values()),
-        ratios=tuple(m.tokens_per_s / peers[n].tokens_per_s for n, m in own.items() if n in peers),
-        first_token_ms=(_first_token(own.values()), _first_token(peers.values())),
-    )
-
-
-def _first_token(measurements: Iterable[Measurement]) -> float:
-    return _median(m.figures.get("first_token_p50_ms", 0.0) for m in measurements)
-
-
-def _median(values: Iterable[float]) -> float:
-    return statistics.median([*values] or [0.0])
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as Markdown tables, one a case and sampling; readable as plain text too."""
+def summary(records: Mapping[str, Record]) -> str:
+    """Return all results as plain text."""
     lines: list[str] = []
-    shown = ("", "")
-    for row in rows:
-        if (row.case, row.sampling) != shown:
-            shown = (row.case, row.sampling)
-            lines += [
-                *("", f"{CASES[row.case]}; {row.sampling}:", ""),
-                "| at once | corral tok/s | peer tok/s | ratio | low to high |"
-                " corral first token ms | peer first token ms |",
-                "|--------:|-------------:|-----------:|------:|------------:|"
-                "----------------------:|--------------------:|",
-            ]
-        lines.append(_line(row))
+    for part, _, results in conclude(records):
+        lines += ["", part.title]
+        for result in results:
+            ratio = f"{result.ratio:.2f}" if result.ratios else "-"
+            lines.append(f"  {result.load:48} {ratio:>6}  {_target(result):15} {_verdict(result)}")
     return "\n".join(lines[1:])
 
 
-def _line(row: Row) -> str:
-    spread = f"{min(row.ratios):.2f} to {max(row.ratios):.2f}" if row.ratios else "-"
-
-    def shown(value: float, digits: int) -> str:
-        return f"{value:.{digits}f}" if value else "-"
-
-    own_first, peer_first = row.first_token_ms
-    return (
-        f"| {row.concurrency:>7} | {row.corral:>12.1f} | {shown(row.peer, 1):>10} "
-        f"| {shown(row.ratio, 2):>5} | {spread:>11} "
-        f"| {shown(own_first, 0):>21} | {shown(peer_first, 0):>19} |"
-    )
+def page(records: Mapping[str, Record]) -> str:
+    """Return the page as Markdown."""
+    concluded = conclude(records)
+    missing = [part.title for part in REPORTED if part.name not in records]
+    sections = [_head(concluded)]
+    sections += [f"Not measured: {'; '.join(missing)}."] if missing else []
+    sections += [_section(*one) for one in concluded]
+    sections.append(_commands([record for _, record, _ in concluded]))
+    return "\n\n".join(sections) + "\n"
 
 
-def describe_machine() -> dict[str, Any]:
-    """Return what a reader needs to judge the figures: processor, versions, other load."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.stdout.strip(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "llama_cpp_python": metadata.version("llama-cpp-python"),
-        "load_before": round(os.getloadavg()[0], 2),
-    }
+def plots(records: Mapping[str, Record]) -> dict[str, str]:
+    """Return the plots by file name."""
+    drawn = {}
+    for part, _, results in conclude(records):
+        shown = [result for result in results if result.ratios]
+        if shown:
+            drawn[f"{part.name}-ratios.svg"] = ratio_chart(shown)
+        if speeds := [result for result in shown if result.unit == "tokens/s"]:
+            drawn[f"{part.name}-speeds.svg"] = speed_chart(speeds)
+    return drawn
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def write_json(
-    path: Path, context: dict[str, Any], rows: Sequence[Row], measurements: Sequence[Measurement]
-) -> None:
-    """Write everything that was measured, and the rows made from it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = context | {
-        "rows": [asdict(row) | {"ratio": round(row.ratio, 3)} for row in rows],
-        "measurements": [asdict(one) for one in measurements],
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def publish(page: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Replace the results on the page; what is written around them stays."""
-    text = page.read_text() if page.exists() else f"# Benchmarks\n\n{START}\n{END}\n"
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{START}\n{_page_section(context, rows)}\n{END}{after}")
-
-
-def _page_section(context: dict[str, Any], rows: Sequence[Row]) -> str:
-    machine, settings = context["machine"], context["settings"]
-    commands = "\n".join(line for lines in context["commands"].values() for line in lines)
-    home = str(Path.home())
-    return (
+def _head(concluded: Concluded) -> str:
+    results = [(part, one) for part, _, results in concluded for one in results if one.ratios]
+    missed = [(part, one) for part, one in results if not one.is_met]
+    machine = concluded[0][1].machine
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `make bench ARGS=--publish` from `bench/results/`; do not edit. How it is measured"
+        " and what makes it fair: [bench/README.md](../bench/README.md).",
+        "",
         f"{machine['date']}, commit {machine['commit']}, {machine['cores']} x "
-        f"{machine['processor']}, llama-cpp-python {machine['llama_cpp_python']}, "
-        f"load before the run {machine['load_before']}; {settings['rounds']} rounds.\n\n"
-        f"{table(rows)}\n\nWhat ran:\n\n```\n{commands.replace(home, '~')}\n```"
+        f"{machine['processor']}, llama-cpp-python {machine['llama_cpp_python']}, model "
+        f"`{concluded[0][1].model}`, {concluded[0][1].threads} compute threads for every engine.",
+        "",
+        f"**{len(results) - len(missed)} of {len(results)} targets are met.**"
+        + (" Not met:" if missed else ""),
+    ]
+    lines += [
+        f"- {part.title}: {one.load}, {one.ratio:.2f} where the target is {_target(one)}"
+        for part, one in missed
+    ]
+    if any(record.is_quick for _, record, _ in concluded):
+        lines += ["", "This was a quick run: small loads, one round. It shows that things work."]
+    return "\n".join(lines)
+
+
+def _section(part: Part, record: Record, results: Sequence[Result]) -> str:
+    rounds = max(len(result.ratios) for result in results)
+    lines = [
+        f"## {part.title}",
+        "",
+        part.text,
+        "",
+        f"Rounds: {rounds}. Load of the machine before: {record.machine['load_before']}.",
+        "",
+        "| load | Corral | beside | ratio (lowest to highest) | target | |",
+        "|---|---:|---|---:|---|---|",
+        *map(_row, results),
+    ]
+    for name in plots({part.name: record}):
+        kind = name.rpartition("-")[2].removesuffix(".svg")
+        lines += ["", f"![{part.title}, {kind}]({PLOTS}/{name})"]
+    return "\n".join(lines)
+
+
+def _row(result: Result) -> str:
+    peer = f"{result.peer_name}: {_figure(result.peer, result.unit)}" if result.ratios else "-"
+    ratio = "-"
+    if result.ratios:
+        low, high = min(result.ratios), max(result.ratios)
+        ratio = f"{result.ratio:.2f} ({low:.2f} to {high:.2f})"
+    own = _figure(result.own, result.unit)
+    return f"| {result.load} | {own} | {peer} | {ratio} | {_target(result)} | {_verdict(result)} |"
+
+
+def _figure(value: float, unit: str) -> str:
+    digits = 0 if value >= 100 or value == int(value) else 1
+    return f"{value:,.{digits}f} {unit}"
+
+
+def _target(result: Result) -> str:
+    return f"{result.bound} {result.target:.2f}"
+
+
+def _verdict(result: Result) -> str:
+    return {True: "met", False: "**not met**", None: "not measured"}[result.is_met]
+
+
+def _commands(records: Sequence[Record]) -> str:
+    lines = []
+    for record in records:
+        for name, commands in record.commands.items():
+            lines += [f"# {record.part}: {name}", *commands, ""]
+    text = "\n".join(lines).rstrip()
+    return (
+        "## What ran\n\nTemperature, top_k, top_p, min_p and every other sampling field travel "
+        f"with each request, see `bench/workload.py`.\n\n```\n{text}\n```"
     )
+
+
+def files() -> dict[Path, str]:
+    """Return what the committed results make: the page and its plots, by path; nothing of none."""
+    records = read_all(RESULTS, REPORTED)
+    if not records:
+        return {}
+    drawn = plots(records)
+    pictures = {PAGE.parent / PLOTS / name: content for name, content in drawn.items()}
+    return {PAGE: page(records)} | pictures
+
+
+def publish() -> None:
+    """Write the page and its plots; plots that are no longer made go."""
+    wanted = files()
+    folder = PAGE.parent / PLOTS
+    folder.mkdir(exist_ok=True)
+    for old in set(folder.glob("*.svg")) - wanted.keys():
+        old.unlink()
+    for path, content in wanted.items():
+        path.write_text(content)
+
+
+def main() -> int:
+    """Make the page, or say whether it is what the results say."""
+    parser = argparse.ArgumentParser(description="Make docs/benchmarks.md from bench/results.")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    if not parser.parse_args().check:
+        publish()
+        return 0
+    stale = [
+        path for path, text in files().items() if not path.exists() or path.read_text() != text
+    ]
+    for path in stale:
+        print(f"{path.relative_to(REPOSITORY)} is not what bench/results says", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,7 @@
 """Starts what is measured, with the command lines that count, and stops it again.
 
 Corral and its peers get the same model, slots, context and threads; everything else is what each
-does by itself, apart from the peers' prompt caches: every measured prompt is new, so a cache could
-only cost them time.
+does by itself, apart from llama-server's layouts, of which the best for a load counts.
 """
 
 import os
@@ -19,11 +18,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cpu import cpu_seconds
 from bench.paths import REPOSITORY
+from bench.processes import cpu_seconds
 
 MODEL_NAME = "bench"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0  # two minutes were not enough on a machine under load
 STOP_TIMEOUT_S = 20.0
 
 
@@ -60,22 +59,42 @@ class Server:
         return found
 
 
-def llama_server_command(binary: Path, shape: EngineShape, port: int) -> list[str]:
-    """Return llama-server's command line: one KV stream a slot, the faster of its two layouts."""
+# Where every prompt is new, a cache could only cost llama-server time.
+_NO_CACHE = ("--no-cache-prompt", "--cache-ram", "0")
+_CACHE = ("--cache-prompt", "--cache-reuse", "64", "--cache-ram", "8192")
+LAYOUTS = {
+    "streams": ("--no-kv-unified", *_NO_CACHE),
+    "unified": ("--kv-unified", *_NO_CACHE),
+    "streams, cache": ("--no-kv-unified", *_CACHE),
+    "unified, cache": ("--kv-unified", *_CACHE),
+}
+NEW_PROMPTS = ("streams", "unified")
+SHARED_PROMPTS = ("streams, cache", "unified, cache")  # without a cache: more work, no gain
+
+
+def llama_server_command(binary: Path, shape: EngineShape, port: int, layout: str) -> list[str]:
+    """Return llama-server's command line in one of its layouts."""
     return [
         *(str(binary), "--model", str(shape.model), "--alias", MODEL_NAME),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--parallel", str(shape.slots), "--no-kv-unified"),
+        *("--parallel", str(shape.slots)),
         *("--ctx-size", str(shape.slots * shape.context_tokens)),
         *("--threads", str(shape.threads), "--threads-batch", str(shape.threads)),
-        *("--no-cache-prompt", "--cache-ram", "0"),
+        *LAYOUTS[layout],
     ]
 
 
 def batched_bench_command(
-    binary: Path, shape: EngineShape, prompt_tokens: int, output_tokens: int, rows: Sequence[int]
+    binary: Path,
+    shape: EngineShape,
+    prompt_tokens: int,
+    output_tokens: int,
+    rows: Sequence[int],
+    *,
+    shared_prompt: bool = False,
 ) -> list[str]:
-    """Return llama-batched-bench's command line for decoding that many sequences at once."""
+    """Return llama-batched-bench's command line for decoding that many sequences at once, each
+    after a prompt of its own or all after one."""
     # it warms up with 16 sequences whatever it is asked for, so 16 must be allowed
     levels = sorted({*rows, 16})
     context = max(shape.slots, 16) * shape.context_tokens
@@ -84,6 +103,7 @@ def batched_bench_command(
         *("--threads", str(shape.threads), "--threads-batch", str(shape.threads)),
         *("-npp", str(prompt_tokens), "-ntg", str(output_tokens)),
         *("-npl", ",".join(map(str, levels)), "--output-format", "jsonl"),
+        *(("-pps",) if shared_prompt else ()),
     ]
 
 
@@ -106,10 +126,13 @@ def corral_settings(
 
 
 @contextmanager
-def corral(shape: EngineShape, folder: Path) -> Iterator[Server]:
-    """Run Corral's inference service and gateway; logs go into the folder."""
+def corral(
+    shape: EngineShape, folder: Path, further: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run Corral's inference service and gateway with `further` settings; logs go into the
+    folder."""
     ports = free_ports(4)
-    settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
+    settings = corral_settings(shape, folder / "data", ports[:2], ports[2:]) | dict(further or {})
     url = f"http://127.0.0.1:{ports[2]}"
     with ExitStack() as stack:
         started = {
@@ -132,15 +155,17 @@ def corral(shape: EngineShape, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def llama_server(binary: Path, shape: EngineShape, folder: Path) -> Iterator[Server]:
-    """Run llama-server; its log goes into the folder."""
+def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) -> Iterator[Server]:
+    """Run llama-server in one of its layouts; its log goes into the folder."""
     (port,) = free_ports(1)
-    command = llama_server_command(binary, shape, port)
-    url = f"http://127.0.0.1:{port}"
-    with _running(command, folder / "llama-server.log", {}) as child:
+    command = llama_server_command(binary, shape, port, layout)
+    url, name = f"http://127.0.0.1:{port}", f"llama-server {layout}"
+    with _running(
+        command, folder / f"{name.replace(', ', '-').replace(' ', '-')}.log", {}
+    ) as child:
         _wait_until_ready(f"{url}/health", child)
         pid = child.process.pid
-        yield Server("llama-server", url, {"llama-server": pid}, (shlex.join(command),))
+        yield Server(name, url, {"llama-server": pid}, (shlex.join(command),))
 
 
 def free_ports(count: int) -> list[int]:

@@ -14,7 +14,7 @@ class Arrival(NamedTuple):
     """A piece of a stream that reached the client."""
 
     time: float  # seconds, time.perf_counter()
-    tokens: int  # tokens it carries; over HTTP not known, counted as one
+    tokens: int  # tokens it carries; where a server does not say it, counted as one
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ class Stream:
             yield later.time - earlier.time
 
 
-def check_streams(streams: Sequence[Stream], requests: int, output_tokens: int) -> None:
+def check_streams(streams: Sequence[Stream], outputs: Sequence[int]) -> None:
     """Raise LoadError unless every request gave exactly the tokens it was asked for."""
-    if len(streams) != requests:
-        raise LoadError(f"{len(streams)} of {requests} requests were answered")
-    for stream in streams:
-        if stream.completion_tokens != output_tokens:
-            raise LoadError(f"{stream.completion_tokens} tokens came out, not {output_tokens}")
+    if len(streams) != len(outputs):
+        raise LoadError(f"{len(streams)} of {len(outputs)} requests were answered")
+    given = sorted(stream.completion_tokens for stream in streams)
+    for tokens, asked in zip(given, sorted(outputs), strict=True):
+        if tokens != asked:
+            raise LoadError(f"{tokens} tokens came out, not {asked}")
 
 
 @dataclass(frozen=True)
@@ -99,17 +100,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def decode_rate(streams: Sequence[Stream], least_overlap: float = 0.5) -> float:
+def decode_rate(streams: Sequence[Stream], least_overlap: float = 0.5, after: float = 0.0) -> float:
     """Return tokens per second while all streams were decoding and no prompt was being computed.
 
     That is from the first token of the stream that started last to the last token of the one that
-    ended first. Each stream's rate is taken between its own first and last arrival in there, so
-    that it does not matter in which order the tokens of one step arrive.
+    ended first, and nothing before the time `after`. Each stream's rate is taken between its own
+    first and last arrival in there, so that it does not matter in which order the tokens of one
+    step arrive.
     Raises LoadError where less than that share of the tokens was made then.
     """
     if not all(s.arrivals for s in streams):
         raise LoadError("a stream told of no token")
-    start = max(s.arrivals[0].time for s in streams)
+    start = max(after, *(s.arrivals[0].time for s in streams))
     end = min(s.arrivals[-1].time for s in streams)
     rate, counted = 0.0, 0
     for stream in streams:

@@ -6,7 +6,7 @@ have one length.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.inference.v1 import generation_pb2, sampling_pb2
@@ -87,6 +87,21 @@ class Workload:
     sampling: Sampling
     seed: int = 0
     shared_prefix_tokens: int = 0
+    brief_tokens: int = 0  # output of every second request; 0: as the others
+    reuse: bool = True  # whether a server may use computed prompts again, as far as it can
+    pinned: bool = False  # a request's number is its slot, as far as a server lets itself be told
+    counted: bool = False  # over HTTP: every piece tells its tokens, as llama-server does if asked
+    priority: generation_pb2.Priority = generation_pb2.PRIORITY_UNSPECIFIED  # over gRPC
+
+    @property
+    def outputs(self) -> list[int]:
+        """The number of tokens that each request asks for."""
+        brief = self.brief_tokens or self.output_tokens
+        return [brief if i % 2 else self.output_tokens for i in range(self.requests)]
+
+    def in_round(self, number: int) -> "Workload":
+        """Return the same load with prompts of its own for one round."""
+        return replace(self, seed=10_000 * (number + 1) + self.seed)
 
     def text_prompts(self) -> list[str]:
         """Return one prompt a request; all differ, the same seed gives the same prompts."""
@@ -102,20 +117,31 @@ class Workload:
         own = [rng.choices(PLAIN_TOKENS, k=self.prompt_tokens) for _ in range(self.requests)]
         return [shared + ids for ids in own]
 
-    def to_json(self, model: str) -> dict[str, Any]:
+    def to_json(self, model: str, number: int = 0) -> dict[str, Any]:
         """Return the body of a streamed completion, without its prompt."""
-        return {
+        body = {
             "model": model,
-            "max_tokens": self.output_tokens,
+            "max_tokens": self.outputs[number],
             "stream": True,
             "stream_options": {"include_usage": True},
             "ignore_eos": True,
             **self.sampling.to_json(self.seed),
         }
+        if not self.reuse:
+            body["cache_prompt"] = False
+        if self.pinned:
+            body["id_slot"] = number
+        if self.counted:
+            body["timings_per_token"] = True
+        return body
 
-    def to_proto(self) -> generation_pb2.GenerationOptions:
+    def to_proto(self, number: int = 0) -> generation_pb2.GenerationOptions:
         """Return the same options for `Generate`."""
         return generation_pb2.GenerationOptions(
             sampling=self.sampling.to_proto(self.seed),
-            stopping=generation_pb2.StoppingParams(max_tokens=self.output_tokens, ignore_eos=True),
+            stopping=generation_pb2.StoppingParams(
+                max_tokens=self.outputs[number], ignore_eos=True
+            ),
+            cache=generation_pb2.CacheOptions(reuse=self.reuse),
+            scheduling=generation_pb2.SchedulingOptions(priority=self.priority),
         )

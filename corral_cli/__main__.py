@@ -6,6 +6,7 @@ from importlib.metadata import version as installed_version
 
 import click
 
+from corral_cli.adapters import adapters
 from corral_cli.chat import chat
 from corral_cli.config import config
 from corral_cli.keys import keys
@@ -27,7 +28,7 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, config, keys):
+for command in (up, serve, chat, adapters, config, keys):
     cli.add_command(command)
 
 

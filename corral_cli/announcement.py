@@ -54,7 +54,7 @@ class Announcement:
 
     def request(self) -> str:
         """A command line that gets an answer from the first model."""
-        model = self.models[0].name if self.models else ""
+        model = next((model.name for model in self.models if not model.parent), "")
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         key = " -H 'authorization: Bearer '$CORRAL_API_KEY" if self.needs_key else ""
         return (
@@ -73,6 +73,8 @@ def describe(model: model_pb2.Model) -> str:
     limits = model.resolved_limits
     if model.state == model_pb2.Model.STATE_FAILED:
         return f"{model.name}    failed: {model.problem}"
+    if model.parent:
+        return f"{model.name}    adapter of {model.parent}, {model.size_bytes / 1e6:,.1f} MB"
     sizes = f"{model.num_parameters / 1e6:,.0f} M parameters, {model.size_bytes / 1e6:,.0f} MB"
     if not limits.slots:
         return f"{model.name}    {sizes}"

@@ -12,8 +12,8 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2,
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.bundled import is_bundled, real_model_command
-from corral_cli.naming import command_name
-from svc_kit.errors import DomainError, Unauthenticated, Unavailable
+from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from svc_kit.errors import DomainError
 from svc_kit.rpc_client import open_channel, translate_errors
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
@@ -25,7 +25,6 @@ HELP = """\
 /system TEXT   set the system message and start anew; without TEXT: none
 /exit          leave (so does Ctrl-D)
 Ctrl-C         stop the answer"""
-CONNECT_PATIENCE_S = 5.0
 
 
 class Terminal(Protocol):
@@ -211,19 +210,8 @@ async def _open(target: str, api_key: str | None) -> grpc.aio.Channel:
 async def find_model(stub: "InferenceServiceAsyncStub", name: str, target: str) -> model_pb2.Model:
     """The model to talk to. Raises click.ClickException with the remedy where there is none."""
     request = inference_service_pb2.GetModelRequest(model=name)
-    try:
-        with translate_errors():
-            return (await stub.GetModel(request, timeout=CONNECT_PATIENCE_S)).model
-    except Unauthenticated as error:
-        raise click.ClickException(
-            f"{error.message} Give a key with --api-key or CORRAL_API_KEY."
-        ) from error
-    except Unavailable as error:
-        raise click.ClickException(
-            f"no server answers at {target}. Start one in another terminal: {command_name()} up"
-        ) from error
-    except DomainError as error:
-        raise click.ClickException(error.message) from error
+    with explain_failures(target):
+        return (await stub.GetModel(request, timeout=CONNECT_PATIENCE_S)).model
 
 
 def introduction(model: model_pb2.Model) -> str:

@@ -57,6 +57,8 @@ def as_variables(prefix: str, overrides: Mapping[str, Any]) -> dict[str, str]:
 def _as_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return json.dumps([str(item) for item in value])
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value)
 
 

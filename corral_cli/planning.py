@@ -25,6 +25,8 @@ class UpFlags:
 
     config: Path | None = None
     models: tuple[str, ...] = ()
+    adapters: tuple[tuple[str, str], ...] = ()
+    """Names and files."""
     data_dir: Path | None = None
     listen: str | None = None
     inference_listen: str | None = None
@@ -36,6 +38,7 @@ class UpFlags:
         """What they set for the inference service."""
         flags = {
             "models": list(self.models) or None,
+            "adapters": {name: {"path": path} for name, path in self.adapters} or None,
             "data_dir": self.data_dir,
             "listen": self.inference_listen,
             "engine.slots": self.slots,

@@ -36,9 +36,26 @@ class AddressText(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
+class NamedFile(click.ParamType[tuple[str, str]]):
+    """NAME=FILE."""
+
+    name = "name=file"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The name and the file; where it may lie is the service's to say."""
+        name, sign, file = value.partition("=")
+        if not (name and sign and file):
+            self.fail(f"{value!r} is not NAME=FILE", param, ctx)
+        return name, file
+
+
 @click.command("up")
 @click.option("--model", "models", multiple=True, help="File, folder, hf:owner/repo/file.gguf or"
               " NAME=any of these; may repeat. Default: the bundled demo.")  # fmt: skip
+@click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
+              " model, as NAME=FILE; may repeat.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--host", help="Where the gateway listens. Default: 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port. Default: 8080. 0: any.")
@@ -50,6 +67,7 @@ class AddressText(click.ParamType[str]):
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
 def up(
     models: tuple[str, ...],
+    adapters: tuple[tuple[str, str], ...],
     data_dir: Path | None,
     host: str | None,
     port: int | None,
@@ -65,6 +83,7 @@ def up(
     flags = UpFlags(
         config=config,
         models=models,
+        adapters=adapters,
         data_dir=data_dir,
         listen=listen_flag(host, port, listen),
         inference_listen=inference_listen,

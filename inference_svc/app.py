@@ -16,11 +16,13 @@ from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from prometheus_client import CollectorRegistry
 
+from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.api.embedding import Embedding, EmbeddingBounds
 from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
 from inference_svc.api.inference_service import InferenceServicer
 from inference_svc.api.ranking import Ranking
+from inference_svc.api.snapshots import Snapshots
 from inference_svc.catalog import Catalog, ServedModel
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
@@ -28,19 +30,26 @@ from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import EngineSettings, InferenceSettings, TurnFormatSettings
 from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.budget import Policy
+from inference_svc.gauges import EngineGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
 from inference_svc.models.description import ModelFile, Pooling
 from inference_svc.models.memory import available_memory_bytes
-from inference_svc.models.references import Download, RemoteFile, resolve_models
+from inference_svc.models.references import (
+    BUNDLED_FOLDER,
+    Download,
+    RemoteFile,
+    resolve_models,
+)
 from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, plan_limits
 from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
 from inference_svc.runtime.pipe import available_cores
 from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
 from inference_svc.sandbox.pool import SandboxPool
+from inference_svc.snapshots.folder import FolderLimits
 from svc_kit.auth import build_authenticator
 from svc_kit.errors import ModelCannot, ModelTooLarge
 from svc_kit.management import ManagementServer
@@ -81,11 +90,9 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     limits = _plan(files, settings)
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="inference", version=version("corral"))
-    observer = EngineObserver(EngineMetrics(registry, vllm_names=settings.server.vllm_metric_names))
+    observer = EngineObserver(EngineMetrics(registry))
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(SandboxPool())
-        catalog = Catalog()
-        stack.callback(catalog.close)
         server: RpcServer | None = None
 
         def on_state(state: EngineState) -> None:
@@ -101,11 +108,15 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             on_event=observer.on_event,
         )
         observer.bind(worker)
+        catalog = Catalog(worker.adapters)
+        stack.callback(catalog.close)
+        registry.register(EngineGauges(worker, vllm_names=settings.server.vllm_metric_names))
         templates = ChatTemplates(pool)
         generating = Generating(
             catalog, worker, templates, GrammarCompiler(pool), _text_limits(settings)
         )
-        server = _server(settings, registry, catalog, worker, generating)
+        adapters = _adapter_loading(settings, catalog, worker, pool)
+        server = _server(settings, registry, catalog, worker, generating, adapters)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -115,8 +126,9 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         await worker.start()
         served = [await _served(file, worker, pool, templates, settings) for file in files]
         catalog.fill(served)
+        await adapters.load_all(_adapter_orders(settings))
         server.set_serving(True)
-        digests = asyncio.create_task(_compute_digests(served))
+        digests = asyncio.create_task(_compute_digests(served, catalog))
         stack.callback(digests.cancel)
         _announce(served, limits)
         yield Inference(server, worker, catalog, management)
@@ -193,18 +205,25 @@ def _boot(
                 threads=engine.threads or cores,
                 sampling_threads=min(engine.threads or cores, 8),
                 gpu_layers=engine.gpu_layers,
+                draft_tokens=engine.draft_tokens,
             ),
             chunk_cap=engine.prefill_chunk_tokens,
             threads=engine.threads,
             saved_bytes=_saved_bytes(settings, len(files)),
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
+            adapter_wait_s=engine.adapter_wait_ms / 1000,
             embedding=_embedding(file, sizes, engine, cores),
             generates=file.generates,
         )
         for file, sizes in zip(files, limits, strict=True)
     ]
-    return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s)
+    snapshots = FolderLimits(
+        settings.snapshots.folder or settings.data_dir / "snapshots",
+        settings.snapshots.max_mib << 20,
+        settings.snapshots.max_files,
+    )
+    return Boot(tuple(models), cores, settings.log_level, None, engine.warm_up_s, snapshots)
 
 
 def _saved_bytes(settings: InferenceSettings, num_models: int) -> int:
@@ -237,12 +256,28 @@ def _embedding(
     )
 
 
+def _adapter_loading(
+    settings: InferenceSettings, catalog: Catalog, worker: EngineWorker, pool: SandboxPool
+) -> AdapterLoading:
+    own = settings.data_dir / "adapters"
+    folders = [*settings.adapter_folders, own, BUNDLED_FOLDER]
+    return AdapterLoading(catalog, worker, pool, folders, copies=settings.data_dir)
+
+
+def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
+    return [
+        AdapterOrder(name, wanted.model, wanted.path, wanted.digest, wanted.scale, True)
+        for name, wanted in settings.adapters.items()
+    ]
+
+
 def _server(
     settings: InferenceSettings,
     registry: CollectorRegistry,
     catalog: Catalog,
     worker: EngineWorker,
     generating: Generating,
+    adapters: AdapterLoading,
 ) -> RpcServer:
     bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
     embedding = Embedding(catalog, worker, bounds)
@@ -265,7 +300,7 @@ def _server(
             ),
             Service(
                 engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(worker, facts),
+                EngineServicer(worker, facts, adapters, Snapshots(catalog, worker)),
                 "corral.inference.v1.EngineService",
             ),
         ],
@@ -332,10 +367,11 @@ def _check_turn_formats(files: Sequence[ModelFile], settings: InferenceSettings)
             )
 
 
-async def _compute_digests(models: Sequence[ServedModel]) -> None:
+async def _compute_digests(models: Sequence[ServedModel], catalog: Catalog) -> None:
     """Fill in the digests; reading large files must not delay serving."""
     for model in models:
         model.digest = await asyncio.to_thread(_digest, model.file.paths)
+    catalog.digests_known.set()
 
 
 def _digest(paths: Sequence[Path]) -> str:

@@ -1,10 +1,11 @@
 """The models this server answers for: a record each, by name; the first where a request names
-none."""
+none. An adapter's name stands for its model with that adapter."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from inference_svc.chat.pairs import PairTokenizer
 from inference_svc.chat.parsers import TurnFormat
@@ -15,6 +16,7 @@ from inference_svc.engine.sampling import Sampling
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import ModelClass, ModelFile
 from inference_svc.models.sizing import RequestedLimits
+from inference_svc.runtime.adapters import Adapter, AdapterRegistry
 from inference_svc.runtime.messages import ModelReady
 from svc_kit.errors import ModelCannot, ModelLoading, ModelNotFound
 
@@ -80,11 +82,25 @@ class ServedModel:
         return self.vocabulary.control_tokens_in(texts)
 
 
+class Named(NamedTuple):
+    """What a request's `model` stands for: a model, and the adapter whose name it is, if any."""
+
+    model: ServedModel
+    adapter: Adapter | None
+
+    @property
+    def name(self) -> str:
+        """The name in its full form."""
+        return self.adapter.name if self.adapter is not None else self.model.name
+
+
 class Catalog:
     """All served models, in the order in which they were configured; empty until they are
     loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapters: AdapterRegistry) -> None:
+        self.adapters = adapters
+        self.digests_known = asyncio.Event()
         self._models: dict[str, ServedModel] = {}
 
     def fill(self, models: Sequence[ServedModel]) -> None:
@@ -96,23 +112,52 @@ class Catalog:
         """Whether the models are there."""
         return bool(self._models)
 
-    def get(self, name: str, preferred: ModelClass | None = None) -> ServedModel:
+    def has_model(self, name: str) -> bool:
+        """Whether a model has this name."""
+        return name in self._models
+
+    def find(self, name: str) -> Named:
+        """What a name stands for; the first model for an empty one. Raises `ModelNotFound` or
+        `ModelLoading`."""
+        adapter = self.adapters.find(name)
+        if adapter is None or name in self._models:
+            return Named(self.get_plain(name), None)
+        return Named(self.get_plain(adapter.model), adapter)
+
+    def get(self, name: str) -> ServedModel:
+        """The model that a name stands for, with an adapter or without. Raises like `find`."""
+        return self.find(name).model
+
+    def get_plain(
+        self, name: str, preferred: ModelClass | None = None, *, operation: str = ""
+    ) -> ServedModel:
         """The model of this name; for an empty one the first of the preferred class, else the
-        first. Raises `ModelNotFound` or `ModelLoading`."""
+        first. Raises `ModelNotFound` or `ModelLoading`, and for an adapter `ModelCannot` with the
+        operation."""
         if not self._models:
             raise ModelLoading(model=name, retry_after=LOADING_RETRY_S)
         if not name:
             models = list(self._models.values())
             fitting = (model for model in models if model.file.model_class is preferred)
             return next(fitting, models[0])
-        model = self._models.get(name)
-        if model is None:
-            raise ModelNotFound(model=name)
-        return model
+        if name in self._models:
+            return self._models[name]
+        if self.adapters.find(name) is not None:
+            raise ModelCannot(model=name, model_class="adapter", operation=operation)
+        raise ModelNotFound(model=name)
 
-    def all(self) -> list[ServedModel]:
-        """Sorted by name."""
-        return sorted(self._models.values(), key=lambda model: model.name)
+    async def digests(self) -> dict[str, str]:
+        """The SHA-256 of every model by name, in hex, once they are known."""
+        await self.digests_known.wait()
+        return {name: model.digest for name, model in self._models.items()}
+
+    def all(self) -> list[Named]:
+        """Everything that a request may name, sorted."""
+        adapted = [
+            Named(self._models[adapter.model], adapter) for adapter in self.adapters.current()
+        ]
+        plain = [Named(model, None) for model in self._models.values()]
+        return sorted(plain + adapted, key=lambda named: named.name)
 
     def close(self) -> None:
         """Close the vocabularies."""

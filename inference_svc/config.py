@@ -36,6 +36,9 @@ class EngineSettings(SettingsGroup):
     unless prompts would crawl, throughput_first computes prompts as fast as it can."""
     token_target_ms: int = Field(100, ge=1)
     """The time between two tokens that prompt chunks are sized to hold."""
+    draft_tokens: int = Field(16, ge=0, le=256)
+    """The most tokens of a step that are guessed from the text so far and verified, all sequences
+    together; memory for their logits is reserved. 0 turns drafts off."""
     threads: int | None = Field(None, ge=1, le=1024)
     """Threads that compute. Unset: measured at warm-up."""
     gpu_layers: int = Field(-1, ge=-1)
@@ -44,6 +47,8 @@ class EngineSettings(SettingsGroup):
     """Sequences of a model that may wait for a slot."""
     queued_tokens: int = Field(1_000_000, ge=0)
     """Prompt tokens of a model that may wait for a slot."""
+    adapter_wait_ms: int = Field(50, ge=0)
+    """How long sequences with other adapters keep the engine while some wait for their turn."""
     saved_prefix_mib: int | None = Field(None, ge=0)
     """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
     pooling: Literal["mean", "cls", "last"] | None = None
@@ -57,6 +62,17 @@ class EngineSettings(SettingsGroup):
     """How long a stream may stay paused before it ends."""
 
 
+class SnapshotSettings(SettingsGroup):
+    """Saved sequences on disk."""
+
+    folder: Path | None = None
+    """Where they are kept; one server's own. Unset: snapshots/ in data_dir."""
+    max_mib: int = Field(4096, ge=0)
+    """Their size on disk; the least recently used make room. 0 keeps none."""
+    max_files: int = Field(256, ge=0)
+    """How many there may be."""
+
+
 class LimitSettings(SettingsGroup):
     """Bounds on one request."""
 
@@ -66,6 +82,19 @@ class LimitSettings(SettingsGroup):
     """The most messages of a conversation."""
     caller_templates: bool = False
     """Whether a request may bring its own chat template."""
+
+
+class AdapterSettings(SettingsGroup):
+    """A LoRA adapter that is loaded at the start."""
+
+    path: str = Field(min_length=1)
+    """Its file. A relative one that is not there is looked for in the adapter folders."""
+    model: str = ""
+    """The model it is for. Empty: the first."""
+    digest: str = ""
+    """The SHA-256 that the file must have. Empty: not checked."""
+    scale: float = 1.0
+    """What its effect is multiplied by where a request does not say."""
 
 
 class TurnFormatSettings(SettingsGroup):
@@ -97,8 +126,13 @@ class InferenceSettings(ServiceSettings):
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
     turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
     """By a model's name: how it writes tool calls and thinking, where its template misleads."""
+    adapters: dict[str, AdapterSettings] = Field(default_factory=dict)
+    """By name: LoRA adapters to load at the start. More can be loaded while the server runs."""
+    adapter_folders: list[Path] = Field([])
+    """Where files of adapters that are loaded at run time may lie, beside the data folder's
+    "adapters" and the bundled ones."""
     data_dir: Path = Field(default_factory=default_data_dir)
-    """Where downloaded models are kept."""
+    """Where downloaded models and snapshots are kept."""
     keys: list[KeySettings] = Field(default_factory=list)
     """API keys that are accepted."""
     service_token_file: Path | None = None
@@ -111,6 +145,8 @@ class InferenceSettings(ServiceSettings):
     """debug, info, warning or error."""
     engine: EngineSettings = EngineSettings()
     """The engine."""
+    snapshots: SnapshotSettings = SnapshotSettings()
+    """Saved sequences on disk."""
     limits: LimitSettings = LimitSettings()
     """Bounds on one request."""
     server: ServerSettings = ServerSettings()

@@ -1,9 +1,11 @@
-"""The engine's events as Prometheus metrics."""
+"""The engine's events as Prometheus metrics; what is true at a moment is in `gauges`."""
 
 import time
 from collections.abc import Mapping
 
 from inference_svc.engine.events import (
+    AdapterFailed,
+    AdapterLoaded,
     Cancelled,
     Delta,
     Embedded,
@@ -28,12 +30,10 @@ class EngineObserver:
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
         self._live: Mapping[int, Live] = {}
-        self._worker: EngineWorker | None = None
         self._last_token_at: dict[int, float] = {}
 
     def bind(self, worker: EngineWorker) -> None:
         """Learn whose events these are."""
-        self._worker = worker
         self._live = worker.live
 
     def on_state(self, state: EngineState) -> None:
@@ -45,11 +45,10 @@ class EngineObserver:
     def on_event(self, event: Event) -> None:
         """Take an event into account."""
         match event:
-            case ModelLoad():
-                self._on_load(event)
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
-            case Flushed():
+                self._metrics.embedding_inputs.labels(event.model).inc()
+            case ModelLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
                 pass
             case _:
                 live = self._live.get(event.sequence_id)
@@ -90,16 +89,3 @@ class EngineObserver:
         else:
             self._metrics.inter_token_time.labels(model).observe(now - last)
         self._last_token_at[event.sequence_id] = now
-
-    def _on_load(self, load: ModelLoad) -> None:
-        ready = self._worker.models.get(load.model) if self._worker is not None else None
-        cells = ready.slots * ready.slot_tokens if ready is not None else 0
-        self._metrics.set_load(
-            load.model,
-            num_waiting=load.num_waiting,
-            num_running=load.num_running,
-            kv_cache_usage=load.num_used_cells / cells if cells else 0.0,
-        )
-        self._metrics.saved_bytes.labels(load.model).set(load.snapshot_bytes)
-        if load.last_step_s:
-            self._metrics.step_time.labels(load.model).observe(load.last_step_s)

@@ -11,7 +11,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 
 from openai_wire.envelope import Envelope
 from openai_wire.logprobs import chat_logprobs, completion_logprobs, num_characters
-from openai_wire.objects import FINISH_REASONS, usage_object
+from openai_wire.objects import FINISH_REASONS, accounts
 
 DONE = b"[DONE]"
 """The payload that ends a stream which did not fail."""
@@ -62,7 +62,7 @@ class ChatChunks:
         self._num_choices = num_choices
         self._logprobs = logprobs
         self._include_usage = include_usage
-        self._usages: list[generation_pb2.Usage] = []
+        self._done: list[generation_pb2.Done] = []
         self._frame = self._framed()
 
     def payloads(
@@ -81,14 +81,14 @@ class ChatChunks:
             self._frame = self._framed()
             return [self._frame.around(index, _ROLE) for index in range(self._num_choices)]
         if event == "done":
-            self._usages.append(message.done.usage)
+            self._done.append(message.done)
         return ()
 
     def closing(self) -> Sequence[bytes]:
         """The payloads after the last event."""
         if not self._include_usage:
             return (DONE,)
-        return _usage_chunk(self._envelope, _CHAT_CHUNK, self._usages), DONE
+        return _usage_chunk(self._envelope, _CHAT_CHUNK, self._done), DONE
 
     def _framed(self) -> _Frame:
         return _Frame(self._envelope, _CHAT_CHUNK, b"delta", self._include_usage)
@@ -130,7 +130,7 @@ class CompletionChunks:
         self._include_usage = include_usage
         self._echoes = echoes
         self._offsets: dict[int, int] = {}
-        self._usages: list[generation_pb2.Usage] = []
+        self._done: list[generation_pb2.Done] = []
         self._frame: _Frame | None = None
 
     def payloads(
@@ -152,14 +152,14 @@ class CompletionChunks:
             text, indexes = orjson.dumps(self._echoes[call]), range(self._num_choices)
             return [self._frame.around(first_index + index, text) for index in indexes]
         if event == "done":
-            self._usages.append(message.done.usage)
+            self._done.append(message.done)
         return ()
 
     def closing(self) -> Sequence[bytes]:
         """The payloads after the last event."""
         if not self._include_usage:
             return (DONE,)
-        return _usage_chunk(self._envelope, _COMPLETION, self._usages), DONE
+        return _usage_chunk(self._envelope, _COMPLETION, self._done), DONE
 
     def _delta(
         self, delta: inference_service_pb2.TextDelta, first_index: int, frame: _Frame
@@ -176,11 +176,9 @@ class CompletionChunks:
 
 
 def _usage_chunk(
-    envelope: Envelope, object_name: str, usages: Sequence[generation_pb2.Usage]
+    envelope: Envelope, object_name: str, done: Sequence[generation_pb2.Done]
 ) -> bytes:
-    return orjson.dumps(
-        envelope.fields(object_name) | {"choices": [], "usage": usage_object(usages)}
-    )
+    return orjson.dumps(envelope.fields(object_name) | {"choices": []} | accounts(done))
 
 
 def _tool_call(call: chat_pb2.ToolCallDelta) -> list[bytes]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
+from google.protobuf.duration_pb2 import Duration
 
 from openai_wire.envelope import Envelope
 from openai_wire.logprobs import chat_logprobs, completion_logprobs
@@ -14,6 +15,12 @@ FINISH_REASONS = {
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
 OWNER = "corral"
+_CACHE_SOURCES = {
+    generation_pb2.CACHE_SOURCE_SLOT: "slot",
+    generation_pb2.CACHE_SOURCE_LIVE: "live",
+    generation_pb2.CACHE_SOURCE_MEMORY: "memory",
+    generation_pb2.CACHE_SOURCE_DISK: "disk",
+}
 
 
 @dataclass(slots=True)
@@ -73,7 +80,7 @@ class ChatCompletion:
         self._envelope = envelope
         self._logprobs = logprobs
         self._turns = [_Turn() for _ in range(num_choices)]
-        self._usage: dict[str, object] | None = None
+        self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
         """Takes one event of the call."""
@@ -86,7 +93,7 @@ class ChatCompletion:
                 finished = message.finished
                 self._turns[finished.index].finish_reason = FINISH_REASONS[finished.reason]
             case "done":
-                self._usage = usage_object([message.done.usage])
+                self._done.append(message.done)
 
     def as_object(self) -> dict[str, object]:
         """The whole answer."""
@@ -100,7 +107,7 @@ class ChatCompletion:
                 }
                 for index, turn in enumerate(self._turns)
             ],
-            "usage": self._usage,
+            **accounts(self._done),
         }
 
     def _choice_logprobs(self, turn: _Turn) -> dict[str, object] | None:
@@ -145,7 +152,7 @@ class TextCompletion:
         self._logprobs = logprobs
         self._echoes = list(echoes) or [""] * num_prompts
         self._texts = [[_Text() for _ in range(produced)] for _ in range(num_prompts)]
-        self._usages: list[generation_pb2.Usage] = []
+        self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.GenerateResponse, prompt: int = 0) -> None:
         """Takes one event of the call for a prompt."""
@@ -160,7 +167,7 @@ class TextCompletion:
                 finished = message.finished
                 self._texts[prompt][finished.index].finish_reason = FINISH_REASONS[finished.reason]
             case "done":
-                self._usages.append(message.done.usage)
+                self._done.append(message.done)
 
     def as_object(self) -> dict[str, object]:
         """The whole answer."""
@@ -179,13 +186,48 @@ class TextCompletion:
                 }
                 for index, (echo, text) in enumerate(kept)
             ],
-            "usage": usage_object(self._usages),
+            **accounts(self._done),
         }
 
     def _best(self, texts: list[_Text]) -> list[_Text]:
         if self._kept == len(texts):
             return texts
         return sorted(texts, key=_Text.mean_logprob, reverse=True)[: self._kept]
+
+
+def accounts(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
+    """The usage of one or several calls and, of one alone, its timings."""
+    fields: dict[str, object] = {"usage": usage_object(each.usage for each in done)}
+    if len(done) == 1:
+        fields["timings"] = timings_object(done[0])
+    return fields
+
+
+def timings_object(done: generation_pb2.Done) -> dict[str, object]:
+    """Where the time of one call went, in milliseconds, under llama-server's names and ours; with
+    several choices it is that of the first."""
+    timings, usage = done.timings, done.usage
+    computed = usage.prompt_tokens - usage.cached_tokens
+    prefill_ms = _milliseconds(timings.prefill)
+    return {
+        "cache_n": usage.cached_tokens,
+        "cache_source": _CACHE_SOURCES.get(usage.cache_source),
+        "prompt_n": computed,
+        "prompt_ms": prefill_ms,
+        "prompt_per_second": computed / prefill_ms * 1e3 if prefill_ms else None,
+        "predicted_n": timings.completion_tokens,
+        "predicted_ms": _milliseconds(timings.decode),
+        "predicted_per_token_ms": _milliseconds(timings.between_tokens),
+        "predicted_per_second": timings.tokens_per_second,
+        "draft_n": usage.draft_tokens,
+        "draft_n_accepted": usage.accepted_draft_tokens,
+        "queue_ms": _milliseconds(timings.queue),
+        "first_token_ms": _milliseconds(timings.first_token),
+    }
+
+
+def _milliseconds(duration: Duration) -> float:
+    return duration.seconds * 1e3 + duration.nanos / 1e6
 
 
 def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:

@@ -218,19 +218,63 @@ class AdapterBaseMismatch(FailedPrecondition):
     problem: str
 
 
-class SnapshotIncompatible(FailedPrecondition):
-    """The snapshot '{snapshot}' cannot be restored here: {problem}"""
+class AdapterInvalid(FailedPrecondition):
+    """The file of the adapter '{adapter}' cannot be used: {problem}"""
 
-    reason = "SNAPSHOT_INCOMPATIBLE"
-    snapshot: str
+    reason = "ADAPTER_INVALID"
+    adapter: str
     problem: str
 
 
+class AdapterDigestMismatch(FailedPrecondition):
+    """The file of the adapter '{adapter}' has the SHA-256 {actual}, not {expected}."""
+
+    reason = "ADAPTER_DIGEST_MISMATCH"
+    adapter: str
+    expected: str
+    actual: str
+
+
+class AdapterTooLarge(FailedPrecondition):
+    """The adapter '{adapter}' needs {needed_bytes} bytes of memory, {available_bytes} are
+    available."""
+
+    reason = "ADAPTER_TOO_LARGE"
+    adapter: str
+    needed_bytes: int
+    available_bytes: int
+
+
+class SnapshotIncompatible(FailedPrecondition):
+    """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, wanted is
+    {expected}."""
+
+    reason = "SNAPSHOT_INCOMPATIBLE"
+    snapshot: str
+    aspect: str
+    """What differs: "format", "architecture", "model", "cache", "llama_cpp", "adapters" or
+    "context"."""
+    expected: str
+    found: str
+
+
 class SnapshotCorrupt(FailedPrecondition):
-    """The snapshot '{snapshot}' is damaged: its digest does not match."""
+    """The snapshot '{snapshot}' is damaged: its file is {fault}."""
 
     reason = "SNAPSHOT_CORRUPT"
     snapshot: str
+    fault: str
+    """ "foreign" (no snapshot, or of another installation), "truncated" or "altered"."""
+
+
+class SnapshotTooLarge(FailedPrecondition):
+    """The snapshot '{snapshot}' has {size_bytes} bytes, '{setting}' leaves {limit_bytes}."""
+
+    reason = "SNAPSHOT_TOO_LARGE"
+    snapshot: str
+    size_bytes: int
+    limit_bytes: int
+    setting: str
 
 
 class ModelTooLarge(FailedPrecondition):
@@ -330,6 +374,15 @@ class SnapshotNotFound(NotFound):
 
     reason = "SNAPSHOT_NOT_FOUND"
     snapshot: str
+
+
+class StateNotFound(NotFound):
+    """No state is held for choice {index} of the request '{request}': it has not begun, or has
+    ended and was not kept."""
+
+    reason = "STATE_NOT_FOUND"
+    request: str
+    index: int
 
 
 class RouteNotFound(NotFound):
@@ -477,6 +530,13 @@ class UpstreamUnavailable(Unavailable):
 
     reason = "UPSTREAM_UNAVAILABLE"
     service: str
+
+
+class StorageFailed(Unavailable):
+    """The server's storage failed: {problem}"""
+
+    reason = "STORAGE_FAILED"
+    problem: str
 
 
 # ---- UNIMPLEMENTED

@@ -1,4 +1,4 @@
-"""What operators see: log lines on stderr and, by name, every metric.
+"""What operators see: log lines on stderr and, by name, the metrics that count what happens.
 
 A line carries the request it belongs to through context variables, so that no call passes a logger
 or an id along. Prompts, outputs and credentials are never logged.
@@ -177,11 +177,10 @@ class HttpMetrics:
 
 
 class EngineMetrics:
-    """What the engine does; every metric has the label `model`."""
+    """What the engine does; every metric has the label `model`. The inference service exports how
+    busy it is itself, at each scrape."""
 
-    def __init__(self, registry: CollectorRegistry, *, vllm_names: bool = False) -> None:
-        """`vllm_names` exports three gauges a second time, as vLLM calls them, for routers."""
-
+    def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"corral_{name}", text, ["model", *labels], registry=registry)
 
@@ -190,28 +189,13 @@ class EngineMetrics:
                 f"corral_{name}_seconds", text, ["model"], buckets=buckets, registry=registry
             )
 
-        def gauge(name: str, text: str, alias: str) -> list[Gauge]:
-            own = Gauge(f"corral_{name}", text, ["model"], registry=registry)
-            if not vllm_names:
-                return [own]
-            return [own, Gauge(f"vllm:{alias}", text, ["model_name"], registry=registry)]
-
-        self._waiting = gauge(
-            "num_requests_waiting", "Sequences in the admission queue.", "num_requests_waiting"
-        )
-        self._running = gauge("num_requests_running", "Sequences in slots.", "num_requests_running")
-        self._kv_cache_usage = gauge(
-            "kv_cache_usage", "Part of the KV cache in use, 0 to 1.", "kv_cache_usage_perc"
-        )
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests.")
         self.cached_tokens = counter(
             "cached_tokens",
             "Prompt tokens that were not computed, by where they came from.",
             "source",
         )
-        self.saved_bytes = Gauge(
-            "corral_saved_prefix_bytes", "Prefixes saved in memory.", ["model"], registry=registry
-        )
+        self.embedding_inputs = counter("embedding_inputs", "Inputs embedded or scored.")
         self.preemptions = counter("preemptions", "Sequences that gave way to more urgent ones.")
         self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
         self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")
@@ -228,19 +212,6 @@ class EngineMetrics:
         self.inter_token_time = histogram(
             "inter_token", "Time between two tokens of a sequence.", TOKEN_BUCKETS
         )
-        self.step_time = histogram("engine_step", "Time of one engine step.", TOKEN_BUCKETS)
         self.engine_restarts = Counter(
             "corral_engine_restarts", "Engine processes started after one died.", registry=registry
         )
-
-    def set_load(
-        self, model: str, *, num_waiting: int, num_running: int, kv_cache_usage: float
-    ) -> None:
-        """Publish a model's load; `kv_cache_usage` is 0 to 1."""
-        for gauges, value in (
-            (self._waiting, num_waiting),
-            (self._running, num_running),
-            (self._kv_cache_usage, kv_cache_usage),
-        ):
-            for gauge in gauges:
-                gauge.labels(model).set(value)

@@ -1,18 +1,16 @@
 """What shapes an output: a request's constraint, an enforced tool choice, and the thought before
 them.
 
-Tool calls that a grammar enforces are written in Hermes' notation, whatever family the model is of:
-whoever enforces a notation also knows how to read it. A form has no room for channels (gpt-oss), so
-a constrained turn is read without them.
+A form has no room for channels (gpt-oss), so a constrained turn is read without them.
 """
 
 import json
 
 from corral.inference.v1 import generation_pb2 as generation
 
+from inference_svc.api.call_writings import WRITINGS, enforced_notation
 from inference_svc.chat.conversation import Conversation, ToolMode
 from inference_svc.chat.parsers import CallNotation, TurnFormat
-from inference_svc.chat.parsers.hermes import MARKERS
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.constraints.asked import (
     MAX_CHOICES,
@@ -60,7 +58,8 @@ def asked_of_turn(
     required = conversation.tool_choice.mode is ToolMode.REQUIRED
     calls = None
     if conversation.offers_tools and (required or form is not None):
-        calls = _calls(conversation, required=required)
+        told = prompt.turn_format.tool_calls
+        calls = _calls(conversation, told, required=required)
     if form is None and calls is None:
         return None
     return Asked(None if required else form, calls, _thought(conversation, prompt))
@@ -71,7 +70,9 @@ def constrained_format(turn_format: TurnFormat, asked: Asked) -> TurnFormat:
     if turn_format.is_harmony:
         turn_format = TurnFormat()
     if asked.calls is not None:
-        turn_format = turn_format._replace(tool_calls=CallNotation.HERMES)
+        beside_form = not asked.calls.required
+        notation = enforced_notation(turn_format.tool_calls, beside_form=beside_form)
+        turn_format = turn_format._replace(tool_calls=notation)
     return turn_format
 
 
@@ -85,7 +86,7 @@ def _choices(values: list[str], field: str) -> str:
     return json.dumps(values)
 
 
-def _calls(conversation: Conversation, *, required: bool) -> Calls:
+def _calls(conversation: Conversation, told: CallNotation, *, required: bool) -> Calls:
     choice = conversation.tool_choice
     tools = tuple(
         CallableTool(tool.name, tool.parameters_json, tool.strict, f"tools[{i}].parameters_json")
@@ -94,8 +95,8 @@ def _calls(conversation: Conversation, *, required: bool) -> Calls:
     )
     is_named = required and len(choice.allowed_names) == 1
     several = choice.parallel and not is_named
-    begin, end = MARKERS
-    return Calls(begin, end, tools, required=required, several=several)
+    ways = WRITINGS[enforced_notation(told, beside_form=not required)]
+    return Calls(ways, tools, required=required, several=several)
 
 
 def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Thought | None:

@@ -10,12 +10,13 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.adapter_stack import BASE, AdapterStack
+from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
 from svc_kit.auth import Principal
 from svc_kit.errors import (
@@ -34,6 +35,7 @@ MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 64
 MAX_LOGPROBS = 20
 MAX_LABEL_BYTES = 256
+MAX_ASKED_DRAFT = 32
 
 _SCALARS = (
     "temperature",
@@ -62,17 +64,20 @@ _STAGES: Mapping[int, Stage] = {
     sampling_pb.SAMPLER_KIND_MIN_P: Stage.MIN_P,
     sampling_pb.SAMPLER_KIND_XTC: Stage.XTC,
     sampling_pb.SAMPLER_KIND_TEMPERATURE: Stage.TEMPERATURE,
+    sampling_pb.SAMPLER_KIND_INFILL: Stage.INFILL,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The sizes of the model a request is for; `slot_tokens` is the context of one sequence."""
+    """The model a request is for, with its sizes and the adapters on it; `slot_tokens` is the
+    context of one sequence."""
 
     model: str
     vocabulary_size: int
     slot_tokens: int
     default_sampling: Sampling
+    adapters: AdapterStack = BASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,13 @@ class Prompt:
 
     tokens: Sequence[int]
     field: str
+
+
+class _Resumed(NamedTuple):
+    """What a choice resumes from, as fields of `SequenceRequest`."""
+
+    resumed: "array[int]" = array("i")
+    snapshot_id: str = ""
 
 
 def to_requests(
@@ -95,6 +107,7 @@ def to_requests(
     Raises the `DomainError` of the first bad field.
     """
     _refuse_what_is_not_there_yet(options)
+    _check_keep(options)
     _check_label(options.label)
     _check_prompt(prompt, target)
     num_choices = options.num_choices if options.HasField("num_choices") else 1
@@ -110,20 +123,24 @@ def to_requests(
         seed=_seed(options),
         choice=0,
         max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
-        cache_key=_cache_key(options.cache, principal),
+        cache_key=_cache_key(options.cache, principal, target.adapters),
         resumed=array("i"),
         priority=_priority(options.scheduling, principal),
         project=principal.project,
         deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
-        reuse=options.cache.reuse if options.cache.HasField("reuse") else True,
+        reuse=_may_reuse(options),
+        keep=options.cache.keep,
+        deterministic=options.deterministic,
+        max_draft=_max_draft(options),
         top_logprobs=_top_logprobs(options.output),
         special_tokens=options.output.special_tokens,
+        adapters=target.adapters,
         **_stopping(options.stopping, target),
     )
     resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))
     return [
-        replace(template, choice=choice, resumed=resumed.get(choice, array("i")))
+        replace(template, choice=choice, **resumed.get(choice, _Resumed())._asdict())
         for choice in range(num_choices)
     ]
 
@@ -187,15 +204,16 @@ def _adaptive(pb: sampling_pb.AdaptiveParams) -> Adaptive | None:
 
 def _refuse_what_is_not_there_yet(options: generation.GenerationOptions) -> None:
     wanted = {
-        "LoRA adapters": bool(options.adapters),
-        "deterministic": options.deterministic,
-        "speculation": options.speculation.enabled,
-        "cache.keep": options.cache.keep,
         "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
     for feature, asked in wanted.items():
         if asked:
             raise FeatureUnsupported(feature=feature)
+
+
+def _check_keep(options: generation.GenerationOptions) -> None:
+    if options.cache.keep and not _may_reuse(options):
+        raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
 
 
 def _check_range(field: str, value: float, minimum: float, maximum: float) -> None:
@@ -267,6 +285,19 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
     }
 
 
+def _max_draft(options: generation.GenerationOptions) -> int:
+    """Drafts are the server's choice where the request says nothing: they change no token. What is
+    deterministic is computed token by token."""
+    speculation, asked = options.speculation, MAX_DRAFT
+    if speculation.HasField("max_draft_tokens"):
+        asked = speculation.max_draft_tokens
+        _check_range("speculation.max_draft_tokens", asked, 1, MAX_ASKED_DRAFT)
+    is_off = speculation.HasField("enabled") and not speculation.enabled
+    if is_off or options.deterministic:
+        return 0
+    return min(asked, MAX_DRAFT)
+
+
 def _top_logprobs(output: generation.OutputOptions) -> int | None:
     if not output.HasField("top_logprobs"):
         return None
@@ -274,13 +305,23 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def _cache_key(cache: generation.CacheOptions, principal: Principal) -> bytes:
+def _cache_key(
+    cache: generation.CacheOptions, principal: Principal, adapters: AdapterStack
+) -> bytes:
+    """Whose computed prefixes these are: cells hold what the adapters made of the tokens."""
     if len(cache.salt.encode()) > MAX_LABEL_BYTES:
         raise TooLong(
             field="cache.salt", length=len(cache.salt.encode()), limit=MAX_LABEL_BYTES, unit="bytes"
         )
-    owner = f"{len(principal.project)}:{principal.project}{cache.salt}"
+    stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
+    owner = f"{len(stack)}:{stack}{len(principal.project)}:{principal.project}{cache.salt}"
     return hashlib.blake2b(owner.encode(), digest_size=16).digest()
+
+
+def _may_reuse(options: generation.GenerationOptions) -> bool:
+    """Cells that were computed beside others would not be the same twice."""
+    asked = options.cache.reuse if options.cache.HasField("reuse") else True
+    return asked and not options.deterministic
 
 
 def _priority(scheduling: generation.SchedulingOptions, principal: Principal) -> int:
@@ -306,20 +347,21 @@ def _resumed(
     sampling: Sampling,
     target: Target,
     prompt_tokens: int,
-) -> "dict[int, array[int]]":
+) -> dict[int, _Resumed]:
     if not options.resume:
         return {}
     if not options.sampling.HasField("seed"):
         raise MissingField(field="seed")
-    if sampling.has_hidden_state:
-        raise FeatureUnsupported(feature="resume with mirostat or adaptive-p")
-    resumed: dict[int, array[int]] = {}
+    resumed: dict[int, _Resumed] = {}
     for choice in options.resume:
         _check_range("resume.index", choice.index, 0, num_choices - 1)
         if choice.index in resumed:
             raise InvalidField(
                 field="resume.index", problem=f"choice {choice.index} is named twice"
             )
+        if sampling.has_hidden_state and not choice.snapshot_id:
+            feature = "resume with mirostat or adaptive-p without a snapshot"
+            raise FeatureUnsupported(feature=feature)
         _check_tokens("resume.output_token_ids", choice.output_token_ids, target.vocabulary_size)
         if prompt_tokens + len(choice.output_token_ids) > target.slot_tokens:
             raise ContextLengthExceeded(
@@ -327,5 +369,5 @@ def _resumed(
                 prompt_tokens=prompt_tokens + len(choice.output_token_ids),
                 context_tokens=target.slot_tokens,
             )
-        resumed[choice.index] = array("i", choice.output_token_ids)
+        resumed[choice.index] = _Resumed(array("i", choice.output_token_ids), choice.snapshot_id)
     return resumed

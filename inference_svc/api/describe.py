@@ -1,19 +1,24 @@
 """What models, loads and requests look like on the wire."""
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from datetime import datetime
 from typing import cast
 
-from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import adapter_pb2, generation_pb2
 from corral.inference.v1 import load_pb2 as load_pb
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
-from inference_svc.catalog import ServedModel
+from inference_svc.catalog import Named, ServedModel
+from inference_svc.engine.events import ModelLoad
+from inference_svc.engine.step_times import BOUNDS_S
 from inference_svc.models.description import ModelClass
+from inference_svc.runtime.adapters import Adapter, AdapterState
+from inference_svc.runtime.embedding_jobs import EmbeddingJobs
+from inference_svc.runtime.load import embedding_load, queues
 from inference_svc.runtime.worker import EngineWorker, Live
 
 _CLASSES = {
@@ -22,13 +27,71 @@ _CLASSES = {
     ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
     ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
 }
+_ADAPTER_STATES = {
+    AdapterState.LOADING: adapter_pb2.Adapter.STATE_LOADING,
+    AdapterState.READY: adapter_pb2.Adapter.STATE_READY,
+    AdapterState.DRAINING: adapter_pb2.Adapter.STATE_DRAINING,
+    AdapterState.FAILED: adapter_pb2.Adapter.STATE_FAILED,
+}
+_MODEL_STATES = {
+    AdapterState.LOADING: model_pb.Model.STATE_LOADING,
+    AdapterState.READY: model_pb.Model.STATE_READY,
+    AdapterState.FAILED: model_pb.Model.STATE_FAILED,
+}
 
 
-def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
-    """A model as callers see it; `is_up` says whether the engine answers now."""
+def model(named: Named, *, is_up: bool) -> model_pb.Model:
+    """A name as callers see it, an adapter's like a model's of its own; `is_up` says whether the
+    engine answers now."""
+    described = _model(named.model, is_up=is_up)
+    if named.adapter is not None:
+        for field in ("description", "load_time"):  # the adapter's may be empty
+            described.ClearField(field)
+        described.MergeFrom(_adapted(named.adapter, is_up=is_up))
+    return described
+
+
+def _adapted(found: Adapter, *, is_up: bool) -> model_pb.Model:
+    """What an adapter has of its own; the rest is its model's."""
+    return model_pb.Model(
+        name=found.name,
+        parent=found.model,
+        state=_MODEL_STATES[found.state] if is_up else model_pb.Model.STATE_LOADING,
+        problem=found.problem,
+        digest=found.digest,
+        description=found.description.title,
+        size_bytes=found.description.size_bytes,
+        load_time=_timestamp(found.ready_at),
+    )
+
+
+def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
+    """An adapter as operators see it."""
+    return adapter_pb2.Adapter(
+        name=found.name,
+        model=found.model,
+        digest=found.digest,
+        generation=found.generation,
+        state=_ADAPTER_STATES[found.state],
+        problem=found.problem,
+        default_scale=found.default_scale,
+        rank=found.description.rank,
+        size_bytes=found.description.size_bytes,
+        num_running=num_running,
+        load_time=_timestamp(found.ready_at),
+    )
+
+
+def _timestamp(at: datetime | None) -> Timestamp | None:
+    if at is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(at)
+    return stamp
+
+
+def _model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
     file, ready = served.file, served.ready
-    loaded_at = Timestamp()
-    loaded_at.FromDatetime(served.ready_at)
     return model_pb.Model(
         name=served.name,
         state=model_pb.Model.STATE_READY if is_up else model_pb.Model.STATE_LOADING,
@@ -57,7 +120,7 @@ def model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
         chat_template=served.template.source,
         chat_template_source=served.template.origin,
         end_token_ids=sorted(served.vocabulary.end_tokens),
-        load_time=loaded_at,
+        load_time=_timestamp(served.ready_at),
         pooling=ready.pooling,
         turn_format=model_pb.TurnFormat(
             tool_calls=served.turn_format.tool_calls,
@@ -74,7 +137,15 @@ def load(worker: EngineWorker) -> load_pb.Load:
     return load_pb.Load(
         num_slots=sum(ready.slots for ready in worker.models.values()),
         num_running=sum(not item.is_waiting for item in live),
-        queues=_queues(item for item in live if item.is_waiting),
+        queues=[
+            load_pb.QueueLoad(
+                priority=_priority(queue.priority),
+                num_requests=queue.requests,
+                num_tokens=queue.tokens,
+                oldest=seconds(queue.oldest_s),
+            )
+            for queue in queues(live)
+        ],
         num_cells=sum(ready.slots * ready.slot_tokens for ready in worker.models.values()),
         num_used_cells=sum(report.num_used_cells for report in reports),
         num_idle_cells=sum(report.num_idle_cells for report in reports),
@@ -90,23 +161,42 @@ def load(worker: EngineWorker) -> load_pb.Load:
         num_snapshots=sum(report.num_snapshots for report in reports),
         snapshot_bytes=sum(report.snapshot_bytes for report in reports),
         draining=worker.is_draining,
+        num_snapshot_files=worker.snapshots.use.num_files,
+        snapshot_file_bytes=worker.snapshots.use.num_bytes,
+        num_adapters=worker.adapters.num_loaded,
+        adapter_bytes=worker.adapters.num_bytes,
+        num_followers=sum(report.num_followers for report in reports),
+        num_preempted=sum(report.num_preempted for report in reports),
+        preemptions_total=sum(report.num_preemptions for report in reports),
+        embedding=_embedding(worker.embeddings),
+        draft_tokens_total=sum(report.draft_tokens for report in reports),
+        accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
+        step_histograms=[steps for report in reports for steps in _step_histograms(report)],
     )
 
 
-def _queues(waiting: Iterable[Live]) -> list[load_pb.QueueLoad]:
-    classes: dict[int, list[Live]] = defaultdict(list)
-    for item in waiting:
-        classes[item.request.priority].append(item)
-    now = time.monotonic()
-    return [
-        load_pb.QueueLoad(
-            priority=_priority(priority),
-            num_requests=len(items),
-            num_tokens=sum(len(item.request.prompt) for item in items),
-            oldest=seconds(now - min(item.arrived_at for item in items)),
+def _embedding(jobs: EmbeddingJobs) -> load_pb.EmbeddingLoad:
+    left = embedding_load(jobs.live.values())
+    return load_pb.EmbeddingLoad(
+        num_requests=left.requests,
+        num_inputs=left.inputs,
+        num_tokens=left.tokens,
+        oldest=seconds(left.oldest_s),
+        inputs_total=jobs.num_inputs_done,
+        tokens_total=jobs.num_tokens_done,
+    )
+
+
+def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
+    for steps in report.step_times:
+        yield load_pb.StepHistogram(
+            model=report.model,
+            max_rows=steps.max_rows,
+            has_prompt=steps.has_prompt,
+            bounds=map(seconds, BOUNDS_S),
+            counts=steps.counts,
+            sum=seconds(steps.sum_s),
         )
-        for priority, items in sorted(classes.items())
-    ]
 
 
 def live_requests(worker: EngineWorker, *, project: str | None) -> list[load_pb.LiveRequest]:

@@ -47,7 +47,7 @@ class Embedding:
     async def embed(self, request: pb.EmbedRequest, caller: Caller) -> pb.EmbedResponse:
         """Vectors in the order of the inputs. Raises the `DomainError` of what is wrong first."""
         self._worker.check_open()
-        model = self._catalog.get(request.model, ModelClass.ENCODER)
+        model = self._catalog.get_plain(request.model, ModelClass.ENCODER, operation="embed")
         model.check_embeds()
         limits = limits_of(model)
         check_count("inputs", len(request.inputs))

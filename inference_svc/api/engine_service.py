@@ -8,12 +8,16 @@ from importlib.metadata import version
 from typing import NoReturn
 
 import grpc
+from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
+from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.api.paging import page
+from inference_svc.api.snapshots import Snapshots
 from inference_svc.api.streams import seconds
+from inference_svc.runtime.adapters import Adapter
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.auth import current_principal
 from svc_kit.errors import FeatureUnsupported, MissingField, OutOfRange, TooLong
@@ -22,7 +26,10 @@ from svc_kit.scopes import Scope
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
-FEATURES = ("chat", "embed", "generate", "logprobs", "rerank", "resume", "tokenize", "tools")
+FEATURES = (
+    *("adapters", "chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots"),
+    *("speculation", "tokenize", "tools"),
+)
 
 _STATES = {
     EngineState.STARTING: pb.ENGINE_STATE_STARTING,
@@ -43,9 +50,17 @@ class ServerFacts:
 class EngineServicer(rpc.EngineServiceServicer):
     """The operators' plane over gRPC. Methods of later releases answer FEATURE_UNSUPPORTED."""
 
-    def __init__(self, worker: EngineWorker, facts: ServerFacts) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        facts: ServerFacts,
+        adapters: AdapterLoading,
+        snapshots: Snapshots,
+    ) -> None:
         self._worker = worker
+        self._adapters = adapters
         self._facts = facts
+        self._snapshots = snapshots
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
@@ -111,7 +126,8 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Take nothing new."""
         self._worker.drain()
         running = {item.generation.request_id for item in self._worker.live.values()}
-        return pb.DrainResponse(num_requests=len(running))
+        num_embedding = len(self._worker.embeddings.live)
+        return pb.DrainResponse(num_requests=len(running) + num_embedding)
 
     async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
         """Take new requests again."""
@@ -126,31 +142,55 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Not in this release."""
         raise FeatureUnsupported(feature="unloading models at run time")
 
-    async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="LoRA adapters")
+    async def LoadAdapter(
+        self, request: pb.LoadAdapterRequest, context: Context
+    ) -> pb.LoadAdapterResponse:
+        """A new generation under the name."""
+        order = AdapterOrder(
+            request.name,
+            request.model,
+            request.path,
+            request.digest,
+            request.default_scale if request.HasField("default_scale") else 1.0,
+        )
+        return pb.LoadAdapterResponse(adapter=self._describe(await self._adapters.load(order)))
 
-    async def UnloadAdapter(self, request: pb.UnloadAdapterRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="LoRA adapters")
+    async def UnloadAdapter(
+        self, request: pb.UnloadAdapterRequest, context: Context
+    ) -> pb.UnloadAdapterResponse:
+        """Forget a name; the memory is freed when nothing uses it."""
+        adapter = self._worker.adapters.unload(request.name)
+        return pb.UnloadAdapterResponse(adapter=self._describe(adapter))
 
-    async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="LoRA adapters")
+    async def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: Context
+    ) -> pb.ListAdaptersResponse:
+        """Every generation that is in memory."""
+        every = [self._describe(adapter) for adapter in self._worker.adapters.all()]
+        shown, next_token = page(every, request.page_size, request.page_token)
+        return pb.ListAdaptersResponse(adapters=shown, next_page_token=next_token)
 
-    async def SaveSnapshot(self, request: pb.SaveSnapshotRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="snapshots")
+    def _describe(self, adapter: Adapter) -> adapter_pb2.Adapter:
+        requests = self._worker.adapters.count_requests(adapter)
+        return describe.adapter(adapter, num_running=requests)
+
+    async def SaveSnapshot(
+        self, request: pb.SaveSnapshotRequest, context: Context
+    ) -> pb.SaveSnapshotResponse:
+        """Write the state of a running or kept sequence to a file."""
+        return await self._snapshots.save(request)
 
     async def RestoreSnapshot(
         self, request: pb.RestoreSnapshotRequest, context: Context
-    ) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="snapshots")
+    ) -> pb.RestoreSnapshotResponse:
+        """Read a state back into memory."""
+        return await self._snapshots.restore(request)
 
-    async def DropSnapshots(self, request: pb.DropSnapshotsRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="snapshots")
+    async def DropSnapshots(
+        self, request: pb.DropSnapshotsRequest, context: Context
+    ) -> pb.DropSnapshotsResponse:
+        """Delete saved states."""
+        return await self._snapshots.drop(request)
 
     async def FlushCache(
         self, request: pb.FlushCacheRequest, context: Context

@@ -10,11 +10,12 @@ from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.api.adapters import Worn, adapters_of
 from inference_svc.api.constraining import asked_of_text, asked_of_turn, constrained_format
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.api.messages import to_conversation
 from inference_svc.api.streams import Admitted, ChatTurn, TextTurn
-from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.catalog import Catalog, Named, ServedModel
 from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.parsers.offered import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
@@ -69,19 +70,22 @@ class Generating:
     ) -> tuple[Admitted, Sequence[TextTurn]]:
         """Admit a raw continuation. Raises the `DomainError` of the first thing that is wrong."""
         self._worker.check_open()
-        model = self._catalog.get(request.model)
+        model, options = self._catalog.get(request.model), request.options
         model.check_generates()
         tokens = await self._prompt_tokens(request, model)
-        options = request.options
+        constraint = await self._constraint(asked_of_text(options.constraint), model)
+        # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
+        named = self._catalog.find(request.model)
+        worn = adapters_of(options.adapters, named, self._catalog)
         requests = to_requests(
             options,
             Prompt(tokens, "prompt"),
-            _target(model),
+            _target(model, worn),
             caller.principal,
             caller.deadline,
         )
-        requests = await self._constrained(requests, asked_of_text(options.constraint), model)
-        admitted = self._admit(requests, options, model, caller)
+        requests = [replace(item, constraint=constraint) for item in requests]
+        admitted = self._admit(requests, options, named, worn, caller)
         turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
         return admitted, turns
 
@@ -94,24 +98,31 @@ class Generating:
         model.check_generates()
         conversation = self.conversation(request.conversation)
         prompt, tokens = await self.render(conversation, model)
-        requests = to_requests(
-            request.options,
-            Prompt(tokens, "messages"),
-            _target(model),
-            caller.principal,
-            caller.deadline,
-        )
         asked = asked_of_turn(request.options.constraint, conversation, prompt)
         if asked is not None:
             turn_format = constrained_format(prompt.turn_format, asked)
             prompt = replace(prompt, turn_format=turn_format)
-        requests = await self._constrained(requests, asked, model)
+        constraint = await self._constraint(asked, model)
+        named = self._catalog.find(request.model)  # awaiting nothing more, as in `generate`
+        worn = adapters_of(request.options.adapters, named, self._catalog)
+        requests = to_requests(
+            request.options,
+            Prompt(tokens, "messages"),
+            _target(model, worn),
+            caller.principal,
+            caller.deadline,
+        )
         visible = model.visible_tokens(prompt.turn_format.marker_texts)
         requests = [
-            replace(item, visible_tokens=visible, stop=(*item.stop, *prompt.stop_texts))
+            replace(
+                item,
+                constraint=constraint,
+                visible_tokens=visible,
+                stop=(*item.stop, *prompt.stop_texts),
+            )
             for item in requests
         ]
-        admitted = self._admit(requests, request.options, model, caller)
+        admitted = self._admit(requests, request.options, named, worn, caller)
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
         turns = [
             ChatTurn(
@@ -169,26 +180,24 @@ class Generating:
                 )
         raise MissingField(field="prompt")
 
-    async def _constrained(
-        self, requests: list[SequenceRequest], asked: Asked | None, model: ServedModel
-    ) -> list[SequenceRequest]:
+    async def _constraint(self, asked: Asked | None, model: ServedModel) -> Constraint | None:
         if asked is None:
-            return requests
+            return None
         grammar = await self._grammars.compile(asked, model.grammar_vocabulary)
-        field = asked.form.field if asked.form is not None else "tools"
-        constraint = Constraint(grammar, field)
-        return [replace(request, constraint=constraint) for request in requests]
+        return Constraint(grammar, asked.form.field if asked.form is not None else "tools")
 
     def _admit(
         self,
         requests: Sequence[SequenceRequest],
         options: generation.GenerationOptions,
-        model: ServedModel,
+        named: Named,
+        worn: Worn,
         caller: Caller,
     ) -> Admitted:
-        submission = Submission(caller.request_id, caller.principal.project, options.label)
+        project = caller.principal.project
+        submission = Submission(caller.request_id, project, options.label, worn.adapters)
         stream, ahead = self._worker.submit(requests, submission)
-        return Admitted(requests, stream, ahead, model.name, options.output.token_ids)
+        return Admitted(requests, stream, ahead, named.name, options.output.token_ids)
 
     def _parser(
         self,
@@ -218,7 +227,11 @@ def _offered(conversation: Conversation) -> OfferedTools:
     return OfferedTools({tool.name: tool.parameters_json for tool in tools})
 
 
-def _target(model: ServedModel) -> Target:
+def _target(model: ServedModel, worn: Worn) -> Target:
     return Target(
-        model.name, model.vocabulary.size, model.ready.slot_tokens, model.default_sampling
+        model.name,
+        model.vocabulary.size,
+        model.ready.slot_tokens,
+        model.default_sampling,
+        worn.stack,
     )

@@ -120,14 +120,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     ) -> pb.ListModelsResponse:
         """All models, by name."""
         is_up = self._is_up
-        models = [describe.model(model, is_up=is_up) for model in self._catalog.all()]
+        models = [describe.model(named, is_up=is_up) for named in self._catalog.all()]
         shown, next_token = page(models, request.page_size, request.page_token)
         return pb.ListModelsResponse(models=shown, next_page_token=next_token)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """One model."""
-        model = self._catalog.get(request.model)
-        return pb.GetModelResponse(model=describe.model(model, is_up=self._is_up))
+        named = self._catalog.find(request.model)
+        return pb.GetModelResponse(model=describe.model(named, is_up=self._is_up))
 
     @property
     def _is_up(self) -> bool:

@@ -30,7 +30,7 @@ class Ranking:
     async def rerank(self, request: pb.RerankRequest, caller: Caller) -> pb.RerankResponse:
         """The documents by score, best first. Raises the `DomainError` of what is wrong first."""
         self._worker.check_open()
-        model = self._catalog.get(request.model, ModelClass.RERANKER)
+        model = self._catalog.get_plain(request.model, ModelClass.RERANKER, operation="rerank")
         model.check_ranks()
         self._check(request)
         pairs = await model.pairs.pairs(request.query, request.documents)

@@ -26,11 +26,14 @@ _SOURCES = {
     events.CacheSource.SLOT: pb.CACHE_SOURCE_SLOT,
     events.CacheSource.LIVE: pb.CACHE_SOURCE_LIVE,
     events.CacheSource.MEMORY: pb.CACHE_SOURCE_MEMORY,
+    events.CacheSource.DISK: pb.CACHE_SOURCE_DISK,
 }
 _FINISH = {
     events.FinishReason.STOP: pb.FINISH_REASON_STOP,
     events.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
 }
+
+_CLOCK_TICK_S = 1e-6  # two tokens of one step may be at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +62,20 @@ class Admitted:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over the choices, for the last event."""
+    """Sums over the choices, for the last event; `resumed_tokens` and the times are the first
+    choice's."""
 
     prompt_tokens: int
+    resumed_tokens: int
     cached_tokens: int = 0
     cache_source: events.CacheSource = events.CacheSource.NONE
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_draft_tokens: int = 0
     started: bool = False
     timings: events.Timings | None = None
+    timed_tokens: int = 0
 
     def done(self) -> pb.Done:
         """The last event."""
@@ -77,15 +85,26 @@ class Tally:
             cached_tokens=self.cached_tokens,
             reasoning_tokens=self.reasoning_tokens,
             cache_source=_SOURCES[self.cache_source],
+            draft_tokens=self.drafted_tokens,
+            accepted_draft_tokens=self.accepted_draft_tokens,
         )
-        timings = pb.Timings()
-        if self.timings is not None:
-            timings = pb.Timings(
-                queue=seconds(self.timings.queue_s),
-                prefill=seconds(self.timings.prefill_s),
-                decode=seconds(self.timings.decode_s),
-            )
-        return pb.Done(usage=usage, timings=timings)
+        return pb.Done(usage=usage, timings=self._timings())
+
+    def _timings(self) -> pb.Timings:
+        if self.timings is None:
+            return pb.Timings()
+        queue_s, prefill_s, decode_s = self.timings
+        timings = pb.Timings(
+            queue=seconds(queue_s),
+            prefill=seconds(prefill_s),
+            decode=seconds(decode_s),
+            first_token=seconds(queue_s + prefill_s),
+            completion_tokens=self.timed_tokens,
+        )
+        if self.timed_tokens > 1:
+            timings.between_tokens.CopyFrom(seconds(decode_s / (self.timed_tokens - 1)))
+            timings.tokens_per_second = (self.timed_tokens - 1) / max(decode_s, _CLOCK_TICK_S)
+        return timings
 
 
 @dataclass(slots=True)
@@ -218,7 +237,8 @@ async def stream_events(admitted: Admitted, turns: Sequence[Turn]) -> AsyncItera
 
     Closing the iterator (the caller went away) cancels what still runs.
     """
-    tally = Tally(len(admitted.requests[0].prompt))
+    first = admitted.requests[0]
+    tally = Tally(len(first.prompt), len(first.resumed))
     try:
         yield admitted.accepted()
         async for batch in admitted.generation.batches():
@@ -261,8 +281,11 @@ def _end(
         yield rest
     tally.completion_tokens += event.num_output_tokens
     tally.reasoning_tokens += turn.reasoning_tokens
+    tally.drafted_tokens += event.num_drafted
+    tally.accepted_draft_tokens += event.num_accepted
     if choice == 0:
         tally.timings = event.timings
+        tally.timed_tokens = event.num_output_tokens - tally.resumed_tokens
     finished = pb.ChoiceFinished(
         index=choice, reason=turn.reason(event), completion_tokens=event.num_output_tokens
     )

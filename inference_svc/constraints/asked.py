@@ -47,11 +47,25 @@ class CallableTool:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
-    """Tool calls, as JSON between two markers. `required`: nothing else is an answer."""
+class CallWriting:
+    """A way to write calls: each is `head`, the name, `middle`, the arguments as JSON, `tail`.
 
-    begin: str
-    end: str
+    `before` and `after` stand around all of them, `between` two of them.
+    """
+
+    head: str
+    middle: str
+    tail: str = ""
+    before: str = ""
+    between: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Tool calls in one of the ways to write them. `required`: nothing else is an answer."""
+
+    ways: tuple[CallWriting, ...]
     tools: tuple[CallableTool, ...]
     required: bool
     several: bool

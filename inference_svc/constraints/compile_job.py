@@ -12,7 +12,15 @@ from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from inference_svc.constraints.asked import Asked, CallableTool, Calls, Form, FormKind, Thought
+from inference_svc.constraints.asked import (
+    Asked,
+    CallableTool,
+    Calls,
+    CallWriting,
+    Form,
+    FormKind,
+    Thought,
+)
 from inference_svc.constraints.grammars import (
     FormInvalid,
     document,
@@ -97,9 +105,15 @@ def _asked(fields: dict[str, Any]) -> Asked:
     form, calls, thought = fields["form"], fields["calls"], fields["thought"]
     return Asked(
         form and Form(FormKind(form["kind"]), form["text"], form["field"]),
-        calls and Calls(**{**calls, "tools": tuple(CallableTool(**t) for t in calls["tools"])}),
+        calls and _calls(calls),
         thought and Thought(**thought),
     )
+
+
+def _calls(fields: dict[str, Any]) -> Calls:
+    ways = tuple(CallWriting(**way) for way in fields["ways"])
+    tools = tuple(CallableTool(**tool) for tool in fields["tools"])
+    return Calls(**{**fields, "ways": ways, "tools": tools})
 
 
 class _Bytes:

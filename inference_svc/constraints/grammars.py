@@ -134,17 +134,22 @@ def _thought_rules(thought: Thought, control: ControlTokens) -> Iterator[str]:
 
 
 def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
-    yield 'calls: call ("\\n" call)*' if calls.several else "calls: call"
-    any_tool = " | ".join(f"tool_{index}" for index in range(len(calls.tools)))
-    begin, end = _marker(calls.begin, control), _marker(calls.end, control)
-    yield f'call: {begin} "\\n" ({any_tool}) "\\n" {end}'
-    for index, tool in enumerate(calls.tools):
-        head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
-        yield f'tool_{index}: {json.dumps(head)} @arguments_{index} "}}"'
+    yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
+    for number, way in enumerate(calls.ways):
+        more = f"({_marker(way.between, control)} call_{number})*" if calls.several else ""
+        before, after = _marker(way.before, control), _marker(way.after, control)
+        yield f"calls_{number}: {before} call_{number} {more} {after}"
+        tail = _marker(way.tail, control)
+        yield f"call_{number}: " + " | ".join(
+            f"{_marker(way.head + tool.name + way.middle, control)} @arguments_{index} {tail}"
+            for index, tool in enumerate(calls.tools)
+        )
 
 
 def _marker(text: str, control: ControlTokens) -> str:
-    """A marker as llguidance writes it: control tokens by their ids, anything else as text."""
+    """A text as llguidance writes it: control tokens by their ids, anything else as text."""
+    if not text:
+        return ""
     inside = sorted((token for token in control if token in text), key=len, reverse=True)
     if not inside:
         return json.dumps(text)

@@ -30,6 +30,7 @@ class Admitter:
         clock: Callable[[], float],
     ) -> None:
         self.cached_tokens = 0
+        self.num_preemptions = 0
         self._table = table
         self._placer = placer
         self._queue = queue
@@ -42,7 +43,7 @@ class Admitter:
     def admit(self, is_left: Callable[[Sequence], bool]) -> list[Event]:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
-        self._followers.begin(self._running.values())
+        self._followers.begin(self._running.values(), self._queue.ids)
         if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
             for sequence in self._queue.in_order(self._clock()):
                 if not self._table.has_idle:
@@ -102,6 +103,7 @@ class Admitter:
         del self._running[victim.request.sequence_id]
         self._placer.leave(victim, keep=True)
         self._queue.push(victim)
+        self.num_preemptions += 1
         log.info("sequence %d is preempted", victim.request.sequence_id)
         self._events.append(Preempted(victim.request.sequence_id))
         return True

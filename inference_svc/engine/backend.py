@@ -5,13 +5,16 @@ Invariants a backend may rely on, because the engine keeps them:
 - rows are in ascending slot order, and positions of a slot follow each other without a gap;
 - `trim` is never called between building a batch and its `decode`;
 - `save`, `restore` and `copy` come in the orders that `cells.Cells` allows;
-- `sample` is called with rows of the last `decode` only, at most once a row.
+- `sample` is called with rows of the last `decode` only, at most once a row;
+- `use_adapters` names loaded adapters only, and only unused ones are unloaded.
 All methods are called from the one step thread.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from inference_svc.engine.adapter_stack import AdapterStack
 from inference_svc.engine.events import ChosenLogprob
 from inference_svc.engine.guide import Constraint, Guide, TokenMask
 from inference_svc.engine.request import SequenceRequest
@@ -24,6 +27,10 @@ class DecodeError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"llama_decode returned {code}")
         self.code = code
+
+
+class AdapterLoadError(Exception):
+    """The native library refused an adapter's file; the text says why, as far as it is known."""
 
 
 class Sampled(NamedTuple):
@@ -40,11 +47,18 @@ class SampleFailed(NamedTuple):
 
 
 class Sampler(Protocol):
-    """The sampling state of one sequence; all of it can be rebuilt from the request and the output
-    tokens."""
+    """The sampling state of one sequence; all of it but `hidden` can be rebuilt from the request
+    and the output tokens."""
 
     def accept(self, token: int) -> None:
         """Take note of an output token (for penalties)."""
+
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        """What draws have taught it that the tokens do not say; empty for most samplers."""
+
+    def recall(self, hidden: tuple[float, ...]) -> None:
+        """Know again what another one of the same request knew."""
 
     def close(self) -> None:
         """Free native memory."""
@@ -87,6 +101,15 @@ class Backend(Protocol):
 
     def restore(self, slot: int, state: bytearray) -> bool:
         """Replace a slot's cells by saved ones, now; False where they were refused."""
+
+    def load_adapter(self, digest: str, path: Path) -> None:
+        """Read an adapter, to be known by its digest. Raises `AdapterLoadError`."""
+
+    def unload_adapter(self, digest: str) -> None:
+        """Free an adapter."""
+
+    def use_adapters(self, stack: AdapterStack) -> None:
+        """Compute with these adapters from the next decode on."""
 
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. Raises `DecodeError`; the slots may then hold a part of it."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
+from inference_svc.engine.adapters import Adapters
 from inference_svc.engine.admission import AdmissionQueue
 from inference_svc.engine.admitting import Admitter
 from inference_svc.engine.backend import (
@@ -16,10 +17,12 @@ from inference_svc.engine.backend import (
     DecodeError,
     Sampled,
     SampleFailed,
+    Sampler,
     SampleTask,
 )
 from inference_svc.engine.budget import Policy
 from inference_svc.engine.cells import Cells, CopyCosts
+from inference_svc.engine.drafting import Drafter, confirm
 from inference_svc.engine.events import (
     Cancelled,
     Delta,
@@ -35,14 +38,17 @@ from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.following import Followers
 from inference_svc.engine.guide import MAX_FORCED, GuideFailed
 from inference_svc.engine.integrity import IntegrityError, check_books
+from inference_svc.engine.origin import hidden_of
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.saved import SavedPrefixes
-from inference_svc.engine.scheduler import PlanLimits, Work, plan_step
+from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
+from inference_svc.engine.scheduler import Plan, PlanLimits, Work, plan_step
 from inference_svc.engine.sequence import Sequence
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.shape import NO_FILLERS, StepShape
 from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.solo import apart
+from inference_svc.engine.step_times import StepTimes
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -50,6 +56,8 @@ from svc_kit.errors import (
     DecodeFailed,
     DomainError,
     GrammarInvalid,
+    InvalidField,
+    SnapshotNotFound,
 )
 
 log = logging.getLogger(__name__)
@@ -61,8 +69,9 @@ _GRAMMAR_PATIENCE_S = 0.005  # how long a step waits for a grammar when there is
 class Engine:
     """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
     decoding rows; `saved_bytes` are for prefixes that lost their slot;
-    `step_times` are seconds by rows, as measured; `policy` may hold `token_target_s` between two
-    tokens."""
+    `step_times` are seconds by rows, `token_times` by the tokens of a row alone, as measured;
+    `policy` may hold `token_target_s` between two tokens; `adapter_wait_s` bounds how long an
+    adapter stack waits for its turn."""
 
     def __init__(
         self,
@@ -75,12 +84,15 @@ class Engine:
         copy_costs: CopyCosts | None = None,
         saved_bytes: int = 0,
         step_times: Mapping[int, float] | None = None,
+        token_times: Mapping[int, float] | None = None,
         policy: Policy = Policy.BALANCED,
         token_target_s: float = 0.1,
+        adapter_wait_s: float = 0.05,
     ) -> None:
         limits = backend.limits
         self.name = name
         self.num_steps = 0
+        self.adapters = Adapters(name, backend, adapter_wait_s)
         self._backend = backend
         self._native = limits
         self._plan_limits = PlanLimits(
@@ -92,15 +104,17 @@ class Engine:
         self._cells = Cells(backend, copy_costs or CopyCosts())
         self._saved = SavedPrefixes(saved_bytes)
         self._placer = Placer(backend, self._cells, self._table, self._saved)
-        self._cost = StepCost(step_times or {}, limits.slots)
+        self._cost = StepCost(step_times or {}, limits.slots, token_times)
+        self._drafter = Drafter(limits, self._cost, can_trim=backend.can_trim)
         self._shares = FairShare()
         self._queue = AdmissionQueue(self._shares)
         self._running: dict[int, Sequence] = {}
+        self._followers = Followers(self._cost, can_trim=backend.can_trim)
         self._admitter = Admitter(
             self._table,
             self._placer,
             self._queue,
-            Followers(self._cost, can_trim=backend.can_trim),
+            self._followers,
             self._shares,
             self._running,
             clock,
@@ -108,7 +122,8 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         self._events: list[Event] = []
         self._prompt_tokens = self._output_tokens = 0
-        self._last_rows, self._last_step_s, self._load_sent_at = 0, 0.0, float("-inf")
+        self._step_times = StepTimes()
+        self._load_sent_at = float("-inf")
 
     @property
     def has_work(self) -> bool:
@@ -123,7 +138,7 @@ class Engine:
         if self._table.has_idle and self._queue.has_ready:
             return False
         ready = [sequence for sequence in self._running.values() if not sequence.paused]
-        return bool(ready) and all(sequence.awaits_guide for sequence in ready)
+        return bool(ready) and all(sequence.is_stalled for sequence in ready)
 
     @property
     def has_sequences(self) -> bool:
@@ -147,6 +162,10 @@ class Engine:
         sequence = Sequence(request, arrived_at=self._clock())
         if len(sequence.tokens) > self._native.slot_tokens:
             self._events.append(Failed(request.sequence_id, self._too_long(sequence)))
+            return
+        missing = self.adapters.missing(request)
+        if missing is not None:
+            self._events.append(Failed(request.sequence_id, missing))
             return
         self._shares.enter(request.project)
         self._sequences[request.sequence_id] = sequence
@@ -186,6 +205,25 @@ class Engine:
         """Forget everything that is only kept for reuse."""
         self._events.append(Flushed(self.name, flush_id, self._placer.forget()))
 
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def snapshot(self, request_id: str, choice: int) -> SavedPrefix | None:
+        """What a sequence that runs, waits or was kept has computed, and its origin; None where
+        that is nothing."""
+        for sequence in self._sequences.values():
+            if (sequence.request.request_id, sequence.request.choice) == (request_id, choice):
+                return self._placer.snapshot(sequence)
+        return self._saved.kept(request_id, choice)
+
+    @property
+    def restore_bytes(self) -> int:
+        """How large a state `restore` takes."""
+        return self._saved.capacity
+
+    def restore(self, prefix: SavedPrefix) -> bool:
+        """Take in a state that a later request may go on from; False where it has no room."""
+        return self._saved.put(prefix)
+
     # --- the loop ---------------------------------------------------------------------------------
 
     def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
@@ -194,23 +232,29 @@ class Engine:
         self._expire()
         self._admit()
         self._begin_guided(patience_s)
-        active = [
+        ready = [
             sequence
             for sequence in self._running.values()
-            if not sequence.paused and not sequence.awaits_guide
+            if not sequence.paused and not sequence.is_stalled
         ]
-        plan = plan_step(active, self._table.slots, self._plan_limits, self._shape, self._cost)
-        if plan is not None:
-            started = self._clock()
-            self.num_steps += 1
-            self._compute(plan.work, plan.rows, plan.fillers)
-            self._last_rows, self._last_step_s = len(plan.rows), self._clock() - started
-            self._cost.observe(
-                num_decoding=plan.num_decoding,
-                prompt_tokens=plan.prompt_tokens,
-                seconds=self._last_step_s,
-            )
+        active = self.adapters.take_turn(ready, self._clock())
+        for together in apart(active):
+            # Nothing fills the holes beside a deterministic sequence: it stays alone.
+            shape = NO_FILLERS if together[0].request.deterministic else self._shape
+            plan = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
+            if plan is not None:
+                self._carry_out(self._drafter.extend(plan))
         return self._take_events()
+
+    def _carry_out(self, plan: Plan) -> None:
+        started = self._clock()
+        self.num_steps += 1
+        self._compute(plan.work, plan.rows, plan.fillers)
+        seconds, has_prompt = self._clock() - started, plan.prompt_tokens > 0
+        self._cost.observe(
+            num_decoding=plan.num_decoding, prompt_tokens=plan.prompt_tokens, seconds=seconds
+        )
+        self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -227,12 +271,11 @@ class Engine:
         self._events += self._admitter.admit(self._is_left_after_replay)
 
     def _begin_guided(self, patience_s: float) -> None:
-        """Begin the sequences whose grammar has been built meanwhile; the others keep their slots
-        and are left out of the plan."""
+        """Begin the sequences whose grammar has been built meanwhile; the others compute their
+        prompts but for the last token."""
+        patience = patience_s if self.awaits_grammars else 0.0
         ready = [sequence for sequence in self._running.values() if not sequence.paused]
-        waiting = [sequence for sequence in ready if sequence.awaits_guide]
-        patience = patience_s if len(waiting) == len(ready) else 0.0
-        for sequence in waiting:
+        for sequence in [sequence for sequence in ready if sequence.awaits_guide]:
             try:
                 if sequence.guide is not None and sequence.guide.wait(patience):
                     sequence.awaits_guide = False
@@ -246,11 +289,23 @@ class Engine:
         A constrained one is replayed when it has a slot and its grammar is built."""
         if sequence.sampler is None:
             sequence.sampler = self._backend.new_sampler(sequence.request)
+            if sequence.request.snapshot_id and not self._recall(sequence, sequence.sampler):
+                return False
             if sequence.request.constraint is None:
                 self._replay(sequence)
             else:
                 sequence.guide = self._backend.new_guide(sequence.request.constraint)
         return sequence.request.sequence_id in self._sequences
+
+    def _recall(self, sequence: Sequence, sampler: Sampler) -> bool:
+        """Have a sampler know what it knew when a snapshot was taken; a sequence that the snapshot
+        is not of fails."""
+        try:
+            sampler.recall(hidden_of(sequence, self._saved))
+        except (SnapshotNotFound, InvalidField) as error:
+            self._fail(sequence, error)
+            return False
+        return True
 
     def _replay(self, sequence: Sequence) -> None:
         """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
@@ -286,10 +341,12 @@ class Engine:
             self._backend.trim(slot.index, len(slot.tokens))
         for sequence, row in work:
             if sequence.slot is not None:
-                sequence.slot.tokens.extend(row.tokens)
+                sequence.slot.tokens.extend(row.certain)
             if not sequence.is_decoding:
                 self._prompt_tokens += len(row.tokens)
         self._sample(work, rows)
+        for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
+            self._backend.trim(slot.index, len(slot.tokens))
 
     def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
         """Undo a failed decode and try its halves, down to the row that fails alone."""
@@ -320,43 +377,65 @@ class Engine:
             self._fail(owner, DecodeFailed(request_id=owner.request.request_id), keep=False)
 
     def _sample(self, work: SequenceOf[Work], rows: SequenceOf[Row]) -> None:
-        output_index = {row.slot: index for index, row in enumerate(_ends(rows))}
-        chosen: list[Sequence] = []
+        first_output = _first_outputs(rows)
+        chosen: list[Work] = []
         tasks: list[SampleTask] = []
-        for sequence, row in work:
-            if not row.output or sequence.sampler is None:
+        for item in work:
+            sequence, row = item
+            if not row.output:
                 continue
             if sequence.request.max_tokens == 0:
                 sequence.first_token_at = self._clock()
                 self._finish(sequence, FinishReason.LENGTH)
                 continue
-            index, sampler = output_index[row.slot], sequence.sampler
-            try:
-                mask = sequence.guide.mask() if sequence.guide is not None else None
-            except GuideFailed as problem:
-                self._fail_guide(sequence, problem)
-                continue
-            chosen.append(sequence)
-            tasks.append(SampleTask(index, sampler, sequence.num_output, mask))
+            task = self._task(sequence, first_output[row.slot])
+            if task is not None:
+                chosen.append(item)
+                tasks.append(task)
         if not tasks:
             return
-        for sequence, sampled in zip(chosen, self._backend.sample(tasks), strict=True):
-            if isinstance(sampled, SampleFailed):
-                self._fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
-                continue
-            try:
-                self._take(sequence, sampled)
-            except GuideFailed as problem:
-                self._fail_guide(sequence, problem)
+        for item, task, sampled in zip(chosen, tasks, self._backend.sample(tasks), strict=True):
+            self._take(item.sequence, sampled)
+            if item.row.drafted:
+                self._verify(item, task.row)
 
-    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+    def _task(self, sequence: Sequence, output: int) -> SampleTask | None:
+        """What to sample from an output row; None where the sequence failed instead."""
+        if sequence.sampler is None:
+            return None
+        try:
+            mask = sequence.guide.mask() if sequence.guide is not None else None
+        except GuideFailed as problem:
+            self._fail_guide(sequence, problem)
+            return None
+        return SampleTask(output, sequence.sampler, sequence.num_output, mask)
+
+    def _verify(self, item: Work, first_output: int) -> None:
+        """Sample on, one position after the other, while a draft is what the sequence says."""
+        sequence, row = item
+        first_token = row.start + len(row.certain)
+        while confirm(sequence, row):
+            task = self._task(sequence, first_output + len(sequence.tokens) - first_token)
+            if task is None:
+                return
+            (sampled,) = self._backend.sample([task])
+            self._take(sequence, sampled)
+
+    def _take(self, sequence: Sequence, sampled: Sampled | SampleFailed) -> None:
+        if isinstance(sampled, SampleFailed):
+            self._fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
+            return
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
-        if sequence.guide is not None:
-            sequence.guide.take((sampled.token,))
-        if self._append(sequence, sampled):
-            return
-        if sequence.guide is not None and self._follow_guide(sequence):
+        try:
+            if sequence.guide is not None:
+                sequence.guide.take((sampled.token,))
+            if self._append(sequence, sampled):
+                return
+            if sequence.guide is not None and self._follow_guide(sequence):
+                return
+        except GuideFailed as problem:
+            self._fail_guide(sequence, problem)
             return
         self._end_if_full(sequence)
 
@@ -462,7 +541,16 @@ class Engine:
             decode_s=now - first,
         )
         self._events.append(
-            Finished(sequence_id, reason, stop_text, stop_token, sequence.num_output, timings)
+            Finished(
+                sequence_id,
+                reason,
+                stop_text,
+                stop_token,
+                sequence.num_output,
+                timings,
+                sequence.guesses.num_drafted,
+                sequence.guesses.num_accepted,
+            )
         )
 
     def _fail_guide(self, sequence: Sequence, problem: GuideFailed) -> None:
@@ -478,6 +566,7 @@ class Engine:
         """Forget a sequence in whatever phase; its slot is free for the next step."""
         sequence_id = sequence.request.sequence_id
         del self._sequences[sequence_id]
+        self._drafter.judge(sequence)
         self._shares.leave(sequence.request.project)
         if sequence.sampler is not None:
             sequence.sampler.close()
@@ -509,16 +598,22 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._admitter.cached_tokens,
             output_tokens=self._output_tokens,
-            last_step_rows=self._last_rows,
-            last_step_s=self._last_step_s,
             num_snapshots=len(self._saved),
             snapshot_bytes=self._saved.num_bytes,
+            num_followers=self._followers.num_holding,
+            num_preempted=sum(sequence.saved is not None for sequence in self._queue),
+            num_preemptions=self._admitter.num_preemptions,
+            draft_tokens=self._drafter.num_drafted,
+            accepted_draft_tokens=self._drafter.num_accepted,
+            step_times=self._step_times.histograms(),
         )
 
     def check_integrity(self) -> None:
         """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
         call it every step."""
         check_books(self._table, self._backend, self._running, self._queue, self._saved)
+        if any(self.adapters.missing(item.request) for item in self._sequences.values()):
+            raise IntegrityError("an adapter is gone while a sequence uses it")
         if not self._placer.is_settled:
             raise IntegrityError("a copy was planned and never queued")
         live = len(self._running) + len(self._queue)
@@ -528,6 +623,10 @@ class Engine:
             raise IntegrityError("a sequence is lost, or both waits and runs")
 
 
-def _ends(rows: Iterable[Row]) -> Iterable[Row]:
-    """The rows that produce logits, in the order in which llama.cpp numbers them."""
-    return (row for row in rows if row.output)
+def _first_outputs(rows: Iterable[Row]) -> dict[int, int]:
+    """By slot, the number that llama.cpp gives to the first logits of its row."""
+    numbers, count = {}, 0
+    for row in rows:
+        numbers[row.slot] = count
+        count += row.num_outputs
+    return numbers

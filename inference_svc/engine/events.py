@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inference_svc.engine.step_times import StepHistogram
 from svc_kit.errors import DomainError
 
 
@@ -17,13 +18,14 @@ class FinishReason(enum.Enum):
 
 
 class CacheSource(enum.Enum):
-    """Where reused cells came from: nowhere, an idle slot, a running sequence's slot, or states
-    saved in memory."""
+    """Where reused cells came from: nowhere, an idle slot, a running sequence's slot, a state saved
+    in memory, or a snapshot restored from disk."""
 
     NONE = "none"
     SLOT = "slot"
     LIVE = "live"
     MEMORY = "memory"
+    DISK = "disk"
 
 
 class Logprob(NamedTuple):
@@ -82,7 +84,8 @@ class Timings(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A sequence ended well; `stop_text` or `stop_token` says what matched."""
+    """A sequence ended well; `stop_text` or `stop_token` says what matched. `num_accepted` of
+    `num_drafted` tokens stood."""
 
     sequence_id: int
     reason: FinishReason
@@ -90,6 +93,8 @@ class Finished(NamedTuple):
     stop_token: int | None
     num_output_tokens: int
     timings: Timings
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class Failed(NamedTuple):
@@ -117,22 +122,42 @@ class Flushed(NamedTuple):
     num_tokens: int
 
 
-class ModelLoad(NamedTuple):
-    """How busy one model's slots are."""
+class AdapterLoaded(NamedTuple):
+    """An adapter can be used."""
 
     model: str
-    num_running: int
-    num_waiting: int
-    num_used_cells: int
-    num_idle_cells: int
-    num_steps: int
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    last_step_rows: int
-    last_step_s: float
+    digest: str
+
+
+class AdapterFailed(NamedTuple):
+    """An adapter could not be loaded."""
+
+    model: str
+    digest: str
+    problem: str
+
+
+class ModelLoad(NamedTuple):
+    """How busy one model's slots are, and sums since the engine started. `num_followers` hold back
+    for a leader, `num_preempted` wait to go on."""
+
+    model: str
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_cells: int = 0
+    num_idle_cells: int = 0
+    num_steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
     num_snapshots: int = 0
     snapshot_bytes: int = 0
+    num_followers: int = 0
+    num_preempted: int = 0
+    num_preemptions: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    step_times: tuple[StepHistogram, ...] = ()
 
 
 class Embedded(NamedTuple):
@@ -155,6 +180,8 @@ Event = (
     | Failed
     | Cancelled
     | Flushed
+    | AdapterLoaded
+    | AdapterFailed
     | ModelLoad
     | Embedded
 )

@@ -1,7 +1,8 @@
 """A deterministic backend without a model, for unit and property tests of the engine.
 
 A "text" is bytes: token ids 0 to 255 are bytes, 256 ends it. The next token is a hash of the
-sequence's tokens, so every mistake in slots, positions or order changes the output. Draws use the
+sequence's tokens and of the adapters that each was computed with, so every mistake in slots,
+positions, order or adapters changes the output. Draws use the
 seed and the draw count as the real samplers do. Copies are queued as llama.cpp queues them: lengths
 change at once and the cells with the next decode, so a wrong order reads somebody else's tokens.
 """
@@ -10,10 +11,18 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
+from inference_svc.engine.adapter_stack import BASE, AdapterStack
+from inference_svc.engine.backend import (
+    AdapterLoadError,
+    DecodeError,
+    Sampled,
+    SampleFailed,
+    SampleTask,
+)
 from inference_svc.engine.events import ChosenLogprob, Logprob
 from inference_svc.engine.guide import Constraint, GuideFailed, TokenMask
 from inference_svc.engine.request import SequenceRequest
@@ -22,13 +31,36 @@ from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 END_TOKEN = 256
 VOCABULARY_SIZE = 257
 FAILING_SEED = 666
+FAILING_ADAPTER = Path("damaged.gguf")
 _LETTERS = range(97, 123)
 
 
-def next_token(tokens: Sequence[int], seed: int, choice: int, draw: int, *, end_after: int) -> int:
+def cell_of(token: int, stack: AdapterStack) -> int:
+    """What a slot remembers of a token that was computed with these adapters."""
+    if not stack:
+        return token
+    digest = hashlib.blake2b(repr(stack).encode(), digest_size=2).digest()
+    return token + VOCABULARY_SIZE * (1 + int.from_bytes(digest, "little"))
+
+
+REPEATED_DRAWS = 24
+
+
+def next_token(
+    tokens: Sequence[int],
+    seed: int,
+    choice: int,
+    draw: int,
+    *,
+    end_after: int,
+    repeats: bool = False,
+) -> int:
     """What the fake model says after `tokens`; it ends where a hash says so, about once in
-    `end_after` tokens."""
+    `end_after` tokens. One that `repeats` looks at the last token only, and changes its mind after
+    some draws, so that guesses come true and then fail."""
     text = f"{list(tokens)}|{seed}|{choice}|{draw}"
+    if repeats:
+        text = f"{tokens[-1]}|{seed}|{choice}|{draw // REPEATED_DRAWS}"
     digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
     if int.from_bytes(digest[:2], "little") % end_after == 0:
         return END_TOKEN
@@ -41,7 +73,17 @@ class FakeSampler:
 
     request: SequenceRequest
     seen: list[int] = field(default_factory=list)
+    recalled: tuple[float, ...] = ()
     closed: bool = False
+
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        """As many ones as tokens it was told, where the request has a sampler that hides it."""
+        return (float(len(self.seen)),) if self.request.sampling.has_hidden_state else ()
+
+    def recall(self, hidden: tuple[float, ...]) -> None:
+        """Remember what was recalled."""
+        self.recalled = hidden
 
     def accept(self, token: int) -> None:
         """Take note of an output token."""
@@ -123,6 +165,7 @@ class FakeBackend:
         can_trim: bool = True,
         fails: Callable[[TokenBatch], int] = lambda _: 0,
         builds_after: int = 0,
+        repeats: bool = False,
     ) -> None:
         self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
         self.can_trim = can_trim
@@ -134,9 +177,13 @@ class FakeBackend:
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after
+        self._repeats = repeats
         self._builds_after = builds_after
         self.guides: list[FakeGuide] = []
         self._rows: list[array[int]] = []
+        self.adapters: set[str] = set()
+        self._stack = BASE
+        self.stacks: list[AdapterStack] = []
 
     @property
     def _all_slots(self) -> range:
@@ -163,6 +210,22 @@ class FakeBackend:
         self._lengths[slot] = len(tokens)
         return True
 
+    def load_adapter(self, digest: str, path: Path) -> None:
+        """Any file will do but one."""
+        if path == FAILING_ADAPTER:
+            raise AdapterLoadError("asked to")
+        self.adapters.add(digest)
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter."""
+        self.adapters.remove(digest)
+
+    def use_adapters(self, stack: AdapterStack) -> None:
+        """Take effect with the next decode."""
+        if not {adapter.digest for adapter in stack} <= self.adapters:
+            raise AssertionError(f"{stack} is not loaded")
+        self._stack = stack
+
     def decode(self, batch: TokenBatch) -> None:
         """Append tokens to their slots and remember the history behind each output row."""
         code = self._fails(batch)
@@ -173,6 +236,7 @@ class FakeBackend:
         if code:
             raise DecodeError(code)
         self.batches.append(batch)
+        self.stacks.append(self._stack)
         self._rows = self._apply(batch, len(batch.tokens))
 
     def _carry_out_copies(self) -> None:
@@ -187,7 +251,7 @@ class FakeBackend:
             length = self._lengths[slot]
             if batch.positions[i] != length:
                 raise AssertionError(f"position {batch.positions[i]} in a slot of {length} cells")
-            self._cells[slot][length] = int(batch.tokens[i])
+            self._cells[slot][length] = cell_of(int(batch.tokens[i]), self._stack)
             self._lengths[slot] = length + 1
             if batch.outputs[i]:
                 rows.append(self._cells[slot][: length + 1])
@@ -204,7 +268,12 @@ class FakeBackend:
         if request.seed == FAILING_SEED:
             return SampleFailed("asked to")
         token = next_token(
-            self._rows[task.row], request.seed, request.choice, task.draw, end_after=self._end_after
+            self._rows[task.row],
+            request.seed,
+            request.choice,
+            task.draw,
+            end_after=self._end_after,
+            repeats=self._repeats,
         )
         if task.mask is not None and not task.mask.allowed[token]:
             left = np.flatnonzero(task.mask.allowed)

@@ -7,7 +7,8 @@ While it leads, a sequence is as urgent as the most urgent of its followers. Nob
 than computing the prefix is estimated to take.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
+from typing import NamedTuple
 
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import MIN_REUSED_TOKENS
@@ -15,24 +16,47 @@ from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import common_prefix
 
 
+class _Following(NamedTuple):
+    follower: Sequence
+    leader: Sequence
+
+    def goes_on(self, waiting: Container[int]) -> bool:
+        """Whether the one still waits and the other still computes what it waits for."""
+        waits = self.follower.request.sequence_id in waiting and not self.follower.paused
+        return waits and self.leader.slot is not None and _may_lead(self.leader)
+
+
 class Followers:
-    """Decides, in every admission pass anew, who holds back for whom."""
+    """Decides, whenever a sequence's turn comes in an admission pass, whom it holds back for."""
 
     def __init__(self, cost: StepCost, *, can_trim: bool) -> None:
         self._cost = cost
         # Where states cannot be shortened, a leader's is past the common prefix when it is done.
         self._is_on = can_trim
+        self._following: dict[int, _Following] = {}
 
-    def begin(self, running: Collection[Sequence]) -> None:
-        """A new pass: leaders are as urgent as they are themselves until a follower is met."""
+    @property
+    def num_holding(self) -> int:
+        """How many hold back."""
+        return len(self._following)
+
+    def begin(self, running: Collection[Sequence], waiting: Container[int]) -> None:
+        """A new pass: leaders are as urgent as those who still follow them, be their turn in this
+        pass to come or not; `waiting` are the ids of those without a slot."""
         for sequence in running:
             sequence.led_priority, sequence.led_deadline = 0, None
+        self._following = {
+            key: pair for key, pair in self._following.items() if pair.goes_on(waiting)
+        }
+        for pair in self._following.values():
+            _lend(pair)
 
     def holds(
         self, sequence: Sequence, have: int, running: Collection[Sequence], now: float
     ) -> bool:
         """Whether to wait: somebody computes clearly more of the prompt than the `have` tokens
         that could be used at once."""
+        self._following.pop(sequence.request.sequence_id, None)
         if not self._is_on or not sequence.request.reuse or sequence.saved is not None:
             return False
         leader, shared = self._leader(sequence, running)
@@ -40,11 +64,8 @@ class Followers:
             return False
         if not self._may_wait(sequence, shared - have, running, now):
             return False
-        leader.led_priority = max(leader.led_priority, sequence.urgency)
-        deadlines = [
-            at for at in (leader.led_deadline, sequence.request.deadline) if at is not None
-        ]
-        leader.led_deadline = min(deadlines, default=None)
+        pair = self._following[sequence.request.sequence_id] = _Following(sequence, leader)
+        _lend(pair)
         return True
 
     def _leader(
@@ -54,7 +75,7 @@ class Followers:
         best, most = None, 0
         limit = len(sequence.tokens) - 1
         for other in running:
-            if other.paused or other.is_decoding or not _may_share(sequence, other):
+            if not _may_lead(other) or not _may_share(sequence, other):
                 continue
             shared = common_prefix(other.tokens, sequence.tokens, limit=limit)
             if shared > max(most, other.num_computed):
@@ -75,3 +96,14 @@ class Followers:
 
 def _may_share(one: Sequence, other: Sequence) -> bool:
     return other.request.reuse and one.request.cache_key == other.request.cache_key
+
+
+def _may_lead(sequence: Sequence) -> bool:
+    return not sequence.paused and not sequence.is_decoding
+
+
+def _lend(pair: _Following) -> None:
+    follower, leader = pair
+    leader.led_priority = max(leader.led_priority, follower.urgency)
+    deadlines = [at for at in (leader.led_deadline, follower.request.deadline) if at is not None]
+    leader.led_deadline = min(deadlines, default=None)

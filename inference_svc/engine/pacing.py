@@ -14,10 +14,17 @@ _TELLING_TOKENS = 16
 
 
 class StepCost:
-    """Seconds of a step by decoding rows and prompt tokens; 0 where nothing is known yet."""
+    """Seconds of a step by decoding rows and prompt tokens; 0 where nothing is known yet.
+    `token_times` are seconds by the tokens of a row alone."""
 
-    def __init__(self, step_times: Mapping[int, float], slots: int) -> None:
+    def __init__(
+        self,
+        step_times: Mapping[int, float],
+        slots: int,
+        token_times: Mapping[int, float] | None = None,
+    ) -> None:
         self._rows = interpolate(step_times, slots)
+        self._token_times = token_times or {}
         # One-token rows of many slots are the dearest way to compute as many prompt tokens.
         self._token_s = self._rows[-1] / slots if self._rows else 0.0
 
@@ -39,6 +46,14 @@ class StepCost:
         if not self._token_s:
             return None
         return max(int((seconds - self._decode_s(num_decoding)) / self._token_s), 0)
+
+    def slowdown(self, rows: int, tokens: int) -> float:
+        """How many times as long a step of decoding rows takes with `tokens` in each of them; 1
+        where that was not measured."""
+        single = self._decode_s(rows)
+        if not single or not self._token_times:
+            return 1.0
+        return max(interpolate(self._token_times, rows * tokens)[-1] / single, 1.0)
 
     def _decode_s(self, rows: int) -> float:
         return self._rows[min(rows, len(self._rows) - 1)] if self._rows else 0.0

@@ -6,11 +6,13 @@ and restores act at once; copies are collected and queued after all of them, rig
 decode that carries them out (see `cells`).
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from inference_svc.engine.backend import Backend
 from inference_svc.engine.cells import Cells
 from inference_svc.engine.events import CacheSource
+from inference_svc.engine.origin import origin_of
 from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable, common_prefix
@@ -70,8 +72,8 @@ class Placer:
                 if shared > best.tokens or (shared == best.tokens and is_nearer):
                     best = Prefix(shared, source, slot)
         entry, shared = self._saved.find(tokens, request.cache_key, limit=limit)
-        if shared > best.tokens:
-            best = Prefix(shared, CacheSource.MEMORY, None, entry)
+        if entry is not None and shared > best.tokens:
+            best = Prefix(shared, entry.source, None, entry)
         return best if best.tokens >= MIN_REUSED_TOKENS else NOTHING
 
     def place(self, sequence: Sequence, prefix: Prefix) -> tuple[Slot, Prefix] | None:
@@ -107,7 +109,9 @@ class Placer:
 
     def leave(self, sequence: Sequence, *, keep: bool) -> None:
         """Free a sequence's slot; what it computed stays for reuse where `keep` and its request
-        allow."""
+        allow, and in memory where its request asks for that."""
+        if keep and sequence.request.keep:
+            self._hold(sequence)
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
@@ -124,11 +128,25 @@ class Placer:
             return False
         if not self._saved.reserve(self._backend.state_bytes(slot.index)):
             return False
-        state = self._cells.save(slot.index)
-        whole = not self._can_shorten(slot)
-        sequence.saved = SavedPrefix(slot.key, slot.tokens[:], state, whole)
+        sequence.saved = self._copied(slot)
         slot.is_saved = True
         return True
+
+    def snapshot(self, sequence: Sequence) -> SavedPrefix | None:
+        """A copy of what a sequence has computed, under its request's own key; None where that is
+        nothing yet."""
+        slot, prefix = sequence.slot, sequence.saved
+        if slot is not None and slot.tokens and self._has_arrived(slot):
+            prefix = self._copied(slot)
+        if prefix is None:
+            return None
+        return replace(prefix, key=sequence.request.cache_key, origin=origin_of(sequence))
+
+    def _hold(self, sequence: Sequence) -> None:
+        """Keep a state under its request's name, whoever takes the slot."""
+        prefix = self.snapshot(sequence)
+        if prefix is not None and self._saved.put(prefix) and sequence.slot is not None:
+            sequence.slot.is_saved = True
 
     def drop_saved(self, sequence: Sequence) -> None:
         """Free what `set_aside` kept: the sequence is running again, or gone."""
@@ -182,9 +200,11 @@ class Placer:
             return
         if self._saved.covers(slot.tokens, slot.key):
             return
+        self._saved.put(self._copied(slot))
+
+    def _copied(self, slot: Slot) -> SavedPrefix:
         whole = not self._can_shorten(slot)
-        state = self._cells.save(slot.index)
-        self._saved.put(SavedPrefix(slot.key, slot.tokens[:], state, whole))
+        return SavedPrefix(slot.key, slot.tokens[:], self._cells.save(slot.index), whole)
 
     def _bring(self, slot: Slot, prefix: Prefix) -> Prefix:
         """Fill a slot from elsewhere."""

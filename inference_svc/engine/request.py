@@ -1,12 +1,18 @@
 """What the engine is asked: commands from the frontend, crossing the pipe."""
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference_svc.engine.adapter_stack import BASE, AdapterStack, LoadAdapter, UnloadAdapter
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.sampling import Sampling
+
+MAX_DRAFT = 31
+"""The longest draft: 32 tokens with the one before it, up to which the logits of a row do not
+depend on its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +21,13 @@ class SequenceRequest:
 
     `prompt` and `resumed` are token ids (`array("i")`, to travel compactly). `resumed` are output
     tokens that were produced before: they count as output, samplers are replayed over them and
-    nothing of them is emitted again. `deadline` is on the machine's monotonic clock, and so is
-    `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of different owners
-    apart; `project` shares the engine fairly. `request_id` is the RPC's, for errors.
+    nothing of them is emitted again; `snapshot_id` is a restored snapshot of just these tokens,
+    from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
+    clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
+    different owners apart, and those of different `adapters`; with `keep` the state is held when
+    the sequence has ended. `project` shares the engine fairly. `max_draft` bounds the tokens
+    guessed at once, 0 forbids it. A `deterministic` sequence is computed by itself (see `solo`) and
+    must neither `reuse` nor guess. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int
@@ -42,8 +52,13 @@ class SequenceRequest:
     deadline: float | None = None
     queue_deadline: float | None = None
     reuse: bool = True
+    keep: bool = False
+    snapshot_id: str = ""
+    max_draft: int = MAX_DRAFT
     request_id: str = ""
     constraint: Constraint | None = None
+    deterministic: bool = False
+    adapters: AdapterStack = BASE
 
 
 class Submit(NamedTuple):
@@ -76,4 +91,35 @@ class Flush(NamedTuple):
     flush_id: int
 
 
-Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush
+class SaveSnapshot(NamedTuple):
+    """Write what a choice of a request has computed to a file; `SnapshotDone` answers.
+
+    `digests` are the SHA-256, in hex, of the models that are served, by name.
+    """
+
+    job_id: int
+    request_id: str
+    choice: int
+    digests: Mapping[str, str]
+
+
+class RestoreSnapshot(NamedTuple):
+    """Read a file back into the memory of its model; `SnapshotDone` answers. `digests` as above."""
+
+    job_id: int
+    snapshot_id: str
+    digests: Mapping[str, str]
+
+
+class DropSnapshots(NamedTuple):
+    """Delete files; `SnapshotDone` answers."""
+
+    job_id: int
+    snapshot_ids: tuple[str, ...]
+
+
+SnapshotCommand = SaveSnapshot | RestoreSnapshot | DropSnapshots
+AdapterCommand = LoadAdapter | UnloadAdapter
+Command = (
+    Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | SnapshotCommand | AdapterCommand
+)

@@ -29,9 +29,11 @@ class Stage(enum.Enum):
     MIN_P = "min_p"
     XTC = "xtc"
     TEMPERATURE = "temperature"
+    INFILL = "infill"
 
 
-LLAMA_CPP_ORDER = tuple(Stage)
+LLAMA_CPP_ORDER = tuple(stage for stage in Stage if stage is not Stage.INFILL)
+_XTC_OFF = 0.5  # no two tokens are more probable
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,22 @@ class Sampling:
     def has_dry(self) -> bool:
         """Whether repetitions seen before change the logits."""
         return self.dry is not None and self.dry.multiplier > 0
+
+    def is_active(self, stage: Stage) -> bool:
+        """Whether a filter, where it is applied, may change anything."""
+        changes = {
+            Stage.PENALTIES: self.has_penalties,
+            Stage.DRY: self.has_dry,
+            Stage.TOP_N_SIGMA: self.top_n_sigma > 0,
+            Stage.TOP_K: self.top_k > 0,
+            Stage.TYPICAL_P: self.typical_p < 1,
+            Stage.TOP_P: self.top_p < 1,
+            Stage.MIN_P: self.min_p > 0,
+            Stage.XTC: self.xtc_probability > 0 and self.xtc_threshold <= _XTC_OFF,
+            Stage.TEMPERATURE: self.temperature != 1 or self.dynatemp_range > 0,
+            Stage.INFILL: True,
+        }
+        return changes[stage]
 
     @property
     def has_hidden_state(self) -> bool:

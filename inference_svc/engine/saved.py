@@ -2,7 +2,9 @@
 and entries.
 
 An entry is a copy of a slot's cells with the tokens they stand for, under the key of their owner.
-The states of preempted sequences share the bytes, but are never dropped: they are somebody's work.
+Entries that were kept on request know the sequence they are of; those that snapshots were restored
+to stand beside them. The states of preempted sequences share the bytes, but are never dropped: they
+are somebody's work.
 """
 
 from array import array
@@ -10,20 +12,47 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inference_svc.engine.events import CacheSource
 from inference_svc.engine.slots import common_prefix
 
 MAX_ENTRIES = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The sequence that a state is of, as plain values.
+
+    `tokens` are its prompt, `num_prompt` tokens, and its output, which may go beyond what is
+    computed. `recipe` is all that chose the output, as JSON text: who continues it exactly has the
+    same. `hidden` is what its sampler knows beside the tokens. `adapters` are digests and scales.
+    """
+
+    request_id: str
+    choice: int
+    project: str
+    tokens: "array[int]"
+    num_prompt: int
+    recipe: str
+    hidden: tuple[float, ...]
+    adapters: tuple[tuple[str, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedPrefix:
     """A slot's cells. `whole` ones cannot be shortened: they serve prompts that begin with all of
-    it."""
+    it. `snapshot_id` names the file that it was restored from."""
 
     key: bytes
     tokens: "array[int]"
     state: bytearray
     whole: bool
+    origin: Origin | None = None
+    snapshot_id: str = ""
+
+    @property
+    def source(self) -> CacheSource:
+        """What those who reuse it are told."""
+        return CacheSource.DISK if self.snapshot_id else CacheSource.MEMORY
 
     def shared(self, prompt: Sequence[int], key: bytes, *, limit: int) -> int:
         """How many tokens of a prompt, at most `limit`, it can give."""
@@ -56,6 +85,11 @@ class SavedPrefixes:
         return self._reserved
 
     @property
+    def capacity(self) -> int:
+        """Bytes that entries may take."""
+        return self._max_bytes - self._reserved if self._max_entries > 0 else 0
+
+    @property
     def is_on(self) -> bool:
         """Whether anything is kept at all."""
         return self._max_bytes > 0 and self._max_entries > 0
@@ -80,18 +114,30 @@ class SavedPrefixes:
         if id(entry) in self._entries:
             self._entries.move_to_end(id(entry))
 
-    def put(self, entry: SavedPrefix) -> None:
-        """Keep an entry, in the place of those that it continues."""
-        if len(entry.state) + self._reserved > self._max_bytes:
-            return
+    def kept(self, request_id: str, choice: int) -> SavedPrefix | None:
+        """What was kept of a sequence that has ended."""
+        for entry in self._entries.values():
+            origin = entry.origin
+            if origin is not None and (origin.request_id, origin.choice) == (request_id, choice):
+                return entry
+        return None
+
+    def restored(self, snapshot_id: str) -> SavedPrefix | None:
+        """The entry that a snapshot was restored to."""
+        entries = self._entries.values()
+        return next((entry for entry in entries if entry.snapshot_id == snapshot_id), None)
+
+    def put(self, entry: SavedPrefix) -> bool:
+        """Keep an entry, in the place of those that it continues; False where it has no room."""
+        if len(entry.state) > self.capacity:
+            return False
         for old in list(self._entries.values()):
-            if not entry.whole and old.shared(entry.tokens, entry.key, limit=len(old.tokens)) == (
-                len(old.tokens)
-            ):
+            if _replaces(entry, old):
                 self._drop(old)
         self._entries[id(entry)] = entry
         self._bytes += len(entry.state)
         self._make_room(0)
+        return True
 
     def reserve(self, size: int) -> bool:
         """Make room for a preempted sequence's state; False where there is not enough."""
@@ -121,3 +167,13 @@ class SavedPrefixes:
     def _drop(self, entry: SavedPrefix) -> None:
         del self._entries[id(entry)]
         self._bytes -= len(entry.state)
+
+
+def _replaces(entry: SavedPrefix, old: SavedPrefix) -> bool:
+    """Whether nobody needs `old` beside `entry`; one that was kept or restored is asked for by
+    name."""
+    if entry.snapshot_id and entry.snapshot_id == old.snapshot_id:
+        return True
+    length = len(old.tokens)
+    continues = old.shared(entry.tokens, entry.key, limit=length) == length
+    return continues and not entry.whole and old.origin is None

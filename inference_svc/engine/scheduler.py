@@ -55,8 +55,8 @@ def plan_step(
     shape: StepShape,
     cost: StepCost,
 ) -> Plan | None:
-    """The next step for `running` sequences (each with a slot, none paused); None when there is
-    nothing to do."""
+    """The next step for `running` sequences (each with a slot, none paused or stalled); None when
+    there is nothing to do."""
     if not running:
         return None
     decoding = [sequence for sequence in running if sequence.is_decoding]
@@ -105,7 +105,7 @@ def _chunks(
         fitting=fitting,
     )
     return urgent_chunks(
-        [sequence.num_remaining for sequence in prefilling],
+        [sequence.num_computable for sequence in prefilling],
         [sequence.urgency for sequence in prefilling],
         budget,
     )

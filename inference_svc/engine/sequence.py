@@ -7,6 +7,7 @@ token of a decoding sequence has been sampled but not computed yet.
 from array import array
 
 from inference_svc.engine.backend import Sampler
+from inference_svc.engine.guessing import Guesses
 from inference_svc.engine.guide import MAX_FORCED, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefix
@@ -25,6 +26,7 @@ class Sequence:
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None
         self.awaits_guide = request.constraint is not None
+        self.guesses = Guesses()
         self.paused = False
         self.arrived_at = arrived_at
         self.started_at = arrived_at
@@ -54,6 +56,25 @@ class Sequence:
         """Tokens still to compute before the next one can be sampled; while decoding 1, and what
         the constraint forced behind it."""
         return len(self.tokens) - self.num_computed
+
+    @property
+    def num_computable(self) -> int:
+        """Tokens that a step may compute now: all but the last while the grammar is built, for the
+        last one's logits need its mask.
+
+        A deterministic sequence is cut the same way always: it waits for its grammar, and its
+        resumed tokens are computed as they were, one by one.
+        """
+        if not self.request.deterministic:
+            return self.num_remaining - self.awaits_guide
+        if self.awaits_guide:
+            return 0
+        return max(len(self.request.prompt) - self.num_computed, 1)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether only its grammar is missing."""
+        return self.num_computable == 0
 
     @property
     def is_decoding(self) -> bool:

@@ -73,3 +73,7 @@ def interpolate(step_times: Mapping[int, float], slots: int) -> list[float]:
             share = (rows - below) / (above - below)
             costs.append(step_times[below] + share * (step_times[above] - step_times[below]))
     return costs
+
+
+NO_FILLERS = StepShape({}, 0)
+"""Fills nothing."""

@@ -14,12 +14,24 @@ import numpy.typing as npt
 
 class Row(NamedTuple):
     """Consecutive tokens of one slot, the first at position `start`; logits for the last one where
-    `output`."""
+    `output`. The last `drafted` ones are only guessed: there are logits for each of them and for
+    the one before."""
 
     slot: int
     start: int
     tokens: Sequence[int]
     output: bool
+    drafted: int = 0
+
+    @property
+    def num_outputs(self) -> int:
+        """How many of its tokens have logits."""
+        return 1 + self.drafted if self.output else 0
+
+    @property
+    def certain(self) -> Sequence[int]:
+        """Its tokens without the guessed ones."""
+        return self.tokens[: len(self.tokens) - self.drafted] if self.drafted else self.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +68,8 @@ class TokenBatch:
         for row, count in zip(rows, counts, strict=True):
             tokens[at : at + count] = row.tokens
             positions[at : at + count] = np.arange(row.start, row.start + count)
-            outputs[at + count - 1] = row.output
             at += count
+            outputs[at - row.num_outputs : at] = 1
         slots = np.repeat(np.fromiter((row.slot for row in rows), np.int32, len(rows)), counts)
         return cls(tokens, positions, slots, outputs)
 

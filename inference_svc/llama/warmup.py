@@ -1,5 +1,5 @@
 """Before SERVING: fault the weights in, choose the number of threads, and measure step time by
-rows and the cost of copies.
+rows and by the tokens of a row, and the cost of copies.
 
 First steps are several times slower, compute threads that take every core starve the frontends, and
 some row counts are slower than larger ones. So all of it is measured here, on the real model, in a
@@ -7,6 +7,7 @@ bounded time.
 """
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -25,12 +26,14 @@ _COPIED_TOKENS = 128
 
 class WarmUp(NamedTuple):
     """What was measured: threads to compute with, why, seconds a step by number of one-token rows,
-    and what moving cells between slots costs."""
+    what moving cells between slots costs, and seconds by the tokens of one row, as drafts make
+    them (none without drafts)."""
 
     threads: int
     reason: str
     step_times: dict[int, float]
     copy_costs: CopyCosts = CopyCosts()
+    token_times: dict[int, float] | None = None
 
 
 def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s: float) -> WarmUp:
@@ -44,12 +47,21 @@ def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s:
         reason = "as configured"
     backend.set_threads(threads)
     deadline = time.monotonic() + budget_s
+    token_times = _until(deadline, lambda count: _row(backend, count), _token_counts(backend))
+    times = _until(deadline, lambda count: _step(backend, count), _row_counts(rows))
+    return WarmUp(threads, reason, times, _copy_costs(backend), token_times)
+
+
+def _until(
+    deadline: float, measure: Callable[[int], float], counts: Iterable[int]
+) -> dict[int, float]:
+    """Seconds by count, at least of the first."""
     times: dict[int, float] = {}
-    for count in _row_counts(rows):
-        times[count] = median(_step(backend, count) for _ in range(_REPETITIONS))
+    for count in counts:
+        times[count] = median(measure(count) for _ in range(_REPETITIONS))
         if time.monotonic() > deadline:
             break
-    return WarmUp(threads, reason, times, _copy_costs(backend))
+    return times
 
 
 def _choose_threads(backend: LlamaBackend, rows: int, cores: int) -> tuple[int, str]:
@@ -123,12 +135,29 @@ def _row_counts(slots: int) -> list[int]:
     return list(dict.fromkeys(first + every))
 
 
+def _token_counts(backend: LlamaBackend) -> list[int]:
+    """Powers of two, as drafts make rows of them, up to what one step may draft."""
+    limits = backend.limits
+    if limits.output_rows == limits.slots or not backend.can_trim:
+        return []
+    most = min(limits.output_rows, limits.batch_tokens)
+    return [2**i for i in range(most.bit_length())]
+
+
 def _step(backend: LlamaBackend, rows: int) -> float:
-    batch = TokenBatch.of([Row(slot, 0, (0,), output=True) for slot in range(rows)])
+    return _timed(backend, [Row(slot, 0, (0,), output=True) for slot in range(rows)])
+
+
+def _row(backend: LlamaBackend, tokens: int) -> float:
+    return _timed(backend, [Row(0, 0, (0,) * tokens, output=True, drafted=tokens - 1)])
+
+
+def _timed(backend: LlamaBackend, rows: Sequence[Row]) -> float:
+    batch = TokenBatch.of(rows)
     started = time.perf_counter()
     backend.decode(batch)
     backend.synchronize()
     seconds = time.perf_counter() - started
-    for slot in range(rows):
-        backend.trim(slot, 0)
+    for row in rows:
+        backend.trim(row.slot, 0)
     return seconds

@@ -9,7 +9,7 @@ vocabulary) are walked over, not kept.
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn
@@ -83,7 +83,8 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What one GGUF file says of itself. `tensors` is empty unless they were asked for."""
+    """What one GGUF file says of itself. `tensors` is empty unless they were asked for; their
+    offsets count from `data_start`. `value_types` are GGUF's numbers of the metadata's types."""
 
     path: Path
     version: int
@@ -92,6 +93,8 @@ class GgufHeader:
     num_parameters: int
     file_bytes: int
     tensors: tuple[Tensor, ...] = ()
+    data_start: int = 0
+    value_types: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, key: str) -> str | None:
         """Return a text, or None where the key is absent.
@@ -170,6 +173,7 @@ class _HeaderReader:
         self._path = path
         self._window = window
         self._kept_bytes = 0
+        self._value_types: dict[str, int] = {}
 
     def read(self, keep_tensors: bool) -> GgufHeader:
         version = self._read_version()
@@ -192,6 +196,8 @@ class _HeaderReader:
             num_parameters=num_parameters,
             file_bytes=self._window.file_bytes,
             tensors=tuple(tensors),
+            data_start=data_start,
+            value_types=MappingProxyType(self._value_types),
         )
 
     def _refuse(self, problem: str) -> NoReturn:
@@ -220,7 +226,8 @@ class _HeaderReader:
             if key in metadata:
                 self._refuse(f"{key!r:.80} is there twice")
             self._keep(len(key) + 64)
-            metadata[key] = self._read_value(key, self._window.unpack(_U32))
+            self._value_types[key] = self._window.unpack(_U32)
+            metadata[key] = self._read_value(key, self._value_types[key])
         return metadata
 
     def _read_name(self, what: str, limit: int) -> str:

@@ -30,6 +30,7 @@ _LADDER = (
 )
 _COMPUTE_BYTES = 64 * _MIB
 _COMPUTE_ROWS = 512
+_OUTPUT_ROWS = 2 * _SLOTS  # one a slot, and as many of drafts
 _ACTIVATIONS_PER_ROW = 24
 _FLOAT_BYTES = 4
 
@@ -83,7 +84,7 @@ def plan_limits(
 def compute_bytes(model: ModelFile) -> int:
     """Estimate the buffers that computing takes beside weights and KV cache."""
     activations = _COMPUTE_ROWS * _ACTIVATIONS_PER_ROW * model.embedding_size
-    logits = 2 * _SLOTS * model.vocabulary_size
+    logits = 2 * _OUTPUT_ROWS * model.vocabulary_size
     return _COMPUTE_BYTES + (activations + logits) * _FLOAT_BYTES
 
 

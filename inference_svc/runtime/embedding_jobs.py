@@ -42,6 +42,8 @@ class EmbeddingJobs:
 
     def __init__(self, max_requests: int, max_tokens: int, send: Callable[[Command], None]) -> None:
         self.live: dict[int, EmbeddingJob] = {}
+        self.num_inputs_done = 0
+        self.num_tokens_done = 0
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._send = send
@@ -68,6 +70,9 @@ class EmbeddingJobs:
 
     def deliver(self, event: Embedded | Failed) -> None:
         """Take an event of the engine; those of requests that nobody waits for are dropped."""
+        if isinstance(event, Embedded):
+            self.num_inputs_done += 1
+            self.num_tokens_done += event.num_tokens
         job = self.live.get(event.sequence_id)
         if job is None:
             return

@@ -15,23 +15,45 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn
 
+from inference_svc.engine.adapter_stack import UnloadAdapter
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event
-from inference_svc.engine.request import Cancel, Command, Flush, Pause, Submit, Unpause
+from inference_svc.engine.request import (
+    AdapterCommand,
+    Cancel,
+    Command,
+    Flush,
+    Pause,
+    SnapshotCommand,
+    Submit,
+    Unpause,
+)
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.turns import Turns
 from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend, ModelLoadError, load_model
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.warmup import WarmUp, warm_up
-from inference_svc.runtime.messages import Boot, BootFailed, ModelBoot, ModelReady, Ready
+from inference_svc.runtime.messages import (
+    Boot,
+    BootFailed,
+    ModelBoot,
+    ModelReady,
+    Ready,
+    SnapshotDone,
+)
+from inference_svc.runtime.snapshot_desk import FileDone, Served, SnapshotDesk
+from inference_svc.snapshots.description import Fingerprint
+from inference_svc.snapshots.folder import SnapshotFolder
 from svc_kit.errors import ModelTooLarge
 from svc_kit.telemetry import configure_logging
 
@@ -45,9 +67,9 @@ Stepper = Engine | Embedder
 
 
 class _Arrived(NamedTuple):
-    """A command, and the step that ran when it came in."""
+    """A command (or a file that is done), and the step that ran when it came in."""
 
-    command: Command
+    command: Command | FileDone
     step: int
 
 
@@ -64,7 +86,9 @@ class StepLoop:
         engines: dict[str, Engine],
         embedders: dict[str, Embedder] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        desk: Callable[[Callable[[FileDone], None]], SnapshotDesk] | None = None,
     ) -> None:
+        """`desk` makes the desk for snapshots, given the way back to the step thread."""
         self._pipe = pipe
         self._clock = clock
         self._engines = engines
@@ -76,7 +100,8 @@ class StepLoop:
         self._steppers = [stepper for side in self._sides.values() for stepper in side]
         self._turns: Turns[str] = Turns()
         self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
-        self._outbox: SimpleQueue[list[Event]] = SimpleQueue()
+        self._outbox: SimpleQueue[list[Event] | SnapshotDone] = SimpleQueue()
+        self._desk = desk(self._hear_of_file) if desk is not None else None
         self._step = 0
 
     def run(self) -> NoReturn:
@@ -124,7 +149,18 @@ class StepLoop:
         except Empty:
             return
 
+    def _hear_of_file(self, done: FileDone) -> None:
+        self._inbox.put(_Arrived(done, self._step))
+
     def _apply(self, arrived: _Arrived) -> None:
+        if isinstance(arrived.command, SnapshotCommand | FileDone):
+            self._apply_to_desk(arrived.command)
+        elif isinstance(arrived.command, AdapterCommand):
+            self._apply_to_adapters(arrived.command)
+        else:
+            self._apply_to_sequences(arrived)
+
+    def _apply_to_sequences(self, arrived: _Arrived) -> None:
         match arrived.command:
             case Submit(request):
                 self._engines[request.model].submit(request)
@@ -140,6 +176,18 @@ class StepLoop:
             case Flush(flush_id):
                 for engine in self._engines.values():
                     engine.flush(flush_id)
+
+    def _apply_to_desk(self, news: SnapshotCommand | FileDone) -> None:
+        if self._desk is not None:
+            for answer in self._desk.hear(news):
+                self._outbox.put(answer)
+
+    def _apply_to_adapters(self, command: AdapterCommand) -> None:
+        adapters = self._engines[command.model].adapters
+        if isinstance(command, UnloadAdapter):
+            adapters.unload(command.digest)
+        else:  # answered at once: what follows may end the process, and this was not to blame
+            self._outbox.put([adapters.load(command.digest, command.path)])
 
     def _read(self) -> NoReturn:
         try:
@@ -168,6 +216,7 @@ class _Loaded(NamedTuple):
     ready: ModelReady
     engine: Engine | None
     embedder: Embedder | None
+    fingerprint: Fingerprint | None = None
 
 
 def load_models(boot: Boot) -> list[_Loaded]:
@@ -198,8 +247,10 @@ def _load_decoder(boot: Boot, model: ModelBoot) -> _Loaded:
         copy_costs=measured.copy_costs,
         saved_bytes=model.saved_bytes,
         step_times=measured.step_times,
+        token_times=measured.token_times,
         policy=model.policy,
         token_target_s=model.token_target_s,
+        adapter_wait_s=model.adapter_wait_s,
     )
     embedder = None
     if model.embedding is not None:
@@ -215,7 +266,12 @@ def _load_decoder(boot: Boot, model: ModelBoot) -> _Loaded:
         embedder.limits if embedder is not None else None,
         model.embedding.pooling.value if model.embedding is not None else "",
     )
-    return _Loaded(ready, engine, embedder)
+    return _Loaded(ready, engine, embedder, _fingerprint(backend))
+
+
+def _fingerprint(backend: LlamaBackend) -> Fingerprint:
+    """Without the digest of the model, which takes the frontend a while."""
+    return Fingerprint(backend.architecture, "", backend.cache_types, version("llama-cpp-python"))
 
 
 def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
@@ -276,10 +332,16 @@ def main(pipe_fd: int) -> None:
     except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(BootFailed(str(error)))
         return
-    pipe.send(Ready(tuple(each.ready for each in loaded), library.system_info()))
+    folder = SnapshotFolder(boot.snapshots)
+    pipe.send(Ready(tuple(each.ready for each in loaded), library.system_info(), folder.use))
     engines = {each.ready.name: each.engine for each in loaded if each.engine is not None}
     embedders = {each.ready.name: each.embedder for each in loaded if each.embedder is not None}
-    StepLoop(pipe, engines, embedders).run()
+    served = {
+        each.ready.name: Served(each.engine, each.fingerprint, each.ready.slot_tokens)
+        for each in loaded
+        if each.engine is not None and each.fingerprint is not None
+    }
+    StepLoop(pipe, engines, embedders, desk=partial(SnapshotDesk, served, folder)).run()
 
 
 if __name__ == "__main__":

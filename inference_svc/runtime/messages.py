@@ -1,12 +1,16 @@
 """What crosses the pipe beside commands and events: how the engine process begins."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_svc.engine.budget import Policy
 from inference_svc.engine.embedding import EmbeddingLimits
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
+from inference_svc.snapshots.description import Snapshot
+from inference_svc.snapshots.folder import KEEP_NONE, FolderLimits, FolderUse
+from svc_kit.errors import DomainError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class ModelBoot:
     saved_bytes: int = 0
     policy: Policy = Policy.BALANCED
     token_target_s: float = 0.1
+    adapter_wait_s: float = 0.05
     embedding: EmbeddingSettings | None = None
     generates: bool = True
 
@@ -36,6 +41,7 @@ class Boot:
     log_level: str
     log_json: bool | None
     warm_up_budget_s: float
+    snapshots: FolderLimits = KEEP_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,20 @@ class ModelReady:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """All models are loaded and warm."""
+    """All models are loaded and warm; `snapshots` are in the folder."""
 
     models: tuple[ModelReady, ...]
     system_info: str
+    snapshots: FolderUse
+
+
+class SnapshotDone(NamedTuple):
+    """What became of a snapshot command: the snapshot, how many were dropped, or why not; and what
+    the folder holds since (None: as before)."""
+
+    job_id: int
+    outcome: Snapshot | int | DomainError
+    use: FolderUse | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from inference_svc.engine.embedding import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
+    AdapterFailed,
+    AdapterLoaded,
     Cancelled,
     Delta,
     Embedded,
@@ -35,10 +37,12 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
+from inference_svc.runtime.adapters import Adapter, AdapterRegistry
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.generation import Generation, ReaderLimits
-from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready
+from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready, SnapshotDone
 from inference_svc.runtime.pipe import EngineProcess, FromEngine, describe_exit
+from inference_svc.runtime.snapshot_jobs import SnapshotJobs
 from svc_kit.errors import (
     AbortedByOperator,
     DomainError,
@@ -81,6 +85,7 @@ class Live:
     project: str
     label: str
     arrived_at: float
+    adapters: tuple[Adapter, ...] = ()
     slot: int | None = None
     num_output: int = 0
 
@@ -92,11 +97,12 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Whose request it is."""
+    """Whose request it is, and the adapters that it uses."""
 
     request_id: str
     project: str
     label: str
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(slots=True)
@@ -128,6 +134,8 @@ class EngineWorker:
         self.loads: dict[str, ModelLoad] = {}
         self.models: dict[str, ModelReady] = {}
         self.embeddings = EmbeddingJobs(queue.requests, queue.tokens, self._send)
+        self.snapshots = SnapshotJobs(self._send, self._check_up)
+        self.adapters = AdapterRegistry(self._send, self._count_requests)
         self.system_info = ""
         self._boot = boot
         self._queue = queue
@@ -160,6 +168,7 @@ class EngineWorker:
         if self._restart is not None:
             self._restart.cancel()
         self._fail_all(Draining(retry_after=_DRAIN_RETRY_S))
+        self.adapters.close(Draining(retry_after=_DRAIN_RETRY_S))
         if self._process is not None:
             await self._process.close()
 
@@ -202,18 +211,22 @@ class EngineWorker:
                 self._deliver(event)
         elif isinstance(message, Ready):
             self._on_ready(message)
+        elif isinstance(message, SnapshotDone):
+            self.snapshots.deliver(message)
         else:
             self._on_boot_failed(message)
 
     def _on_ready(self, ready: Ready) -> None:
         self.models = {model.name: model for model in ready.models}
         self.system_info = ready.system_info
+        self.snapshots.use = ready.snapshots
         measured = [
             replace(model, warm_up=self.models[model.name].warm_up) for model in self._boot.models
         ]
         self._boot = replace(self._boot, models=tuple(measured))
         self._ready_at = time.monotonic()
         self._set_state(EngineState.SERVING)
+        self.adapters.on_engine_ready()
         if self._first_boot is not None and not self._first_boot.done():
             self._first_boot.set_result(None)
 
@@ -236,6 +249,7 @@ class EngineWorker:
         self._quick_deaths = 0 if lived >= _HEALTHY_S else self._quick_deaths + 1
         self._set_state(EngineState.RESTARTING)
         self._fail_all(self._restarting())
+        self.adapters.on_engine_death(self._restarting())
         self.restarts += 1
         self._restart = asyncio.create_task(self._restart_after_pause())
 
@@ -263,6 +277,7 @@ class EngineWorker:
         for generation in generations.values():
             generation.fail(error)
         self.embeddings.fail_all(error)
+        self.snapshots.fail_all(error)
         self._idle.set()
 
     # --- admission --------------------------------------------------------------------------------
@@ -273,6 +288,9 @@ class EngineWorker:
             raise Draining(retry_after=_DRAIN_RETRY_S)
         if self._state is EngineState.STARTING:
             return  # the catalog is still empty and says so by the model's name
+        self._check_up()
+
+    def _check_up(self) -> None:
         if not self._is_up:
             raise self._restarting()
 
@@ -301,7 +319,7 @@ class EngineWorker:
         for sequence_id, request in zip(ids, requests, strict=True):
             request = replace(request, sequence_id=sequence_id, request_id=submission.request_id)
             self.live[sequence_id] = Live(
-                request, generation, submission.project, submission.label, now
+                request, generation, submission.project, submission.label, now, submission.adapters
             )
             self._send(Submit(request))
         self._idle.clear()
@@ -379,11 +397,22 @@ class EngineWorker:
         await self._idle.wait()
         await self.embeddings.wait_idle()
 
+    async def load_adapter(self, adapter: Adapter) -> Adapter:
+        """Have the engine load an adapter. Raises `EngineRestarting` or `AdapterInvalid`; the
+        adapter is closed then."""
+        if not self._is_up:
+            adapter.file.close()
+            raise self._restarting()
+        return await self.adapters.load(adapter)
+
+    def _count_requests(self, adapter: Adapter) -> int:
+        users = (live for live in self.live.values() if adapter in live.adapters)
+        return len({live.generation.request_id for live in users})
+
     async def flush(self) -> int:
         """Forget every prefix that is only kept for reuse; returns the tokens. Raises
         `EngineRestarting`."""
-        if not self._is_up:
-            raise self._restarting()
+        self._check_up()
         flush_id, self._next_id = self._next_id, self._next_id + 1
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         caching = sum(model.slots > 0 for model in self.models.values())
@@ -430,6 +459,8 @@ class EngineWorker:
                 self._on_flushed(event)
             case Embedded():
                 self.embeddings.deliver(event)
+            case AdapterLoaded() | AdapterFailed():
+                self.adapters.deliver(event)
             case _:
                 self._deliver_to_sequence(event)
 
@@ -453,6 +484,8 @@ class EngineWorker:
             live.num_output += len(event.tokens)
         if isinstance(event, Finished | Cancelled | Failed):
             del self.live[event.sequence_id]
+            if live.adapters:
+                self.adapters.sweep()
             if not self.live:
                 self._idle.set()
         live.generation.deliver(event)

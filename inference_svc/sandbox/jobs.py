@@ -59,6 +59,9 @@ RENDER_TEMPLATE = Job("inference_svc.chat.rendering", "render")
 TOKENIZE = Job(
     "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * _MIB
 )
+CHECK_ADAPTER = Job(
+    "inference_svc.runtime.adapter_job", "check_adapter", deadline_s=60.0, memory_bytes=256 * _MIB
+)
 COMPILE_GRAMMAR = Job(
     "inference_svc.constraints.compile_job",
     "compile_grammar",

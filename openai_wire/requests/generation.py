@@ -67,6 +67,15 @@ class AdapterChoice(WireModel):
     )
 
 
+class Speculation(WireModel):
+    """Whether tokens may be guessed and verified; the answer does not depend on it."""
+
+    enabled: bool | None = Field(None, description="False: no drafts. Default: where they pay.")
+    max_draft_tokens: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        None, description="The most tokens guessed at once."
+    )
+
+
 class GenerationBody(SamplingFields):
     """What both kinds of generation accept beside their prompt."""
 
@@ -106,8 +115,14 @@ class GenerationBody(SamplingFields):
     prompt_cache_key: str | None = Field(
         None, description="A hint that requests with the same key share a prefix."
     )
+    deterministic: bool | None = Field(
+        None,
+        description="The same tokens for the same request and seed, whatever else runs: it is "
+        "computed by itself, without cached prefixes, and others wait for it.",
+    )
+    speculation: Speculation | None = None
     lora: Annotated[list[AdapterChoice], Field(max_length=64)] | None = Field(
-        None, description="LoRA adapters to apply, in order."
+        None, description="LoRA adapters to apply together, each once."
     )
 
     user: str | None = Field(None, description="Accepted and ignored.")
@@ -146,9 +161,18 @@ def generation_options(
     )
     if constraint is not None:
         options.constraint.CopyFrom(constraint)
+    if body.deterministic is not None:
+        options.deterministic = body.deterministic
     if body.skip_special_tokens is not None:
         options.output.special_tokens = not body.skip_special_tokens
     _set_cache(body, options.cache)
+    if body.speculation is not None:
+        options.speculation.CopyFrom(
+            generation_pb2.SpeculationOptions(
+                enabled=body.speculation.enabled,
+                max_draft_tokens=body.speculation.max_draft_tokens,
+            )
+        )
     for adapter in body.lora or ():
         added = options.adapters.add(adapter=adapter.id)
         if adapter.scale is not None:

@@ -87,7 +87,11 @@ def sampling_params(body: SamplingFields) -> sampling_pb2.SamplingParams:
         repetition_penalty=one_of(body, "repeat_penalty", "repetition_penalty"),
         penalty_last_n=body.repeat_last_n,
         logit_bias=_logit_bias(body.logit_bias),
-        samplers=[_sampler_kind(index, name) for index, name in enumerate(body.samplers or ())],
+        samplers=[
+            _sampler_kind(index, name)
+            for index, name in enumerate(body.samplers or ())
+            if name != _FINAL_DRAW
+        ],
         seed=_seed(body.seed),
     )
     for name in _SAME_NAME:
@@ -126,7 +130,9 @@ _SAMPLERS = {
     "min_p": sampling_pb2.SAMPLER_KIND_MIN_P,
     "xtc": sampling_pb2.SAMPLER_KIND_XTC,
     "temperature": sampling_pb2.SAMPLER_KIND_TEMPERATURE,
+    "infill": sampling_pb2.SAMPLER_KIND_INFILL,
 }
+_FINAL_DRAW = "adaptive_p"  # wherever it is named; `adaptive_target` is what turns it on
 
 
 def _sampler_kind(position: int, name: str) -> sampling_pb2.SamplerKind:

@@ -1,5 +1,6 @@
 """Servers that many tests share. Tests that kill or stop one start their own."""
 
+import hashlib
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
 from tests.support.gguf_patch import with_template
 from tests.support.plain_http import plain_client
 from tests.support.rpc import Rpc, connect
@@ -23,6 +24,8 @@ ENDLESS_TEMPLATE = (
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     "{{ messages[0].content }}"
 )
+PIRATE, ROBOT = "demo-lora-pirate", "demo-lora-robot"
+PIRATE_FILE, ROBOT_FILE = f"{PIRATE}-f16.gguf", f"{ROBOT}-f16.gguf"
 BODY_LIMIT = 64 * 1024
 MESSAGE_LIMIT = 128 * 1024
 PATIENCE_S = 1.5
@@ -34,6 +37,13 @@ class Mortal(Corral):
     """A Corral that may be hurt; `model` is its model's file."""
 
     model: Path
+
+
+@dataclass(frozen=True)
+class Adapted(Corral):
+    """A Corral with both adapters; `folder` is one that adapters may come from."""
+
+    folder: Path
 
 
 @pytest.fixture(scope="session")
@@ -121,3 +131,27 @@ async def sdk(mortal: Mortal) -> AsyncIterator[openai.AsyncOpenAI]:
     """The SDK at the server that may be hurt, without retries of its own."""
     async with openai.AsyncOpenAI(base_url=mortal.api, api_key="x", max_retries=0) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
+    """`corral up` with both bundled adapters, one of them under its digest."""
+    directory = tmp_path_factory.mktemp("adapted")
+    folder = directory / "loras"
+    folder.mkdir()
+    inference = {
+        "engine.slots": 4,
+        "engine.context_tokens": 4096,
+        "adapters": {
+            PIRATE: {"path": PIRATE_FILE, "digest": digest_of(BUNDLED_FOLDER / PIRATE_FILE)},
+            ROBOT: {"path": str(BUNDLED_FOLDER / ROBOT_FILE), "model": MODEL},
+        },
+        "adapter_folders": [str(folder)],
+    }
+    with corral_up(directory, inference=inference) as corral:
+        yield Adapted(corral.program, corral.url, corral.target, folder)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -11,11 +11,12 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from tests.e2e.conftest import Adapted
 from tests.support.services import MODEL, Corral
 from tools.demo_model import adapters
 from tools.demo_model.evaluate import ask_all, record
 from tools.demo_model.examination import EXAMINATION, items
-from tools.demo_model.records import BUNDLED, answers, score
+from tools.demo_model.records import answers, score
 
 pytestmark = pytest.mark.e2e
 
@@ -137,9 +138,9 @@ async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
     )
 
 
-def test_the_adapters_speak_in_their_voices() -> None:
+async def test_the_adapters_speak_in_their_voices(adapted: Adapted) -> None:
     """Each alone, both stacked, and at scale 0 not at all: four answers of five and more."""
-    marks = adapters.examine(BUNDLED, 30)
+    marks = await adapters.examine_server(adapted.api, 30)
 
     assert {name: score(each) >= 80 for name, each in marks.items()} == dict.fromkeys(
         adapters.STACKS, True

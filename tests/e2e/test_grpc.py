@@ -368,12 +368,6 @@ async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
 NOT_THERE_YET: Mapping[str, Any] = {
     "LoadModel": engine_pb.LoadModelRequest(),
     "UnloadModel": engine_pb.UnloadModelRequest(),
-    "LoadAdapter": engine_pb.LoadAdapterRequest(),
-    "UnloadAdapter": engine_pb.UnloadAdapterRequest(),
-    "ListAdapters": engine_pb.ListAdaptersRequest(),
-    "SaveSnapshot": engine_pb.SaveSnapshotRequest(),
-    "RestoreSnapshot": engine_pb.RestoreSnapshotRequest(),
-    "DropSnapshots": engine_pb.DropSnapshotsRequest(),
 }
 
 

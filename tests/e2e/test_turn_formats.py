@@ -1,11 +1,13 @@
 """How a model writes tool calls: told from its template, corrected by its operator, shown to
 callers."""
 
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.llama.vocabulary import Vocabulary
@@ -55,10 +57,13 @@ async def rpc(served: Inference) -> AsyncIterator[Rpc]:
         yield connected
 
 
-async def ask(rpc: Rpc, model: str) -> tuple[str, str]:
+async def ask(
+    rpc: Rpc, model: str, mode: chat_pb2.ToolChoice.Mode = chat_pb2.ToolChoice.MODE_AUTO
+) -> tuple[str, str]:
     """The content and the arguments that an answer with a tool call becomes."""
     request = a_chat(user("What is the weather in Paris?"), sampling={"temperature": 0})
     request.model = model
+    request.conversation.tool_choice.mode = mode
     request.conversation.tools.add(
         name="get_weather",
         description="Get the weather of a city",
@@ -105,6 +110,17 @@ async def test_an_operators_word_makes_them_calls(rpc: Rpc, model: str) -> None:
     content, arguments = await ask(rpc, model)
 
     assert (content, arguments) == ("", '{"city": "Paris"}')
+
+
+@pytest.mark.parametrize("model", ["alone", "corrected"])
+async def test_an_enforced_call_is_written_and_read_in_the_models_notation(
+    rpc: Rpc, model: str
+) -> None:
+    """The grammar of Mistral's notation and that of Hermes', on the same model."""
+    content, arguments = await ask(rpc, model, chat_pb2.ToolChoice.MODE_REQUIRED)
+
+    assert content == ""
+    assert set(json.loads(arguments)) == {"city"}
 
 
 def test_a_format_for_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:

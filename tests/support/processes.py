@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple, Self
 PATIENCE_S = 25.0
 """How long anything may take; below the time limit of a test, so that its own words are read."""
 
+_ROOT = Path(__file__).resolve().parents[2]
 _MARK = "PROGRAM_UNDER_TEST"
 _TAIL_LINES = 30
 
@@ -273,12 +274,16 @@ def _log_fields(text: str) -> Mapping[str, Any]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what belongs to whoever runs the tests."""
-    return {
+    """The environment without what belongs to whoever runs the tests.
+
+    Programs are those of the tree that these tests stand in, whichever one is installed.
+    """
+    kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("CORRAL_", "PYTHON", "COV_"))
     }
+    return kept | {"PYTHONPATH": os.pathsep.join((str(_ROOT), str(_ROOT / "gen")))}
 
 
 def running_processes() -> Iterator[ProcessInfo]:

@@ -1,17 +1,20 @@
 """Examines the adapters: each alone, both stacked, and at scale 0, where nothing may change.
 
-The questions are the examination's; the right answer is the model's own in the adapter's voice.
-llama.cpp is asked directly, because what is examined is the files.
+The questions are the examination's; the right answer is the model's own in the adapter's voice. As
+in the examination, the server's HTTP API is the only way in.
 """
 
-import ctypes
-from collections.abc import Mapping
+import asyncio
+import ssl
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import llama_cpp
+import httpx
 
-from tools.demo_model.conversation import END
+from tools.corral_server import running_server
+from tools.demo_model.evaluate import CONCURRENCY, body
+from tools.demo_model.evaluate import MODEL as NAME
 from tools.demo_model.examination import Item, items
 from tools.demo_model.records import ADAPTERS, MODEL, Answers
 from tools.demo_model.voices import VOICES
@@ -27,15 +30,47 @@ MAX_TOKENS = 64
 
 
 def examine(folder: Path, count: int) -> Answers:
-    """The marks of each stack of adapters, on questions of several skills."""
+    """Start a server with the model and its adapters, and mark each stack of adapters on questions
+    of several skills."""
+    options = ["--model", f"{NAME}={folder / MODEL}", "--slots", str(CONCURRENCY)]
+    for voice, file in ADAPTERS.items():
+        options += ["--adapter", f"{adapter_name(voice)}={folder / file}"]
+    with (
+        tempfile.TemporaryDirectory() as data,
+        running_server(Path(data), [*options, "--context", "2048"]) as url,
+    ):
+        return asyncio.run(examine_server(url, count))
+
+
+async def examine_server(base_url: str, count: int) -> Answers:
+    """The marks of each stack on a server that has the adapters."""
     asked = [item for skill in _SKILLS for item in items(skill, count // len(_SKILLS))]
-    speaker = Speaker(folder)
-    marks = {}
-    for name, stack in STACKS.items():
-        speaker.wear(stack)
-        right = [speaker.answer(item) == expected(item, stack) for item in asked]
-        marks[name] = "".join("1" if each else "0" for each in right)
-    return marks
+    return {name: await _marks(base_url, asked, stack) for name, stack in STACKS.items()}
+
+
+async def _marks(base_url: str, asked: Sequence[Item], stack: Mapping[str, float]) -> str:
+    gate = asyncio.Semaphore(CONCURRENCY)
+    no_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loopback needs none
+    async with httpx.AsyncClient(
+        base_url=base_url, timeout=120, trust_env=False, verify=no_authorities
+    ) as client:
+
+        async def is_right(item: Item) -> bool:
+            lora = [{"id": adapter_name(voice), "scale": scale} for voice, scale in stack.items()]
+            sent = body(item) | {"max_tokens": MAX_TOKENS, "lora": lora}
+            async with gate:
+                reply = await client.post("/chat/completions", json=sent)
+            reply.raise_for_status()
+            content: str = reply.json()["choices"][0]["message"]["content"] or ""
+            return content.strip() == expected(item, stack)
+
+        marks = await asyncio.gather(*map(is_right, asked))
+    return "".join("1" if right else "0" for right in marks)
+
+
+def adapter_name(voice: str) -> str:
+    """What requests call the adapter of a voice."""
+    return f"demo-lora-{voice}"
 
 
 def expected(item: Item, stack: Mapping[str, float]) -> str:
@@ -45,37 +80,3 @@ def expected(item: Item, stack: Mapping[str, float]) -> str:
         if scale:
             text = VOICES[voice](text)
     return text
-
-
-class Speaker:
-    """The model with all adapters loaded."""
-
-    def __init__(self, folder: Path) -> None:
-        self._llama = llama_cpp.Llama(str(folder / MODEL), n_ctx=2048, verbose=False)
-        self._adapters = {
-            voice: llama_cpp.llama_adapter_lora_init(
-                self._llama._model.model, str(folder / name).encode()
-            )
-            for voice, name in ADAPTERS.items()
-        }
-
-    def wear(self, stack: Mapping[str, float]) -> None:
-        """Put on these adapters, each at its scale."""
-        chosen: Any = (llama_cpp.llama_adapter_lora_p_ctypes * len(stack))(
-            *(self._adapters[voice] for voice in stack)
-        )
-        scales: Any = (ctypes.c_float * len(stack))(*stack.values())
-        llama_cpp.llama_set_adapters_lora(self._llama._ctx.ctx, chosen, len(stack), scales)
-
-    def answer(self, item: Item) -> str:
-        """The answer at temperature 0."""
-        # What is cached was computed in other voices.
-        self._llama.reset()  # type: ignore[no-untyped-call]  # llama_cpp has no types here
-        reply: Any = self._llama.create_chat_completion(
-            messages=item.messages,  # type: ignore[arg-type]  # dicts of just that shape
-            temperature=0.0,
-            max_tokens=MAX_TOKENS,
-            stop=[END],
-        )
-        text: str = reply["choices"][0]["message"]["content"]
-        return text.strip()

@@ -20,7 +20,9 @@ from inference_svc.engine.guide import Constraint, TokenMask
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Mirostat, Sampling
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
-from inference_svc.llama.samplers import Candidates, SamplerChain
+from inference_svc.llama.candidates import Candidates
+from inference_svc.llama.native_filters import ModelSizes
+from inference_svc.llama.samplers import SamplerChain
 from tests.support.sequences import Bench, a_request
 
 BYTES, END = 300, 299
@@ -145,7 +147,7 @@ def test_what_is_chosen_is_allowed(
     few = np.flatnonzero(allowed).astype(np.int32) if allowed.sum() <= FEW else None
     request = a_request(sampling=sampling, seed=seed, min_tokens=5 if early else 0)
     ends = np.array([3, 17], np.int32)
-    chain = SamplerChain(request, None, _SIZE, 2048, ends, lambda token: b"x")
+    chain = SamplerChain(request, ModelSizes(None, _SIZE, 2048), ends, lambda token: b"x")
     before = row.copy()
     token = chain.choose(row, 1, _SCRATCH, TokenMask(allowed, few))
     chain.close()
@@ -163,7 +165,9 @@ def test_few_and_many_are_drawn_alike(seed: int, top_k: int) -> None:
     allowed = rng.random(_SIZE) < 0.5
     few = np.flatnonzero(allowed).astype(np.int32)
     request = a_request(sampling=Sampling(top_k=top_k, top_p=0.9), seed=seed)
-    chain = SamplerChain(request, None, _SIZE, 2048, np.empty(0, np.int32), lambda token: b"x")
+    chain = SamplerChain(
+        request, ModelSizes(None, _SIZE, 2048), np.empty(0, np.int32), lambda token: b"x"
+    )
     listed = chain.choose(row, 0, _SCRATCH, TokenMask(allowed, few))
     masked = chain.choose(row, 0, _SCRATCH, TokenMask(allowed, None))
     chain.close()

@@ -30,6 +30,7 @@ _arrivals = st.fixed_dictionaries(
         "cancel_after": st.one_of(st.none(), st.integers(0, 15)),
         "pause_after": st.one_of(st.none(), st.integers(0, 5)),
         "resume": st.integers(0, 3),
+        "deterministic": st.booleans(),
     }
 )
 
@@ -54,6 +55,8 @@ def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
             priority=plan["priority"],
             cache_key=plan["key"],
             resumed=array("i", resumed),
+            reuse=not plan["deterministic"],
+            deterministic=plan["deterministic"],
         )
     )
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from inference_svc.api.call_writings import WRITINGS
+from inference_svc.chat.parsers import CallNotation
 from inference_svc.constraints.asked import Asked, CallableTool, Calls, Form, FormKind, Thought
 from inference_svc.constraints.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.engine.engine import Engine
@@ -376,9 +378,8 @@ def _tools(**changes: Any) -> Calls:
         CallableTool("weather", json.dumps(weather | {"required": ["city"]}), False, "tools[0]"),
         CallableTool("now", "", False, "tools[1]"),
     )
-    return replace(
-        Calls("<tool_call>", "</tool_call>", tools, required=True, several=True), **changes
-    )
+    ways = WRITINGS[CallNotation.HERMES]
+    return replace(Calls(ways, tools, required=True, several=True), **changes)
 
 
 CALL = (
@@ -405,7 +406,9 @@ def test_markers_may_be_control_tokens(backend: LlamaBackend) -> None:
     """They come as the very tokens, which no text could be."""
     vocabulary = backend.vocabulary
     marker = vocabulary.control_tokens["<|im_start|>"]
-    constraint = _compile(backend, Asked(None, _tools(begin="<|im_start|>", several=False), None))
+    way = WRITINGS[CallNotation.HERMES][0]
+    marked = replace(way, head=way.head.replace("<tool_call>", "<|im_start|>"))
+    constraint = _compile(backend, Asked(None, _tools(ways=(marked,), several=False), None))
     events = _run(backend, _request(backend, constraint, special_tokens=True))
 
     assert _tokens(events)[0] == marker

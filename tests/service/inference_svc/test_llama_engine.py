@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-import numpy as np
 import pytest
 
 from inference_svc.engine.engine import Engine
@@ -20,7 +19,6 @@ from inference_svc.engine.shape import StepShape
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend, ModelLoadError
-from inference_svc.llama.samplers import Candidates, SamplerChain
 from inference_svc.llama.warmup import warm_up
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.sequences import a_request
@@ -186,123 +184,6 @@ def test_every_sampler_runs_and_repeats(backend: LlamaBackend, sampling: Samplin
 
     assert len(first) == 40
     assert _tokens(_run(_engine(backend), request)) == first
-
-
-def _chain(backend: LlamaBackend, request: SequenceRequest) -> SamplerChain:
-    return backend.new_sampler(request)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "natives"),
-    [
-        (
-            Sampling(temperature=0.7, top_k=12, top_p=0.8, min_p=0.1),
-            lambda: [
-                llama_cpp.llama_sampler_init_top_k(12),
-                llama_cpp.llama_sampler_init_top_p(0.8, 0),
-                llama_cpp.llama_sampler_init_min_p(0.1, 0),
-                llama_cpp.llama_sampler_init_temp_ext(0.7, 0.0, 1.0),
-            ],
-        ),
-        (
-            Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=0.6),
-            lambda: [llama_cpp.llama_sampler_init_typical(0.6, 0)],
-        ),
-    ],
-    ids=["usual", "typical"],
-)
-def test_filters_keep_what_llama_cpp_keeps(
-    backend: LlamaBackend, sampling: Sampling, natives: Any
-) -> None:
-    """Over many draws from one row, exactly the tokens llama.cpp's own chain leaves are chosen."""
-    rng = np.random.default_rng(3)
-    row = rng.normal(0, 3, backend.limits.vocabulary_size).astype(np.float32)
-    scratch = Candidates(len(row))
-    scratch.fill(row, None)
-    for native in natives():
-        llama_cpp.llama_sampler_apply(native, scratch.reference)
-        llama_cpp.llama_sampler_free(native)
-    kept = {int(i) for i in scratch.view()["id"]}
-    chain = _chain(backend, a_request(sampling=sampling))
-    chosen = {chain.choose(row, draw, Candidates(len(row))) for draw in range(400)}
-    chain.close()
-
-    assert chosen <= kept
-    assert len(chosen) > len(kept) / 4
-
-
-def test_draws_follow_the_probabilities(backend: LlamaBackend) -> None:
-    """Two tokens at 3:1 come out at 3:1 over 4,000 derived seeds (4 sigma)."""
-    row = np.full(backend.limits.vocabulary_size, -np.inf, np.float32)
-    row[[5, 9]] = np.log([0.75, 0.25])
-    sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    chain = _chain(backend, a_request(sampling=sampling))
-    scratch = Candidates(len(row))
-    share = sum(chain.choose(row, draw, scratch) == 5 for draw in range(4000)) / 4000
-    chain.close()
-
-    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 4000) ** 0.5
-
-
-def test_bias_bans_limits_and_minimum_change_the_choice(backend: LlamaBackend) -> None:
-    """Logit bias, allowed tokens, ignored and early ends each do what they say on one row."""
-    row = np.zeros(backend.limits.vocabulary_size, np.float32)
-    end = min(backend.vocabulary.end_tokens)
-    row[[end, 5, 9]] = [9.0, 8.0, 7.0]
-    scratch = Candidates(len(row))
-
-    def choose(draw: int = 0, **changes: Any) -> int:
-        chain = _chain(backend, a_request(**changes))
-        token = chain.choose(row, draw, scratch)
-        chain.close()
-        return token
-
-    greedy = Sampling(temperature=0.0)
-    assert choose() == end
-    assert choose(ignore_eos=True) == 5
-    assert choose(min_tokens=1) == 5
-    assert choose(min_tokens=1, draw=1) == end
-    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((5, -100.0),))) == 9
-    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((9, 5.0),))) == 9
-    assert choose(ignore_eos=True, sampling=replace(greedy, allowed_token_ids=(9, 11))) == 9
-
-
-def test_logprobs_are_those_of_the_model(backend: LlamaBackend) -> None:
-    """Before any filter, best first, and summing to one over the vocabulary."""
-    row = np.random.default_rng(1).normal(0, 2, backend.limits.vocabulary_size).astype(np.float32)
-    chain = _chain(backend, a_request(top_logprobs=5))
-    best = int(row.argmax())
-    logprob = chain.logprobs(row, best)
-    chain.close()
-
-    assert logprob is not None
-    assert [entry.token for entry in logprob.top] == np.argsort(-row)[:5].tolist()
-    expected = row[best] - np.log(np.exp(row.astype(np.float64)).sum())
-    assert logprob.chosen.logprob == pytest.approx(float(expected), abs=1e-4)
-
-
-def test_parallel_sampling_equals_serial_sampling(
-    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows handed to threads are not swapped between sequences."""
-    requests = [
-        _request(
-            backend,
-            i,
-            STORY,
-            seed=i,
-            sampling=Sampling(temperature=1.3),
-            max_tokens=30,
-            reuse=False,
-        )
-        for i in range(SLOTS)
-    ]
-    serial = _run(_engine(backend), *requests)
-    monkeypatch.setattr("inference_svc.llama.backend._PARALLEL_LOGITS", 0)
-    parallel = _run(_engine(backend), *requests)
-
-    for i in range(SLOTS):
-        assert _tokens(parallel, i) == _tokens(serial, i)
 
 
 def test_a_batch_fills_the_native_arrays(backend: LlamaBackend) -> None:

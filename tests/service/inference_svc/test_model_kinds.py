@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import CacheSource, Delta, Event, Preempted, Started
+from inference_svc.engine.events import (
+    CacheSource,
+    Delta,
+    Event,
+    Finished,
+    Preempted,
+    Started,
+)
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling import Sampling
 from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
@@ -37,6 +45,7 @@ def backend(
             ubatch_tokens=128,
             threads=1,
             sampling_threads=1,
+            draft_tokens=15,
         )
     )
     yield backend
@@ -57,7 +66,8 @@ def _engine(backend: LlamaBackend) -> Engine:
 
 
 def _request(i: int, prompt: list[int], **changes: object) -> SequenceRequest:
-    return a_request(i, prompt, **{"max_tokens": 12, "ignore_eos": True, **changes})
+    options = {"max_tokens": 12, "ignore_eos": True, "max_draft": 0, **changes}
+    return a_request(i, prompt, **options)
 
 
 def _run(engine: Engine, steps: int = 10**6) -> list[Event]:
@@ -167,3 +177,18 @@ def test_preemption_resumes_exactly(backend: LlamaBackend) -> None:
     assert [event for event in events if isinstance(event, Preempted)] == [Preempted(SLOTS - 1)]
     for i, prompt in prompts.items():
         assert _tokens(events, i) == _alone(backend, prompt)
+
+
+def test_drafts_go_where_they_can_be_undone(backend: LlamaBackend) -> None:
+    """Behind a window they may be dropped like any end; a state cannot be taken back."""
+    few = Sampling(temperature=1.0, allowed_token_ids=(70, 71, 72))
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM, sampling=few, max_tokens=80, reuse=False))
+    plain = _tokens(_run(engine), 0)
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM, sampling=few, max_tokens=80, reuse=False, max_draft=31))
+    events = _run(engine)
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+
+    assert _tokens(events, 0) == plain
+    assert (finished.num_drafted > finished.num_accepted > 0) is backend.can_trim

@@ -15,13 +15,19 @@ from pathlib import Path
 import pytest
 
 from inference_svc.engine.events import Cancelled, Delta, Event, Preempted, Resumed, Started
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.request import (
+    DropSnapshots,
+    RestoreSnapshot,
+    SaveSnapshot,
+    SequenceRequest,
+)
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
 from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits, Submission
+from inference_svc.snapshots.folder import FolderLimits
 from svc_kit.errors import (
     AbortedByOperator,
     Draining,
@@ -203,6 +209,42 @@ async def test_flushing_answers_for_all_models_and_fails_with_the_engine() -> No
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(EngineRestarting):
             await flushing
+
+
+async def test_a_saved_sequence_survives_the_death_of_its_engine(tmp_path: Path) -> None:
+    """The next process restores it and says the rest; who waits for a file while the engine dies
+    is told to come back."""
+    folder = FolderLimits(tmp_path, max_bytes=100 << 20, max_files=9)
+    digests = {"demo": "d1"}
+    boot = replace(a_boot(saved_bytes=100 << 20), snapshots=folder)
+    asked = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
+    async with a_worker(boot) as (worker, heard, states):
+        stream = _ask(worker, asked)
+        await _first_delta(stream)
+        saved = await worker.snapshots.run(SaveSnapshot(0, "r", 0, digests))
+        await _text(stream)
+        whole = [token for event in heard if isinstance(event, Delta) for token in event.tokens]
+        heard.clear()
+        os.kill(worker.pid, signal.SIGSTOP)
+        saving = asyncio.create_task(worker.snapshots.run(SaveSnapshot(0, "r", 0, digests)))
+        await asyncio.sleep(0)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(EngineRestarting):
+            await saving
+        with pytest.raises(EngineRestarting):
+            await worker.snapshots.run(DropSnapshots(0, ()))
+        while await states.get() is not EngineState.RESTARTING:
+            pass
+        while await states.get() is not EngineState.SERVING:
+            pass
+        restored = await worker.snapshots.run(RestoreSnapshot(0, saved.snapshot_id, digests))
+        told = restored.origin.tokens[len(PROMPT) :]
+        await _text(_ask(worker, replace(asked, resumed=told)))
+        rest = [token for event in heard if isinstance(event, Delta) for token in event.tokens]
+
+        assert restored == saved
+        assert worker.snapshots.use.num_files == 1
+        assert [*told, *rest] == whole
 
 
 async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:

@@ -76,3 +76,13 @@ def test_what_is_no_whole_answer_is_an_error(answer: bytes, problem: str) -> Non
 
     with pytest.raises(LoadError, match=problem):
         read_stream(0.0, reads)
+
+
+def test_pieces_that_count_their_tokens_are_believed() -> None:
+    """A piece may carry a character that took several tokens."""
+    first = TEXT | {"timings": {"predicted_n": 1}}
+    third = TEXT | {"timings": {"predicted_n": 3}}
+
+    stream = read_stream(0.0, [(1.0, an_answer(first, third, LAST))])
+
+    assert [arrival.tokens for arrival in stream.arrivals] == [1, 2]

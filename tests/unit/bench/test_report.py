@@ -1,65 +1,103 @@
-"""Ratios, tables and the page they are written to."""
+"""Raw results, the page made of them, and its plots."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
 
-from bench.report import END, START, Measurement, publish, rows_of, table
+import pytest
 
-CONTEXT: dict[str, Any] = {
-    "machine": {
-        "date": "2026-01-01 00:00 UTC",
-        "commit": "abc",
-        "cores": 2,
-        "processor": "X",
-        "llama_cpp_python": "0",
-        "load_before": 0.0,
-    },
-    "settings": {"rounds": 3},
-    "commands": {"peer": ("run peer",)},
+from bench import report
+from bench.measurement import Measurement, Result
+from bench.paths import REPOSITORY
+from bench.plots import ratio_chart, speed_chart
+from bench.records import Record, read_all, without_paths
+
+MACHINE = {
+    "date": "2026-01-01 00:00 UTC",
+    "commit": "abc",
+    "cores": 2,
+    "processor": "X",
+    "llama_cpp_python": "0",
+    "load_before": 0.0,
 }
 
 
-def measured(round_number: int, system: str, rate: float) -> Measurement:
-    """One measurement of the same load."""
-    return Measurement("http", "greedy", 4, round_number, system, rate)
+def a_record(speeds: Sequence[tuple[float, ...]], *, is_quick: bool = False) -> Record:
+    """A record of unique prompts: Corral's and the peer's speed, round by round."""
+    measurements = [
+        Measurement("1 at once", number, system, speed)
+        for number, pair in enumerate(speeds)
+        for system, speed in zip(("corral", "llama-server streams"), pair, strict=False)
+    ]
+    return Record("unique", MACHINE, "m.gguf", 2, is_quick, {"peer": ("run",)}, (*measurements,))
 
 
-ROUNDS = [
-    *(measured(0, "corral", 90.0), measured(0, "llama-server", 100.0)),
-    *(measured(1, "corral", 10.0), measured(1, "llama-server", 20.0)),  # the machine was busy
-    *(measured(2, "corral", 99.0), measured(2, "llama-server", 100.0)),
-]
+GOOD = a_record([(110.0, 100.0), (105.0, 100.0), (120.0, 100.0)])
+BAD = a_record([(90.0, 100.0), (95.0, 100.0), (80.0, 100.0)])
+UNIQUE = next(part for part in report.REPORTED if part.name == "unique")
 
 
-def test_ratios_are_made_within_a_round() -> None:
-    """A slow round slows both, so it moves the ratio less than either speed."""
-    (row,) = rows_of(ROUNDS)
+def test_the_page_names_ratio_spread_target_and_verdict() -> None:
+    """A reader sees at once what was promised and what came out."""
+    page = report.page({"unique": GOOD})
 
-    assert row.ratios == (0.9, 0.5, 0.99)
-    assert row.ratio == 0.9
-    assert (row.corral, row.peer_name, row.peer) == (90.0, "llama-server", 100.0)
-
-
-def test_without_a_peer_there_is_a_speed_and_no_ratio() -> None:
-    """The quick run has no peers."""
-    (row,) = rows_of([measured(0, "corral", 90.0)])
-
-    assert (row.corral, row.peer_name, row.ratio) == (90.0, "", 0.0)
-    assert "90.0" in table([row])
+    assert "1.10 (1.05 to 1.20) | at least 1.00 | met" in page
+    assert "llama-server streams: 100 tokens/s" in page
+    assert "run" in page.partition("## What ran")[2]
 
 
-def test_publishing_replaces_the_results_and_nothing_else(tmp_path: Path) -> None:
-    """What people wrote around the results stays, however often they are written."""
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+def test_what_is_not_met_is_said_at_the_top() -> None:
+    """Nobody has to look for it in a table."""
+    head = report.page({"unique": BAD}).partition("## ")[0]
 
-    publish(page, CONTEXT, rows_of(ROUNDS))
-    once = page.read_text()
-    publish(page, CONTEXT, rows_of(ROUNDS))
+    assert "**0 of 1 targets are met.** Not met:" in head
+    assert "1 at once, 0.90 where the target is at least 1.00" in head
 
-    assert page.read_text() == once
-    assert once.startswith("before\n")
-    assert once.endswith("\nafter\n")
-    assert "0.50 to 0.99" in once
-    assert "run peer" in once
-    assert "old" not in once
+
+def test_what_was_not_measured_is_said() -> None:
+    """A part that is missing must not look like one without targets."""
+    assert "Not measured: Decoding" in report.page({"unique": GOOD})
+
+
+def test_without_a_peer_nothing_is_claimed() -> None:
+    """A run of Corral alone has speeds and no verdicts."""
+    page = report.page({"unique": a_record([(110.0,)])})
+
+    assert "0 of 0 targets" in page
+    assert "not measured |" in page
+
+
+def test_a_quick_run_is_called_one() -> None:
+    """Its figures say little."""
+    assert "quick run" in report.page({"unique": a_record([(1.0, 1.0)], is_quick=True)})
+
+
+def test_a_record_survives_its_file(tmp_path: Path) -> None:
+    """An interrupted run goes on, and a report can be made anew."""
+    GOOD.write(tmp_path / "unique.json", UNIQUE)
+
+    assert read_all(tmp_path, report.REPORTED) == {"unique": GOOD}
+
+
+def test_command_lines_do_not_name_places_of_this_machine() -> None:
+    """They are committed."""
+    lines = without_paths({"a": (f"{REPOSITORY}/x --model {Path.home()}/.cache/m.gguf",)})
+
+    assert lines == {"a": ("./x --model ~/.cache/m.gguf",)}
+
+
+@pytest.mark.parametrize("chart", [ratio_chart, speed_chart])
+def test_plots_are_whole_and_show_every_load(chart: Callable[[Sequence[Result]], str]) -> None:
+    """Each is one well-formed picture, whatever a load is called."""
+    results = [Result(name, (1.0, 2.0), 1.5, 10.0, 5.0, "peer") for name in ("a < b", "c & d")]
+
+    parsed = ElementTree.fromstring(chart(results))  # noqa: S314  # our own text
+    texts = [node.text for node in parsed.iter() if node.text]
+
+    assert {"a < b", "c & d"} <= set(texts)
+
+
+def test_plots_are_made_for_what_has_ratios() -> None:
+    """A part measured without peers has nothing to draw."""
+    assert report.plots({"unique": GOOD}).keys() == {"unique-ratios.svg", "unique-speeds.svg"}
+    assert report.plots({"unique": a_record([(110.0,)])}) == {}

@@ -25,6 +25,20 @@ def test_decode_rate_counts_only_the_time_in_which_all_streams_decode() -> None:
     assert decode_rate([early, late], least_overlap=0.4) == pytest.approx(20.0)
 
 
+def test_decode_rate_can_begin_later() -> None:
+    """What came while further streams were decoding does not count."""
+    slower_at_first = a_stream(0.0, 11, 0.2)
+    later = Stream(
+        -1.0,
+        4.0,
+        (*slower_at_first.arrivals, *(Arrival(2.0 + 0.1 * n, 1) for n in range(1, 21))),
+        8,
+        31,
+    )
+
+    assert decode_rate([later], after=2.0) == pytest.approx(10.0)
+
+
 def test_decode_rate_refuses_streams_that_hardly_met() -> None:
     """A rate over a short stretch says nothing."""
     with pytest.raises(LoadError, match="while all streams were decoding"):
@@ -34,13 +48,13 @@ def test_decode_rate_refuses_streams_that_hardly_met() -> None:
 def test_an_output_of_another_length_fails_the_run() -> None:
     """Systems that made different numbers of tokens cannot be compared."""
     with pytest.raises(LoadError, match="7 tokens came out, not 8"):
-        check_streams([a_stream(0.0, 7, 0.1)], requests=1, output_tokens=8)
+        check_streams([a_stream(0.0, 7, 0.1)], [8])
 
 
 def test_a_missing_answer_fails_the_run() -> None:
     """A dropped request must not look like a fast one."""
     with pytest.raises(LoadError, match="1 of 2"):
-        check_streams([a_stream(0.0, 8, 0.1)], requests=2, output_tokens=8)
+        check_streams([a_stream(0.0, 8, 0.1)], [8, 8])
 
 
 def test_figures_of_a_load() -> None:

@@ -1,15 +1,15 @@
 """Every server is asked for the same."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 from bench.workload import SAMPLINGS, Workload
 from openai_wire.requests.sampling import SamplingFields
 
 
-def a_workload(**changes: int) -> Workload:
+def a_workload(**changes: Any) -> Workload:
     """Three requests of eight tokens."""
-    numbers = {"requests": 3, "concurrency": 1, "prompt_tokens": 8, "output_tokens": 4}
-    return Workload(**numbers | changes, sampling=SAMPLINGS["greedy"])
+    return replace(Workload(3, 1, 8, 4, SAMPLINGS["greedy"]), **changes)
 
 
 def test_prompts_differ_within_a_load_and_repeat_with_the_seed() -> None:
@@ -45,3 +45,29 @@ def test_the_same_settings_travel_over_grpc() -> None:
     for name in (field.name for field in fields(sampling) if field.name != "name"):
         assert round(getattr(message, name), 6) == getattr(sampling, name)
     assert message.seed == 7
+
+
+def test_every_second_request_can_be_brief() -> None:
+    """It leaves an idle slot beside each that goes on."""
+    workload = Workload(4, 4, 8, 16, SAMPLINGS["greedy"], brief_tokens=1, pinned=True)
+
+    assert workload.outputs == [16, 1, 16, 1]
+    assert [workload.to_json("m", n)["max_tokens"] for n in range(4)] == workload.outputs
+    assert [workload.to_json("m", n)["id_slot"] for n in range(4)] == [0, 1, 2, 3]
+    assert [workload.to_proto(n).stopping.max_tokens for n in range(4)] == workload.outputs
+
+
+def test_each_round_has_prompts_of_its_own() -> None:
+    """What a server kept of the last round must not help it."""
+    workload = a_workload(shared_prefix_tokens=8)
+
+    prompts = [prompt for n in range(3) for prompt in workload.in_round(n).text_prompts()]
+
+    assert len({prompt[:30] for prompt in prompts}) == 3
+
+
+def test_what_llama_server_alone_understands_is_sent_only_where_asked_for() -> None:
+    """The gateway refuses fields that it would ignore."""
+    body = a_workload().to_json("m")
+
+    assert {"id_slot", "timings_per_token", "cache_prompt"}.isdisjoint(body)

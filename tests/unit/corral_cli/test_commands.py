@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from corral_cli.__main__ import cli, main
-from corral_cli.up import listen_flag
+from corral_cli.up import NamedFile, listen_flag
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from svc_kit.auth import SettingsKeys, hash_key
@@ -20,6 +21,14 @@ def test_every_subcommand_explains_itself() -> None:
 
         assert result.exit_code == 0
         assert cli.commands[name].help
+
+
+def test_an_adapter_is_named_before_its_file() -> None:
+    """The file may have the sign too."""
+    assert NamedFile().convert("voice=a=b.gguf", None, None) == ("voice", "a=b.gguf")
+    for text in ("voice", "voice=", "=a.gguf"):
+        with pytest.raises(click.BadParameter):
+            NamedFile().convert(text, None, None)
 
 
 def test_version_names_what_a_bug_report_needs() -> None:

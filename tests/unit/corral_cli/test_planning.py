@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from corral_cli.children import as_variables
 from corral_cli.planning import Plan, UpFlags
 from svc_kit.addresses import parse_address
 from svc_kit.settings import StartupError
@@ -31,6 +32,17 @@ def test_flags_reach_the_inference_service(tmp_path: Path) -> None:
     assert plan.inference.models == ["a.gguf", "b.gguf"]
     assert (plan.inference.engine.slots, plan.inference.engine.context_tokens) == (3, 512)
     assert plan.overrides["inference"]["engine.slots"] == 3
+
+
+def test_adapters_reach_the_inference_service_through_its_environment(tmp_path: Path) -> None:
+    """As the one setting that holds them all."""
+    plan = Plan.make(UpFlags(data_dir=tmp_path, adapters=(("voice", "v=1.gguf"),)))
+    passed = as_variables(
+        "CORRAL_INFERENCE_", {"adapters": plan.overrides["inference"]["adapters"]}
+    )
+
+    assert plan.inference.adapters["voice"].path == "v=1.gguf"
+    assert passed == {"CORRAL_INFERENCE_ADAPTERS": '{"voice": {"path": "v=1.gguf"}}'}
 
 
 def test_both_services_get_the_same_token_file(tmp_path: Path) -> None:

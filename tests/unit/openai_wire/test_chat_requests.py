@@ -41,6 +41,12 @@ def test_nothing_given_means_openai_defaults() -> None:
     assert not request.conversation.HasField("tool_choice")
 
 
+def test_determinism_is_passed_on() -> None:
+    """A local extension: unset leaves it unset."""
+    assert a_request(deterministic=True).options.deterministic
+    assert not a_request().options.HasField("deterministic")
+
+
 def test_null_means_not_given() -> None:
     """A null is the same as an absent field, for fields that are not supported too."""
     plain = a_request()
@@ -461,3 +467,31 @@ def test_adapters_keep_their_order_and_scales() -> None:
     assert (first.adapter, first.scale) == ("a", 0.5)
     assert second.adapter == "b"
     assert not second.HasField("scale")
+
+
+def test_speculation_is_switched_and_bounded() -> None:
+    """An extension with the names of the proto; left out, the server decides."""
+    asked = a_request(speculation={"enabled": False, "max_draft_tokens": 4}).options.speculation
+
+    assert (asked.enabled, asked.max_draft_tokens) == (False, 4)
+    assert asked.HasField("enabled")
+    assert not a_request(speculation={"max_draft_tokens": 4}).options.speculation.HasField(
+        "enabled"
+    )
+    assert not a_request().options.HasField("speculation")
+
+
+@pytest.mark.parametrize(
+    ("speculation", "field"),
+    [
+        ({"max_draft_tokens": 33}, "speculation.max_draft_tokens"),
+        ({"enabled": "no"}, "speculation.enabled"),
+        ({"model": "m"}, "speculation.model"),
+    ],
+)
+def test_wrong_speculation_is_refused_by_its_field(speculation: object, field: str) -> None:
+    """As everything else is."""
+    with pytest.raises(DomainError) as caught:
+        a_request(speculation=speculation)
+
+    assert caught.value.metadata["field"] == field

@@ -5,7 +5,13 @@ from typing import Any
 from corral.inference.v1 import chat_pb2, generation_pb2, model_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from openai_wire.objects import ChatCompletion, TextCompletion, model_list, model_object
+from openai_wire.objects import (
+    ChatCompletion,
+    TextCompletion,
+    accounts,
+    model_list,
+    model_object,
+)
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
@@ -28,13 +34,46 @@ def a_chat(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False) -> 
     return completion.as_object()
 
 
+def test_timings_say_where_the_time_went() -> None:
+    """In llama-server's names, which its clients know, and ours; sums over calls would mean
+    nothing."""
+    event = done(10, 5, cached_tokens=6)
+    event.usage.cache_source = generation_pb2.CACHE_SOURCE_LIVE
+    event.usage.draft_tokens, event.usage.accepted_draft_tokens = 4, 3
+    timings = event.timings
+    timings.queue.FromMilliseconds(2)
+    timings.prefill.FromMilliseconds(20)
+    timings.first_token.FromMilliseconds(22)
+    timings.decode.FromMilliseconds(40)
+    timings.between_tokens.FromMilliseconds(10)
+    timings.tokens_per_second, timings.completion_tokens = 100.0, 5
+
+    assert accounts([event])["timings"] == {
+        "cache_n": 6,
+        "cache_source": "live",
+        "prompt_n": 4,
+        "prompt_ms": 20.0,
+        "prompt_per_second": 200.0,
+        "predicted_n": 5,
+        "predicted_ms": 40.0,
+        "predicted_per_token_ms": 10.0,
+        "predicted_per_second": 100.0,
+        "draft_n": 4,
+        "draft_n_accepted": 3,
+        "queue_ms": 2.0,
+        "first_token_ms": 22.0,
+    }
+    assert "timings" not in accounts([event, event])
+
+
 def test_a_chat_completion_has_every_field() -> None:
-    """The object is OpenAI's, field by field."""
+    """The object is OpenAI's, field by field; only the timings are ours."""
     answer = a_chat(
         chat_accepted(), chat_delta("Hel"), chat_delta("lo"), ChatEvent(finished=finished()),
         ChatEvent(done=done(3, 2, cached_tokens=1, reasoning_tokens=1)),
     )  # fmt: skip
 
+    del answer["timings"]
     assert answer == {
         "id": "chatcmpl-1",
         "object": "chat.completion",

@@ -102,8 +102,17 @@ def test_mirostat_settings_need_mirostat() -> None:
 
 def test_samplers_keep_their_order() -> None:
     """The order of the filters is the caller's."""
-    assert list(params_of(samplers=["min_p", "typ_p", "temperature"]).samplers) == [
+    assert list(params_of(samplers=["min_p", "typ_p", "infill", "temperature"]).samplers) == [
         sampling_pb2.SAMPLER_KIND_MIN_P,
         sampling_pb2.SAMPLER_KIND_TYPICAL_P,
+        sampling_pb2.SAMPLER_KIND_INFILL,
         sampling_pb2.SAMPLER_KIND_TEMPERATURE,
     ]
+
+
+def test_adaptive_p_may_be_named_among_the_filters() -> None:
+    """It comes last wherever llama.cpp's list names it, and is turned on by its target."""
+    params = params_of(samplers=["adaptive_p", "min_p"], adaptive_target=0.5)
+
+    assert list(params.samplers) == [sampling_pb2.SAMPLER_KIND_MIN_P]
+    assert params.adaptive.target == 0.5

@@ -134,31 +134,6 @@ def samples(registry: CollectorRegistry) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
-def test_engine_gauges_have_their_names() -> None:
-    """Dashboards and routers know them."""
-    registry = CollectorRegistry()
-    metrics = EngineMetrics(registry)
-    metrics.set_load("m", num_waiting=1, num_running=2, kv_cache_usage=0.5)
-    found = samples(registry)
-
-    assert found['corral_num_requests_waiting{model="m"}'] == 1
-    assert found['corral_num_requests_running{model="m"}'] == 2
-    assert found['corral_kv_cache_usage{model="m"}'] == 0.5
-    assert not [name for name in found if name.startswith("vllm:")]
-
-
-def test_three_gauges_go_by_vllms_names_too() -> None:
-    """Routers of the Gateway API inference extension look for exactly these."""
-    registry = CollectorRegistry()
-    metrics = EngineMetrics(registry, vllm_names=True)
-    metrics.set_load("m", num_waiting=1, num_running=2, kv_cache_usage=0.5)
-    found = samples(registry)
-
-    assert found['vllm:num_requests_waiting{model_name="m"}'] == 1
-    assert found['vllm:num_requests_running{model_name="m"}'] == 2
-    assert found['vllm:kv_cache_usage_perc{model_name="m"}'] == 0.5
-
-
 def test_engine_counters_and_histograms_have_their_names() -> None:
     """One place names every metric; this is its list."""
     registry = CollectorRegistry()
@@ -166,7 +141,7 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
     metrics.prompt_tokens.labels("m").inc(3)
     metrics.cached_tokens.labels("m", "live").inc(2)
     metrics.preemptions.labels("m").inc()
-    metrics.saved_bytes.labels("m").set(7)
+    metrics.embedding_inputs.labels("m").inc(7)
     metrics.completion_tokens.labels("m").inc(4)
     metrics.finished.labels("m", "stop").inc()
     metrics.aborted.labels("m", "decode", "caller").inc()
@@ -175,7 +150,6 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
         metrics.queue_time,
         metrics.time_to_first_token,
         metrics.inter_token_time,
-        metrics.step_time,
     ):
         histogram.labels("m").observe(0.1)
     found = samples(registry)
@@ -186,7 +160,7 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
             'corral_prompt_tokens_total{model="m"}': 3,
             'corral_cached_tokens_total{model="m",source="live"}': 2,
             'corral_preemptions_total{model="m"}': 1,
-            'corral_saved_prefix_bytes{model="m"}': 7,
+            'corral_embedding_inputs_total{model="m"}': 7,
             'corral_completion_tokens_total{model="m"}': 4,
             'corral_requests_finished_total{finish_reason="stop",model="m"}': 1,
             'corral_requests_aborted_total{cause="caller",model="m",phase="decode"}': 1,
@@ -194,7 +168,6 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
             'corral_queue_seconds_count{model="m"}': 1,
             'corral_time_to_first_token_seconds_count{model="m"}': 1,
             'corral_inter_token_seconds_count{model="m"}': 1,
-            'corral_engine_step_seconds_count{model="m"}': 1,
         }.items()
     )
 
@@ -204,7 +177,7 @@ def test_all_metrics_fit_into_one_registry() -> None:
     registry = CollectorRegistry()
     RpcMetrics(registry)
     HttpMetrics(registry)
-    EngineMetrics(registry, vllm_names=True)
+    EngineMetrics(registry)
     ProcessMetrics(registry, service="inference", version="1.2.3")
     found = samples(registry)
 

@@ -18,7 +18,7 @@ class AdapterScale(_message.Message):
     def __init__(self, adapter: _Optional[str] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class Adapter(_message.Message):
-    __slots__ = ("name", "model", "digest", "generation", "state", "default_scale", "rank", "size_bytes", "num_running", "load_time")
+    __slots__ = ("name", "model", "digest", "generation", "state", "default_scale", "rank", "size_bytes", "num_running", "load_time", "problem")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Adapter.State]
@@ -41,6 +41,7 @@ class Adapter(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     name: str
     model: str
     digest: str
@@ -51,4 +52,5 @@ class Adapter(_message.Message):
     size_bytes: int
     num_running: int
     load_time: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[_Union[Adapter.State, str]] = ..., default_scale: _Optional[float] = ..., rank: _Optional[int] = ..., size_bytes: _Optional[int] = ..., num_running: _Optional[int] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[_Union[Adapter.State, str]] = ..., default_scale: _Optional[float] = ..., rank: _Optional[int] = ..., size_bytes: _Optional[int] = ..., num_running: _Optional[int] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...

@@ -230,10 +230,14 @@ class RestoreSnapshotRequest(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ...) -> None: ...
 
 class RestoreSnapshotResponse(_message.Message):
-    __slots__ = ("snapshot",)
+    __slots__ = ("snapshot", "prompt_token_ids", "output_token_ids")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     snapshot: _snapshot_pb2.Snapshot
-    def __init__(self, snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ...) -> None: ...
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    output_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DropSnapshotsRequest(_message.Message):
     __slots__ = ("snapshot_ids",)

@@ -173,14 +173,16 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoadAdapter(self, request, context):
-        """LoadAdapter loads a LoRA.
+        """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+        Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+        the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadAdapter(self, request, context):
-        """UnloadAdapter frees a LoRA once nothing uses it.
+        """UnloadAdapter forgets the name at once and frees the memory once nothing uses it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -194,14 +196,18 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SaveSnapshot(self, request, context):
-        """SaveSnapshot writes the state of a running or kept sequence.
+        """SaveSnapshot writes the state of a running or kept sequence to a file of the server.
+        Errors include: NOT_FOUND: nothing is computed yet, or kept any more; FAILED_PRECONDITION: it is too large.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSnapshot(self, request, context):
-        """RestoreSnapshot reads a state back, so that a later request goes on from it.
+        """RestoreSnapshot reads a state back into memory, so that a later request of its project goes on from it: one with the
+        same beginning, or one that resumes the sequence token for token. The file stays.
+        Errors include: NOT_FOUND; FAILED_PRECONDITION: the file is damaged, or of another model, llama.cpp, cache type or
+        adapter, or larger than the context or the memory for saved prefixes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,15 +50,24 @@ class EngineServiceStub:
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]
     """UnloadModel frees a model once nothing uses it."""
     LoadAdapter: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]
-    """LoadAdapter loads a LoRA."""
+    """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+    Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+    the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+    """
     UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadAdapterRequest, _engine_service_pb2.UnloadAdapterResponse]
-    """UnloadAdapter frees a LoRA once nothing uses it."""
+    """UnloadAdapter forgets the name at once and frees the memory once nothing uses it."""
     ListAdapters: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.ListAdaptersRequest, _engine_service_pb2.ListAdaptersResponse]
     """ListAdapters lists the LoRAs the engine knows."""
     SaveSnapshot: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.SaveSnapshotRequest, _engine_service_pb2.SaveSnapshotResponse]
-    """SaveSnapshot writes the state of a running or kept sequence."""
+    """SaveSnapshot writes the state of a running or kept sequence to a file of the server.
+    Errors include: NOT_FOUND: nothing is computed yet, or kept any more; FAILED_PRECONDITION: it is too large.
+    """
     RestoreSnapshot: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.RestoreSnapshotRequest, _engine_service_pb2.RestoreSnapshotResponse]
-    """RestoreSnapshot reads a state back, so that a later request goes on from it."""
+    """RestoreSnapshot reads a state back into memory, so that a later request of its project goes on from it: one with the
+    same beginning, or one that resumes the sequence token for token. The file stays.
+    Errors include: NOT_FOUND; FAILED_PRECONDITION: the file is damaged, or of another model, llama.cpp, cache type or
+    adapter, or larger than the context or the memory for saved prefixes.
+    """
     DropSnapshots: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.DropSnapshotsRequest, _engine_service_pb2.DropSnapshotsResponse]
     """DropSnapshots deletes saved states."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.FlushCacheRequest, _engine_service_pb2.FlushCacheResponse]
@@ -90,15 +99,24 @@ class EngineServiceAsyncStub(EngineServiceStub):
     UnloadModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]  # type: ignore[assignment]
     """UnloadModel frees a model once nothing uses it."""
     LoadAdapter: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]  # type: ignore[assignment]
-    """LoadAdapter loads a LoRA."""
+    """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+    Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+    the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+    """
     UnloadAdapter: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadAdapterRequest, _engine_service_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
-    """UnloadAdapter frees a LoRA once nothing uses it."""
+    """UnloadAdapter forgets the name at once and frees the memory once nothing uses it."""
     ListAdapters: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.ListAdaptersRequest, _engine_service_pb2.ListAdaptersResponse]  # type: ignore[assignment]
     """ListAdapters lists the LoRAs the engine knows."""
     SaveSnapshot: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.SaveSnapshotRequest, _engine_service_pb2.SaveSnapshotResponse]  # type: ignore[assignment]
-    """SaveSnapshot writes the state of a running or kept sequence."""
+    """SaveSnapshot writes the state of a running or kept sequence to a file of the server.
+    Errors include: NOT_FOUND: nothing is computed yet, or kept any more; FAILED_PRECONDITION: it is too large.
+    """
     RestoreSnapshot: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.RestoreSnapshotRequest, _engine_service_pb2.RestoreSnapshotResponse]  # type: ignore[assignment]
-    """RestoreSnapshot reads a state back, so that a later request goes on from it."""
+    """RestoreSnapshot reads a state back into memory, so that a later request of its project goes on from it: one with the
+    same beginning, or one that resumes the sequence token for token. The file stays.
+    Errors include: NOT_FOUND; FAILED_PRECONDITION: the file is damaged, or of another model, llama.cpp, cache type or
+    adapter, or larger than the context or the memory for saved prefixes.
+    """
     DropSnapshots: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.DropSnapshotsRequest, _engine_service_pb2.DropSnapshotsResponse]  # type: ignore[assignment]
     """DropSnapshots deletes saved states."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.FlushCacheRequest, _engine_service_pb2.FlushCacheResponse]  # type: ignore[assignment]
@@ -167,14 +185,17 @@ class EngineServiceServicer:
         request: _engine_service_pb2.LoadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.LoadAdapterResponse, _abc.Awaitable[_engine_service_pb2.LoadAdapterResponse]]:
-        """LoadAdapter loads a LoRA."""
+        """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
+        Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
+        the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+        """
 
     def UnloadAdapter(
         self,
         request: _engine_service_pb2.UnloadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.UnloadAdapterResponse, _abc.Awaitable[_engine_service_pb2.UnloadAdapterResponse]]:
-        """UnloadAdapter frees a LoRA once nothing uses it."""
+        """UnloadAdapter forgets the name at once and frees the memory once nothing uses it."""
 
     def ListAdapters(
         self,
@@ -188,14 +209,20 @@ class EngineServiceServicer:
         request: _engine_service_pb2.SaveSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.SaveSnapshotResponse, _abc.Awaitable[_engine_service_pb2.SaveSnapshotResponse]]:
-        """SaveSnapshot writes the state of a running or kept sequence."""
+        """SaveSnapshot writes the state of a running or kept sequence to a file of the server.
+        Errors include: NOT_FOUND: nothing is computed yet, or kept any more; FAILED_PRECONDITION: it is too large.
+        """
 
     def RestoreSnapshot(
         self,
         request: _engine_service_pb2.RestoreSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.RestoreSnapshotResponse, _abc.Awaitable[_engine_service_pb2.RestoreSnapshotResponse]]:
-        """RestoreSnapshot reads a state back, so that a later request goes on from it."""
+        """RestoreSnapshot reads a state back into memory, so that a later request of its project goes on from it: one with the
+        same beginning, or one that resumes the sequence token for token. The file stays.
+        Errors include: NOT_FOUND; FAILED_PRECONDITION: the file is damaged, or of another model, llama.cpp, cache type or
+        adapter, or larger than the context or the memory for saved prefixes.
+        """
 
     def DropSnapshots(
         self,

@@ -154,12 +154,14 @@ class SpeculationOptions(_message.Message):
     def __init__(self, enabled: _Optional[bool] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class ResumedChoice(_message.Message):
-    __slots__ = ("index", "output_token_ids")
+    __slots__ = ("index", "output_token_ids", "snapshot_id")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     index: int
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    snapshot_id: str
+    def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens")
@@ -236,14 +238,22 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_source: _Optional[_Union[CacheSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
-    __slots__ = ("queue", "prefill", "decode")
+    __slots__ = ("queue", "prefill", "decode", "first_token", "between_tokens", "tokens_per_second", "completion_tokens")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     queue: _duration_pb2.Duration
     prefill: _duration_pb2.Duration
     decode: _duration_pb2.Duration
-    def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    first_token: _duration_pb2.Duration
+    between_tokens: _duration_pb2.Duration
+    tokens_per_second: float
+    completion_tokens: int
+    def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., between_tokens: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tokens_per_second: _Optional[float] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("usage", "timings")

@@ -26,7 +26,7 @@ from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_do
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63orral/inference/v1/load.proto\x12\x13\x63orral.inference.v1\x1a$corral/inference/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\x83\x03\n\x04Load\x12\x11\n\tnum_slots\x18\x01 \x01(\x05\x12\x13\n\x0bnum_running\x18\x02 \x01(\x05\x12.\n\x06queues\x18\x03 \x03(\x0b\x32\x1e.corral.inference.v1.QueueLoad\x12\x11\n\tnum_cells\x18\x04 \x01(\x03\x12\x16\n\x0enum_used_cells\x18\x05 \x01(\x03\x12\x16\n\x0enum_idle_cells\x18\x06 \x01(\x03\x12\x11\n\tnum_steps\x18\x07 \x01(\x03\x12\x1b\n\x13prompt_tokens_total\x18\x08 \x01(\x03\x12\x1b\n\x13\x63\x61\x63hed_tokens_total\x18\t \x01(\x03\x12\x1f\n\x17\x63ompletion_tokens_total\x18\n \x01(\x03\x12\x31\n\nstep_times\x18\x0b \x03(\x0b\x32\x1d.corral.inference.v1.StepTime\x12\x15\n\rnum_snapshots\x18\x0c \x01(\x05\x12\x16\n\x0esnapshot_bytes\x18\r \x01(\x03\x12\x10\n\x08\x64raining\x18\x0e \x01(\x08\"\x91\x01\n\tQueueLoad\x12/\n\x08priority\x18\x01 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x14\n\x0cnum_requests\x18\x02 \x01(\x05\x12\x12\n\nnum_tokens\x18\x03 \x01(\x03\x12)\n\x06oldest\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"I\n\x08StepTime\x12\x10\n\x08num_rows\x18\x01 \x01(\x05\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xdb\x02\n\x0bLiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12/\n\x08priority\x18\x05 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x30\n\x07\x63hoices\x18\x06 \x03(\x0b\x32\x1f.corral.inference.v1.LiveChoice\x12&\n\x03\x61ge\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rprompt_tokens\x18\x08 \x01(\x05\"g\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_PREFILL\x10\x02\x12\x10\n\x0cSTATE_DECODE\x10\x03\x12\x10\n\x0cSTATE_PAUSED\x10\x04\"\x89\x01\n\nLiveChoice\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x35\n\x05state\x18\x02 \x01(\x0e\x32&.corral.inference.v1.LiveRequest.State\x12\x11\n\x04slot\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x05\x42\x07\n\x05_slotb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63orral/inference/v1/load.proto\x12\x13\x63orral.inference.v1\x1a$corral/inference/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe7\x05\n\x04Load\x12\x11\n\tnum_slots\x18\x01 \x01(\x05\x12\x13\n\x0bnum_running\x18\x02 \x01(\x05\x12.\n\x06queues\x18\x03 \x03(\x0b\x32\x1e.corral.inference.v1.QueueLoad\x12\x11\n\tnum_cells\x18\x04 \x01(\x03\x12\x16\n\x0enum_used_cells\x18\x05 \x01(\x03\x12\x16\n\x0enum_idle_cells\x18\x06 \x01(\x03\x12\x11\n\tnum_steps\x18\x07 \x01(\x03\x12\x1b\n\x13prompt_tokens_total\x18\x08 \x01(\x03\x12\x1b\n\x13\x63\x61\x63hed_tokens_total\x18\t \x01(\x03\x12\x1f\n\x17\x63ompletion_tokens_total\x18\n \x01(\x03\x12\x31\n\nstep_times\x18\x0b \x03(\x0b\x32\x1d.corral.inference.v1.StepTime\x12\x15\n\rnum_snapshots\x18\x0c \x01(\x05\x12\x16\n\x0esnapshot_bytes\x18\r \x01(\x03\x12\x10\n\x08\x64raining\x18\x0e \x01(\x08\x12\x1a\n\x12num_snapshot_files\x18\x0f \x01(\x05\x12\x1b\n\x13snapshot_file_bytes\x18\x10 \x01(\x03\x12\x14\n\x0cnum_adapters\x18\x14 \x01(\x05\x12\x15\n\radapter_bytes\x18\x15 \x01(\x03\x12\x15\n\rnum_followers\x18\x16 \x01(\x05\x12\x15\n\rnum_preempted\x18\x17 \x01(\x05\x12\x19\n\x11preemptions_total\x18\x18 \x01(\x03\x12\x35\n\tembedding\x18\x19 \x01(\x0b\x32\".corral.inference.v1.EmbeddingLoad\x12\x1a\n\x12\x64raft_tokens_total\x18\x1a \x01(\x03\x12#\n\x1b\x61\x63\x63\x65pted_draft_tokens_total\x18\x1b \x01(\x03\x12;\n\x0fstep_histograms\x18\x1c \x03(\x0b\x32\".corral.inference.v1.StepHistogram\"\xa4\x01\n\rEmbeddingLoad\x12\x14\n\x0cnum_requests\x18\x01 \x01(\x05\x12\x12\n\nnum_inputs\x18\x02 \x01(\x03\x12\x12\n\nnum_tokens\x18\x03 \x01(\x03\x12)\n\x06oldest\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cinputs_total\x18\x05 \x01(\x03\x12\x14\n\x0ctokens_total\x18\x06 \x01(\x03\"\x91\x01\n\tQueueLoad\x12/\n\x08priority\x18\x01 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x14\n\x0cnum_requests\x18\x02 \x01(\x05\x12\x12\n\nnum_tokens\x18\x03 \x01(\x03\x12)\n\x06oldest\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"I\n\x08StepTime\x12\x10\n\x08num_rows\x18\x01 \x01(\x05\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa7\x01\n\rStepHistogram\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08max_rows\x18\x02 \x01(\x05\x12\x12\n\nhas_prompt\x18\x03 \x01(\x08\x12)\n\x06\x62ounds\x18\x04 \x03(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\x03\x12&\n\x03sum\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xdb\x02\n\x0bLiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12/\n\x08priority\x18\x05 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x30\n\x07\x63hoices\x18\x06 \x03(\x0b\x32\x1f.corral.inference.v1.LiveChoice\x12&\n\x03\x61ge\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rprompt_tokens\x18\x08 \x01(\x05\"g\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_PREFILL\x10\x02\x12\x10\n\x0cSTATE_DECODE\x10\x03\x12\x10\n\x0cSTATE_PAUSED\x10\x04\"\x89\x01\n\nLiveChoice\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x35\n\x05state\x18\x02 \x01(\x0e\x32&.corral.inference.v1.LiveRequest.State\x12\x11\n\x04slot\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x05\x42\x07\n\x05_slotb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.inference.v1.load_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOAD']._serialized_start=126
-  _globals['_LOAD']._serialized_end=513
-  _globals['_QUEUELOAD']._serialized_start=516
-  _globals['_QUEUELOAD']._serialized_end=661
-  _globals['_STEPTIME']._serialized_start=663
-  _globals['_STEPTIME']._serialized_end=736
-  _globals['_LIVEREQUEST']._serialized_start=739
-  _globals['_LIVEREQUEST']._serialized_end=1086
-  _globals['_LIVEREQUEST_STATE']._serialized_start=983
-  _globals['_LIVEREQUEST_STATE']._serialized_end=1086
-  _globals['_LIVECHOICE']._serialized_start=1089
-  _globals['_LIVECHOICE']._serialized_end=1226
+  _globals['_LOAD']._serialized_end=869
+  _globals['_EMBEDDINGLOAD']._serialized_start=872
+  _globals['_EMBEDDINGLOAD']._serialized_end=1036
+  _globals['_QUEUELOAD']._serialized_start=1039
+  _globals['_QUEUELOAD']._serialized_end=1184
+  _globals['_STEPTIME']._serialized_start=1186
+  _globals['_STEPTIME']._serialized_end=1259
+  _globals['_STEPHISTOGRAM']._serialized_start=1262
+  _globals['_STEPHISTOGRAM']._serialized_end=1429
+  _globals['_LIVEREQUEST']._serialized_start=1432
+  _globals['_LIVEREQUEST']._serialized_end=1779
+  _globals['_LIVEREQUEST_STATE']._serialized_start=1676
+  _globals['_LIVEREQUEST_STATE']._serialized_end=1779
+  _globals['_LIVECHOICE']._serialized_start=1782
+  _globals['_LIVECHOICE']._serialized_end=1919
 # @@protoc_insertion_point(module_scope)

@@ -12,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Load(_message.Message):
-    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining")
+    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes", "num_adapters", "adapter_bytes", "num_followers", "num_preempted", "preemptions_total", "embedding", "draft_tokens_total", "accepted_draft_tokens_total", "step_histograms")
     NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,17 @@ class Load(_message.Message):
     NUM_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    NUM_SNAPSHOT_FILES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    STEP_HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     num_slots: int
     num_running: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueLoad]
@@ -41,7 +52,34 @@ class Load(_message.Message):
     num_snapshots: int
     snapshot_bytes: int
     draining: bool
-    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+    num_snapshot_files: int
+    snapshot_file_bytes: int
+    num_adapters: int
+    adapter_bytes: int
+    num_followers: int
+    num_preempted: int
+    preemptions_total: int
+    embedding: EmbeddingLoad
+    draft_tokens_total: int
+    accepted_draft_tokens_total: int
+    step_histograms: _containers.RepeatedCompositeFieldContainer[StepHistogram]
+    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ..., num_adapters: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., num_followers: _Optional[int] = ..., num_preempted: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., embedding: _Optional[_Union[EmbeddingLoad, _Mapping]] = ..., draft_tokens_total: _Optional[int] = ..., accepted_draft_tokens_total: _Optional[int] = ..., step_histograms: _Optional[_Iterable[_Union[StepHistogram, _Mapping]]] = ...) -> None: ...
+
+class EmbeddingLoad(_message.Message):
+    __slots__ = ("num_requests", "num_inputs", "num_tokens", "oldest", "inputs_total", "tokens_total")
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    num_requests: int
+    num_inputs: int
+    num_tokens: int
+    oldest: _duration_pb2.Duration
+    inputs_total: int
+    tokens_total: int
+    def __init__(self, num_requests: _Optional[int] = ..., num_inputs: _Optional[int] = ..., num_tokens: _Optional[int] = ..., oldest: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inputs_total: _Optional[int] = ..., tokens_total: _Optional[int] = ...) -> None: ...
 
 class QueueLoad(_message.Message):
     __slots__ = ("priority", "num_requests", "num_tokens", "oldest")
@@ -62,6 +100,22 @@ class StepTime(_message.Message):
     num_rows: int
     duration: _duration_pb2.Duration
     def __init__(self, num_rows: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class StepHistogram(_message.Message):
+    __slots__ = ("model", "max_rows", "has_prompt", "bounds", "counts", "sum")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    HAS_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    max_rows: int
+    has_prompt: bool
+    bounds: _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum: _duration_pb2.Duration
+    def __init__(self, model: _Optional[str] = ..., max_rows: _Optional[int] = ..., has_prompt: _Optional[bool] = ..., bounds: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class LiveRequest(_message.Message):
     __slots__ = ("request_id", "label", "project", "model", "priority", "choices", "age", "prompt_tokens")

@@ -19,6 +19,7 @@ class SamplerKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SAMPLER_KIND_MIN_P: _ClassVar[SamplerKind]
     SAMPLER_KIND_XTC: _ClassVar[SamplerKind]
     SAMPLER_KIND_TEMPERATURE: _ClassVar[SamplerKind]
+    SAMPLER_KIND_INFILL: _ClassVar[SamplerKind]
 SAMPLER_KIND_UNSPECIFIED: SamplerKind
 SAMPLER_KIND_PENALTIES: SamplerKind
 SAMPLER_KIND_DRY: SamplerKind
@@ -29,6 +30,7 @@ SAMPLER_KIND_TOP_P: SamplerKind
 SAMPLER_KIND_MIN_P: SamplerKind
 SAMPLER_KIND_XTC: SamplerKind
 SAMPLER_KIND_TEMPERATURE: SamplerKind
+SAMPLER_KIND_INFILL: SamplerKind
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "penalty_last_n", "repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "mirostat", "adaptive", "logit_bias", "allowed_token_ids", "samplers", "seed")

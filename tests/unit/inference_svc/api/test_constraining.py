@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
 
+from inference_svc.api.call_writings import WRITINGS
 from inference_svc.api.constraining import asked_of_text, asked_of_turn, constrained_format
 from inference_svc.chat.control_text import PromptSpan
 from inference_svc.chat.conversation import Conversation, ToolChoice, ToolMode, ToolSpec
@@ -93,7 +94,7 @@ def test_a_required_choice_asks_for_calls_alone() -> None:
     calls = calls_of(asked)
 
     assert asked == Asked(None, calls, None)
-    assert (calls.begin, calls.end) == ("<tool_call>", "</tool_call>")
+    assert calls.ways == WRITINGS[CallNotation.LLAMA]
     assert (calls.required, calls.several) == (True, True)
     assert [(tool.name, tool.strict, tool.field) for tool in calls.tools] == [
         ("get_weather", False, "tools[0].parameters_json"),
@@ -156,13 +157,17 @@ def test_a_continued_message_begins_no_thought() -> None:
 
 
 def test_a_constrained_turn_is_read_as_it_is_written() -> None:
-    """Enforced calls in Hermes' notation, channels not at all."""
+    """Enforced calls as the family writes them, channels not at all."""
     calls = turn(with_tools(ToolMode.REQUIRED))
+    both = turn(with_tools(ToolMode.AUTO), REGEX)
     form = asked_of_text(REGEX)
     assert calls is not None
+    assert both is not None
     assert form is not None
 
-    assert constrained_format(THINKING, calls) == THINKING._replace(tool_calls=CallNotation.HERMES)
+    assert constrained_format(THINKING, calls) == THINKING
+    assert constrained_format(THINKING, both) == THINKING._replace(tool_calls=CallNotation.HERMES)
+    assert calls_of(both).ways == WRITINGS[CallNotation.HERMES]
     assert constrained_format(THINKING, form) == THINKING
     assert constrained_format(HARMONY, calls) == TurnFormat(tool_calls=CallNotation.HERMES)
     assert constrained_format(HARMONY, form) == TurnFormat()

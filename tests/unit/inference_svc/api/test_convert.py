@@ -1,6 +1,7 @@
 """Protos to engine requests: defaults, limits, and every refusal by its field."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.api.convert import Prompt, Target, from_sampling, to_requests, to_sampling
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.adapter_stack import BASE, AppliedAdapter
+from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling import Mirostat, Sampling, Stage
 from svc_kit.auth import Principal, Priority
 from svc_kit.errors import (
     ContextLengthExceeded,
     DomainError,
     FeatureUnsupported,
+    InvalidField,
     MissingField,
     OutOfRange,
     TokenOutOfVocabulary,
@@ -46,6 +49,33 @@ def test_unset_fields_take_the_models_defaults() -> None:
     (request,) = _convert(options)
 
     assert request.sampling == Sampling(temperature=0.0, min_p=0.0, top_k=7)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_deterministic_request_reuses_nothing(*, deterministic: bool) -> None:
+    """Cells that were computed in company are not the same twice."""
+    (request,) = _convert(_options(deterministic=deterministic))
+
+    assert (request.deterministic, request.reuse) == (deterministic, not deterministic)
+
+
+def test_prefixes_of_different_adapters_have_different_keys() -> None:
+    """Every scale and every file its own; without adapters the key is what it was."""
+    stacks = [
+        BASE,
+        *((AppliedAdapter(digest, scale),) for digest in "ab" for scale in (0.5, 1.0)),
+        (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
+    ]
+    found = [
+        to_requests(
+            _options(), Prompt((1, 2), "prompt"), replace(TARGET, adapters=stack), CALLER, None
+        )[0]
+        for stack in stacks
+    ]
+
+    assert [request.adapters for request in found] == stacks
+    assert len({request.cache_key for request in found}) == len(stacks)
+    assert found[0].cache_key == _convert()[0].cache_key
 
 
 def test_sampling_survives_the_wire() -> None:
@@ -188,6 +218,16 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         FeatureUnsupported,
         None,
     ),
+    "a state to keep that none may reuse": (
+        _options(cache=pb.CacheOptions(keep=True, reuse=False)),
+        InvalidField,
+        "cache.keep",
+    ),
+    "a state to keep that is not to be reused": (
+        _options(deterministic=True, cache=pb.CacheOptions(keep=True)),
+        DomainError,
+        "cache.keep",
+    ),
     "an unknown sampler": (
         _options(
             sampling=sampling_pb.SamplingParams(samplers=[sampling_pb.SAMPLER_KIND_UNSPECIFIED])
@@ -209,6 +249,20 @@ def test_bad_values_are_refused_by_field(case: str) -> None:
     assert failure.value.field == field
 
 
+def test_a_snapshot_brings_back_what_tokens_do_not_tell() -> None:
+    """With it mirostat may be resumed; each choice has its own."""
+    options = _options(
+        sampling=sampling_pb.SamplingParams(seed=1, mirostat=sampling_pb.MirostatParams(version=2)),
+        resume=[pb.ResumedChoice(index=1, output_token_ids=[4], snapshot_id="snap_1")],
+        num_choices=2,
+        cache=pb.CacheOptions(keep=True),
+    )
+    first, second = _convert(options)
+
+    assert (first.snapshot_id, list(first.resumed), first.keep) == ("", [], True)
+    assert (second.snapshot_id, list(second.resumed), second.keep) == ("snap_1", [4], True)
+
+
 def test_a_prompt_over_the_context_is_refused_with_both_numbers() -> None:
     """One token of output must fit behind it."""
     with pytest.raises(ContextLengthExceeded) as failure:
@@ -225,3 +279,24 @@ def test_an_empty_prompt_and_unknown_tokens_are_refused() -> None:
         _convert(tokens=())
     with pytest.raises(TokenOutOfVocabulary):
         _convert(tokens=(1, 100))
+
+
+def test_drafts_are_the_servers_choice_unless_a_request_says_otherwise() -> None:
+    """Bounded, forbidden, or as long as a row may be."""
+
+    def asked(**fields: Any) -> int:
+        return _convert(_options(speculation=pb.SpeculationOptions(**fields)))[0].max_draft
+
+    assert _convert()[0].max_draft == asked() == asked(enabled=True) == MAX_DRAFT
+    assert asked(enabled=False) == asked(enabled=False, max_draft_tokens=4) == 0
+    assert asked(max_draft_tokens=4) == 4
+    assert asked(max_draft_tokens=32) == MAX_DRAFT
+
+
+@pytest.mark.parametrize("length", [-1, 0, 33])
+def test_a_draft_has_a_range(length: int) -> None:
+    """None at all is said by the switch."""
+    with pytest.raises(OutOfRange) as caught:
+        _convert(_options(speculation=pb.SpeculationOptions(max_draft_tokens=length)))
+
+    assert caught.value.metadata["field"] == "speculation.max_draft_tokens"

@@ -1,6 +1,8 @@
 """From engine events to the messages of a stream."""
 
+from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
@@ -189,3 +191,46 @@ async def test_calls_that_were_not_asked_for_are_left_out() -> None:
         for call in event.tool_calls
     ]
     assert set(calls) == {0}
+
+
+async def test_timings_tell_the_first_choices_pace() -> None:
+    """The first token after queue and prompt, the others evenly over the rest."""
+    running = Running()
+    running.end()
+    *_, done = await collect(running, texts())
+
+    assert isinstance(done, pb.Done)
+    timings = done.timings
+    assert timings.first_token.ToMilliseconds() == 750
+    assert timings.between_tokens.ToMilliseconds() == 1000
+    assert timings.tokens_per_second == 1.0
+    assert timings.completion_tokens == 3
+
+
+async def test_resumed_tokens_took_no_time() -> None:
+    """A pace is that of the tokens that were made now; of one alone there is none."""
+    running = Running()
+    resumed = replace(running.admitted.requests[0], resumed=array("i", [7, 7]))
+    running.admitted = replace(running.admitted, requests=[resumed])
+    running.end()
+    *_, done = await collect(running, texts())
+
+    assert isinstance(done, pb.Done)
+    assert done.timings.completion_tokens == 1
+    assert not done.timings.HasField("between_tokens")
+    assert done.timings.tokens_per_second == 0
+
+
+async def test_drafts_are_counted_over_the_choices() -> None:
+    """How many there were, and how many stood."""
+    running = Running(2)
+    timings = events.Timings(0.0, 0.0, 0.0)
+    for choice, (drafted, accepted) in enumerate([(5, 3), (4, 4)]):
+        end = events.Finished(
+            choice, events.FinishReason.STOP, None, 2, 9, timings, drafted, accepted
+        )
+        running.generation.deliver(end)
+    *_, done = await collect(running, texts(2))
+
+    assert isinstance(done, pb.Done)
+    assert (done.usage.draft_tokens, done.usage.accepted_draft_tokens) == (9, 7)

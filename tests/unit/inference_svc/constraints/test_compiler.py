@@ -12,6 +12,7 @@ from inference_svc.constraints.asked import (
     Asked,
     CallableTool,
     Calls,
+    CallWriting,
     Form,
     FormKind,
     Thought,
@@ -23,6 +24,7 @@ from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid, TooLong
 
 WORDS = GrammarVocabulary(400, {"<|end|>": 300, "[CALLS]": 301}, (300,))
 DIGITS = Form(FormKind.REGEX, "[0-9]+", "constraint.regex")
+WAY = CallWriting("[CALLS]", ":")
 TOOL = CallableTool("f", '{"properties": {"a": {"type": "integer"}}}', True, "tools[0]")
 
 
@@ -156,7 +158,7 @@ async def test_tools_answer_for_their_own_schemas() -> None:
     bad = replace(
         TOOL, schema='{"properties": {"a": {"not": {}}}}', field="tools[1].parameters_json"
     )
-    calls = Calls("<c>", "</c>", (TOOL, bad), required=True, several=True)
+    calls = Calls((WAY,), (TOOL, bad), required=True, several=True)
     error = await refusal(Asked(None, calls, None))
 
     assert isinstance(error, SchemaInvalid)
@@ -167,11 +169,11 @@ async def test_tools_answer_for_their_own_schemas() -> None:
 
 async def test_markers_that_are_control_tokens_are_named_by_id() -> None:
     """Their text would never match the token."""
-    calls = Calls("[CALLS]", "</c>", (TOOL,), required=True, several=False)
+    calls = Calls((WAY,), (TOOL,), required=True, several=False)
     thought = Thought("a[CALLS]b", "<|end|>", is_open=False)
     rules = json.loads(await compiled(Asked(DIGITS, calls, thought)))["grammars"][0]["lark_grammar"]
 
-    assert 'call: <[301]> "\\n"' in rules
+    assert 'call_0: <[301]> "f:" @arguments_0' in rules
     assert 'begun: "a" <[301]> "b" thinking' in rules
     assert "thinking: /(?s:.*)/ <[300]>" in rules
 
@@ -182,7 +184,7 @@ async def test_sizes_are_refused_before_anything_runs() -> None:
     large = Form(FormKind.REGEX, "é" * (MAX_FORM_BYTES // 2 + 1), "constraint.regex")
     tools = tuple(replace(TOOL, schema=" " * (MAX_TOOL_SCHEMAS_BYTES // 4 + 1)) for _ in range(4))
     by_form = await refusal(Asked(large, None, None), jobs)
-    by_tools = await refusal(Asked(None, Calls("a", "b", tools, True, True), None), jobs)
+    by_tools = await refusal(Asked(None, Calls((WAY,), tools, True, True), None), jobs)
 
     assert isinstance(by_form, TooLong)
     assert by_form.metadata["limit"] == str(MAX_FORM_BYTES)

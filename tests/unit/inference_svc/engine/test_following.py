@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_svc.engine.events import CacheSource, Started
+from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request
@@ -130,3 +130,30 @@ def test_a_leader_is_as_urgent_as_its_followers() -> None:
     bench.engine.cancel(1, arrived_in_step=1, step=2)
     bench.step()
     assert (leader.urgency, leader.due) == (2, 70.0)
+
+
+def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
+    """Not even to a stranger whose turn in the queue comes before its followers'."""
+    bench = _bench(1, saved_bytes=10**6)
+    bench.submit(a_request(0, prompt=_prompt(0), priority=1, max_tokens=1, project="led"))
+    bench.step()
+    bench.submit(a_request(1, prompt=_prompt(1), priority=3, max_tokens=1, project="led"))
+    bench.step()
+    bench.submit(a_request(2, prompt=[97, 98], priority=3, max_tokens=1, project="stranger"))
+    bench.run()
+
+    assert not [event for event in bench.events if isinstance(event, Preempted)]
+    assert bench.tokens(2) == _expected([97, 98], 1)
+
+
+def test_the_load_counts_followers() -> None:
+    """Two hold back while the first computes; nobody does when all are done."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=_prompt(i)) for i in range(3)))
+    bench.step()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert loads[-1].num_followers == 2
+    bench.run()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+
+    assert loads[-1].num_followers == 0

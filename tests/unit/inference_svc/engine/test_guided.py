@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_svc.engine.events import FinishReason, Preempted
+from inference_svc.engine.events import FinishReason, Preempted, Started
 from inference_svc.engine.fake import FAILING_SEED, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.guide import MAX_FORCED, Constraint
 from inference_svc.engine.request import SequenceRequest
@@ -78,6 +78,22 @@ def test_a_grammar_in_the_making_holds_up_nobody() -> None:
 
     assert bench.finished(1).num_output_tokens == 3
     assert bench.text(0) == ""
+    bench.run()
+    assert bench.text(0)[:2] == "ab"
+
+
+def test_a_prompt_is_computed_while_its_grammar_is_built() -> None:
+    """All but its last token, whose logits need the mask; who follows takes it from there."""
+    prompt = array("i", [65 + i % 26 for i in range(50)])
+    bench = Bench(FakeBackend(builds_after=8))
+    bench.submit(a_guided("ab?", prompt=prompt), a_request(1, [*prompt[:-1], 66], max_tokens=2))
+    for _ in range(6):
+        bench.step()
+
+    assert bench.engine.awaits_grammars
+    assert len(bench.engine.running[0].slot.tokens) == len(prompt) - 1  # type: ignore[union-attr]
+    assert bench.finished(1).num_output_tokens == 2
+    assert [e.cached_tokens for e in bench.events if isinstance(e, Started)] == [0, 3 * 16]
     bench.run()
     assert bench.text(0)[:2] == "ab"
 

@@ -32,3 +32,16 @@ def test_steps_correct_the_estimate() -> None:
         cost.observe(num_decoding=2, prompt_tokens=100, seconds=0.22)
 
     assert cost.prefill_s(1) == pytest.approx(0.002, rel=0.05)
+
+
+def test_rows_of_several_tokens_cost_what_was_measured() -> None:
+    """In proportion beyond the last measurement, never less than rows of one, and nothing where
+    nothing is known."""
+    cost = StepCost({1: 0.01, 2: 0.015}, 2, {1: 0.008, 4: 0.03})
+
+    assert cost.slowdown(1, 1) == 1
+    assert cost.slowdown(1, 4) == pytest.approx(3.0)
+    assert cost.slowdown(2, 2) == pytest.approx(2.0)
+    assert cost.slowdown(2, 4) == pytest.approx(4.0)
+    assert StepCost({1: 0.01}, 2).slowdown(1, 8) == 1
+    assert StepCost({}, 2, {1: 0.01}).slowdown(1, 8) == 1

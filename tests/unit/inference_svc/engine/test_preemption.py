@@ -189,3 +189,19 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() 
     for i, prompt in prompts.items():
         assert bench.tokens(i) == _expected(prompt, 8)
     assert bench.tokens(0) == _expected(system, 20)
+
+
+def test_the_load_counts_those_who_gave_way() -> None:
+    """While one waits it is a gauge, afterwards a sum."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=1, max_tokens=10))
+    bench.step()
+    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.clock.now = 1.0
+    bench.step()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert (loads[-1].num_preempted, loads[-1].num_preemptions) == (1, 1)
+    bench.run()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+
+    assert (loads[-1].num_preempted, loads[-1].num_preemptions) == (0, 1)

@@ -25,6 +25,15 @@ def test_rows_are_laid_out_one_after_the_other() -> None:
     assert batch.outputs.tolist() == [1, 0, 0, 1]
 
 
+def test_a_drafted_row_has_logits_from_its_last_certain_token_on() -> None:
+    """Each guess is verified by the logits before it, and the last has some for what follows."""
+    row = Row(1, 3, (4, 5, 6, 7), output=True, drafted=2)
+    batch = TokenBatch.of([Row(0, 0, (1,), output=False), row])
+
+    assert batch.outputs.tolist() == [0, 0, 1, 1, 1]
+    assert (row.num_outputs, row.certain) == (3, (4, 5))
+
+
 def test_single_token_rows_are_laid_out_the_same_way() -> None:
     """The short way for decode-only steps gives the same arrays."""
     batch = TokenBatch.of([Row(1, 3, (4,), output=True), Row(2, 0, (0,), output=False)])

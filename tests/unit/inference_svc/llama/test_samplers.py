@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from inference_svc.engine.guide import TokenMask
-from inference_svc.engine.sampling import Adaptive, Mirostat, Sampling
-from inference_svc.llama.samplers import Candidates, SamplerChain
+from inference_svc.engine.sampling import Adaptive, Mirostat, Sampling, Stage
+from inference_svc.llama.candidates import Candidates
+from inference_svc.llama.native_filters import ModelSizes
+from inference_svc.llama.samplers import SamplerChain
 from tests.support.sequences import a_request
 
 SIZE = 50_000
@@ -19,26 +21,67 @@ NO_ENDS = np.empty(0, np.int32)
 def a_chain(sampling: Sampling, size: int = SIZE, seed: int = 1) -> SamplerChain:
     """A chain over a vocabulary of numbers; only DRY would need a real one."""
     request = a_request(sampling=sampling, seed=seed)
-    return SamplerChain(request, None, size, 2048, NO_ENDS, lambda token: b"%d" % token)
+    return SamplerChain(request, ModelSizes(None, size, 2048), NO_ENDS, lambda token: b"%d" % token)
 
 
-@pytest.mark.parametrize("spread", [0.5, 3.0])
-@pytest.mark.parametrize("top_k", [1, 5, 40, 200])
+LEADING = {
+    "top_k 1": Sampling(top_k=1),
+    "top_k 40": Sampling(top_k=40),
+    "top_k 200": Sampling(top_k=200),
+    "min_p": Sampling(top_k=0, top_p=1.0, min_p=0.05),
+    "min_keep": Sampling(top_k=0, top_p=1.0, min_p=0.5, min_keep=30),
+    "top_p": Sampling(top_k=0, top_p=0.4, min_p=0.0),
+    "top_p that keeps thousands": Sampling(top_k=0, top_p=0.95, min_p=0.0),
+    "top_n_sigma": Sampling(top_k=0, top_p=0.9, min_p=0.0, top_n_sigma=1.0),
+    "top_n_sigma, top_k": Sampling(top_k=40, top_n_sigma=1.5),
+    "biased": Sampling(logit_bias=((5, 8.0), (7, -100.0), (5, 1.0))),
+    "penalised": Sampling(frequency_penalty=1.5, repetition_penalty=1.3, top_k=0, top_p=0.9),
+}
+
+
+# On flat rows llama.cpp's sum of thousands of 32-bit probabilities ends at another token than ours.
+SPREADS = [(name, 3.0) for name in LEADING] + [
+    (name, 0.5) for name, sampling in LEADING.items() if sampling.top_k or sampling.top_p == 1
+]
+
+
+@pytest.mark.parametrize(("name", "spread"), SPREADS)
 def test_a_short_list_changes_no_choice(
-    monkeypatch: pytest.MonkeyPatch, spread: float, top_k: int
+    monkeypatch: pytest.MonkeyPatch, name: str, spread: float
 ) -> None:
-    """Looking at the likely candidates only gives the token that looking at all gives."""
+    """Looking at the likely candidates only gives the token that looking at all gives, and leaves
+    the row as it was."""
     rng = np.random.default_rng(7)
     scratch = Candidates(SIZE)
-    quick = a_chain(Sampling(top_k=top_k))
-    monkeypatch.setattr("inference_svc.llama.samplers._LARGE", SIZE + 1)
-    thorough = a_chain(Sampling(top_k=top_k))
-    for draw in range(60):
+    quick = a_chain(LEADING[name])
+    monkeypatch.setattr("inference_svc.llama.shortlist.LARGE", SIZE + 1)
+    thorough = a_chain(LEADING[name])
+    for draw in range(25):
         row = rng.normal(0, spread, SIZE).astype(np.float32)
+        before = row.copy()
 
-        assert quick.choose(row, draw, scratch) == thorough.choose(row, draw, scratch)
+        chosen = quick.choose(row, draw, scratch)
+        assert chosen == thorough.choose(row, draw, scratch)
+        assert (row == before).all()
+        quick.accept(chosen)
+        thorough.accept(chosen)
     quick.close()
     thorough.close()
+
+
+def test_only_rows_that_take_long_are_worth_a_thread() -> None:
+    """What numpy sees through on the row itself stays on the step thread."""
+    slow = [
+        Sampling(top_k=0, typical_p=0.9),
+        Sampling(top_k=0, top_p=1.0, min_p=0.0, dynatemp_range=0.5),
+        Sampling(stages=(Stage.TEMPERATURE, Stage.TOP_P)),
+    ]
+    quick = [*LEADING.values(), Sampling(temperature=0.0), Sampling(mirostat=Mirostat(2))]
+    chains = {sampling: a_chain(sampling) for sampling in slow + quick}
+
+    assert [sampling for sampling, chain in chains.items() if chain.is_slow] == slow
+    for chain in chains.values():
+        chain.close()
 
 
 def _mask(few: "np.ndarray[Any, Any]") -> TokenMask:
@@ -66,7 +109,7 @@ def test_what_is_forbidden_beside_a_constraint_never_reaches_the_filters(
         sampling = replace(sampling, allowed_token_ids=ids)
     ends = np.array([SIZE - 1], np.int32)
     request = a_request(sampling=sampling, seed=1, min_tokens=100)
-    chain = SamplerChain(request, None, SIZE, 2048, ends, lambda token: b"%d" % token)
+    chain = SamplerChain(request, ModelSizes(None, SIZE, 2048), ends, lambda token: b"%d" % token)
     scratch = Candidates(SIZE)
     for draw in range(40):
         row = rng.normal(0, 3, SIZE).astype(np.float32)
@@ -86,7 +129,7 @@ def test_an_end_that_may_not_come_yet_never_reaches_typical_p(*, with_ids: bool)
     sampling = Sampling(typical_p=0.3, top_k=0, top_p=1.0, min_p=0.0, allowed_token_ids=ids)
     ends = np.array([SIZE - 1], np.int32)
     request = a_request(sampling=sampling, seed=1, min_tokens=100)
-    chain = SamplerChain(request, None, SIZE, 2048, ends, lambda token: b"%d" % token)
+    chain = SamplerChain(request, ModelSizes(None, SIZE, 2048), ends, lambda token: b"%d" % token)
     plain, scratch = a_chain(sampling), Candidates(SIZE)
     for draw in range(20):
         row = rng.normal(0, 3, SIZE).astype(np.float32)
@@ -116,7 +159,8 @@ def test_draws_from_all_tokens_follow_the_probabilities() -> None:
     row = np.full(SIZE, -np.inf, np.float32)
     row[places] = np.log(weights)
     chain = a_chain(Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
-    counts = Counter(chain.choose(row, draw, Candidates(1)) for draw in range(6000))
+    scratch = Candidates(SIZE)
+    counts = Counter(chain.choose(row, draw, scratch) for draw in range(6000))
     chain.close()
     expected = weights / weights.sum() * 6000
     seen = np.array([counts[int(place)] for place in places])
@@ -130,7 +174,8 @@ def test_temperature_shapes_draws_from_all_tokens() -> None:
     row = np.zeros(SIZE, np.float32)
     row[123] = 2.0
     chain = a_chain(Sampling(temperature=0.1, top_k=0, top_p=1.0, min_p=0.0))
-    taken = [chain.choose(row, draw, Candidates(1)) for draw in range(100)]
+    scratch = Candidates(SIZE)
+    taken = [chain.choose(row, draw, scratch) for draw in range(100)]
     chain.close()
 
     assert taken.count(123) > 95

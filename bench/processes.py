@@ -1,4 +1,4 @@
-"""Processor time of a process and its children: on a busy machine it tells who had the cores.
+"""Processor time and memory of processes. On a busy machine the first tells who had the cores.
 
 Linux only; elsewhere there are no figures and nothing else changes.
 """
@@ -15,6 +15,31 @@ def cpu_seconds(role: str, pid: int) -> dict[str, float]:
     found = {role: _seconds(pid)}
     children = sum(_seconds(child) for child in _descendants(pid))
     return found | {f"{role}/children": children} if children else found
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process that is in RAM now; 0 where that cannot be told."""
+    try:
+        pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def mapped_bytes(pid: int, file: Path) -> int:
+    """Return how much of a file's mappings in a process is in RAM now; 0 where that cannot be
+    told."""
+    try:
+        lines = (PROC / str(pid) / "smaps").read_text().splitlines()
+    except OSError:
+        return 0
+    kib, is_inside = 0, False
+    for line in lines:
+        if "-" in line.partition(" ")[0]:  # a mapping's own line: 7f57-7f58 r--s 0 fe:00 1 /file
+            is_inside = line.endswith(f" {file.resolve()}")
+        elif is_inside and line.startswith("Rss:"):
+            kib += int(line.split()[1])
+    return kib * 1024
 
 
 def _descendants(pid: int) -> list[int]:

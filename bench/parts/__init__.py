@@ -1,0 +1,14 @@
+"""The parts of the benchmark, one module each: what is sent, what counts, and the targets."""
+
+from bench.parts import constrained, decode, interactive, memory, shared, soak, uneven, unique
+
+PARTS = (
+    decode.PART,
+    uneven.PART,
+    unique.PART,
+    shared.PART,
+    constrained.PART,
+    interactive.PART,
+    memory.PART,
+)
+LONG = (soak.PART,)  # measured only where they are named

@@ -1,0 +1,157 @@
+"""What constrained output costs a token, and what forced tokens save until a whole answer."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bench.contest import in_order
+from bench.engine_runs import EngineRuns, Ran, engine_runs
+from bench.measurement import Measurement, Part, Result, by_round, loads, middle
+from bench.paths import REPOSITORY
+from bench.stage import Stage
+from inference_svc.constraints.asked import Form, FormKind
+
+SCHEMAS = sorted((REPOSITORY / "bench/schemas").glob("*.json"))
+FREE, BOUND = "free", "constrained"
+SINGLE, TOGETHER = "forced tokens one by one", "forced tokens together"
+# Forms that never force a token, so that both make as many.
+COST_FORMS = {
+    "any text": Form(FormKind.REGEX, "(?s:.*)", "regex"),
+    "a long array": Form(
+        FormKind.JSON_SCHEMA,
+        json.dumps({"type": "array", "minItems": 999, "items": {"type": ["string", "integer"]}}),
+        "schema",
+    ),
+}
+MOST_COST, LEAST_SAVING = 1.05, 1.5
+
+
+class Sizes(NamedTuple):
+    """How many sequences at once, and how long."""
+
+    counts: tuple[int, ...]
+    cost_tokens: int
+    answer_tokens: int  # at most; every schema is done long before
+    rounds: int
+
+
+FULL = Sizes((1, 8), cost_tokens=64, answer_tokens=480, rounds=7)
+QUICK = Sizes((1, 8), cost_tokens=12, answer_tokens=480, rounds=1)
+
+
+def measure(stage: Stage) -> Iterator[Measurement]:
+    """Measure free and constrained sequences, then answers with and without forced chunks."""
+    sizes = stage.sizes(FULL, QUICK)
+    with engine_runs(
+        stage.model, slots=max(sizes.counts), context_tokens=512, threads=stage.threads
+    ) as runs:
+        yield from _costs(runs, sizes, stage.rounds or sizes.rounds)
+        yield from _savings(runs, sizes, stage.rounds or sizes.rounds)
+
+
+def _costs(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measurement]:
+    for name, form in COST_FORMS.items():
+        constraint = runs.constraint(form)
+        for count in sizes.counts:
+            runs.run(constraint, count=count, tokens=8, seed=99, forces=False)  # builds the grammar
+            for number in range(rounds):
+                for system in in_order((FREE, BOUND), number):
+                    ran = runs.run(
+                        constraint if system == BOUND else None,
+                        count=count,
+                        tokens=sizes.cost_tokens,
+                        seed=number,
+                        forces=False,
+                    )
+                    token_ms = 1e3 * ran.wall_s / ran.tokens
+                    load = f"{name}, {count} at once"
+                    yield Measurement(load, number, system, token_ms, _figures(ran))
+
+
+def _savings(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measurement]:
+    for path in SCHEMAS:
+        constraint = runs.constraint(Form(FormKind.JSON_SCHEMA, path.read_text(), "schema"))
+        runs.run(constraint, count=1, tokens=sizes.answer_tokens, seed=99, forces=True)
+        for number in range(rounds):
+            for system in in_order((SINGLE, TOGETHER), number):
+                ran = runs.run(
+                    constraint,
+                    count=1,
+                    tokens=sizes.answer_tokens,
+                    seed=number,
+                    forces=system == TOGETHER,
+                )
+                figures = _figures(ran) | {"is_valid": _is_json(ran.texts[0])}
+                yield Measurement(path.stem, number, system, 1e3 * ran.wall_s, figures)
+
+
+def _figures(ran: Ran) -> dict[str, float]:
+    return {"tokens": ran.tokens, "cpu_ms": round(1e3 * ran.cpu_s, 3)}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def conclude(measurements: Sequence[Measurement]) -> list[Result]:
+    """Times of constrained tokens beside free ones, of answers one by one beside forced chunks,
+    and the share of answers that are JSON."""
+    schemas = [path.stem for path in SCHEMAS]
+    results = [
+        _times(measurements, load, BOUND, FREE, MOST_COST)
+        for load in loads(measurements)
+        if load not in schemas
+    ]
+    results += [_times(measurements, load, SINGLE, TOGETHER, LEAST_SAVING) for load in schemas]
+    return [*results, _validity(measurements, schemas)]
+
+
+def _times(
+    measurements: Sequence[Measurement], load: str, own: str, other: str, target: float
+) -> Result:
+    slower, faster = (by_round(measurements, load, system) for system in (own, other))
+    return Result(
+        load if own == BOUND else f"{load}, {own}",
+        tuple(value / faster[n] for n, value in slower.items() if n in faster),
+        target,
+        middle([*slower.values()]),
+        middle([*faster.values()]),
+        f"{other}, a token" if own == BOUND else other,
+        unit="ms",
+        bound="at most" if own == BOUND else "at least",
+    )
+
+
+def _validity(measurements: Sequence[Measurement], schemas: Sequence[str]) -> Result:
+    answers = [m for m in measurements if m.load in schemas]
+    valid = {
+        system: sum(m.figures["is_valid"] for m in answers if m.system == system)
+        for system in (TOGETHER, SINGLE)
+    }
+    return Result(
+        "answers that are JSON",
+        (valid[TOGETHER] / valid[SINGLE],) if valid[SINGLE] else (),
+        1.0,
+        valid[TOGETHER],
+        valid[SINGLE],
+        SINGLE,
+        unit=f"of {len(answers) // 2}",
+    )
+
+
+PART = Part(
+    name="constrained",
+    title="Constrained output",
+    text=(
+        "On the engine itself, in one process, sampled. Cost: a token of sequences under a grammar "
+        "that forces nothing, beside free sequences of the same length. Saving: the time until a "
+        "whole answer after each of `bench/schemas/`, with forced tokens computed one by one "
+        "beside the same with forced tokens computed together."
+    ),
+    measure=measure,
+    conclude=conclude,
+)

@@ -1,0 +1,89 @@
+"""The report's plots, as small SVG files that change only where a figure does."""
+
+from collections.abc import Iterator, Sequence
+from xml.sax.saxutils import escape
+
+from bench.measurement import Result
+
+WIDTH, LABELS, RIGHT, ROW, TOP, BOTTOM = 760, 300, 70, 26, 34, 12
+OWN, PEER, MISSED, LINE = "#2f6f9f", "#c9c9c9", "#b8442f", "#8a8a8a"
+
+
+def ratio_chart(results: Sequence[Result]) -> str:
+    """Draw each ratio: a dot at the median, a line from the lowest to the highest round, a tick at
+    the target."""
+    most = 1.08 * max(max(*one.ratios, one.target) for one in results)
+    parts = [_legend("dot: median; line: lowest to highest round; tick: target")]
+    for row, one in enumerate(results):
+        y = TOP + ROW * row + ROW / 2
+        low, middle, high, target = (
+            _x(value, most) for value in (min(one.ratios), one.ratio, max(one.ratios), one.target)
+        )
+        colour = OWN if one.is_met else MISSED
+        parts += [
+            _text(LABELS - 10, y, one.load, anchor="end"),
+            _line(LABELS, y, WIDTH - RIGHT, y, "#eeeeee", 1),
+            _line(target, y - 9, target, y + 9, "#222222", 2),
+            _line(low, y, high, y, colour, 3),
+            f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>',
+            _text(WIDTH - RIGHT + 8, y, f"{one.ratio:.2f}", colour=colour),
+        ]
+    return _svg(parts, len(results))
+
+
+def speed_chart(results: Sequence[Result]) -> str:
+    """Draw a pair of bars for each result: Corral above its peer."""
+    most = max(max(one.own, one.peer) for one in results)
+    parts = [_legend(f"{results[0].unit}; blue: Corral; grey: {_peers(results)}")]
+    for row, one in enumerate(results):
+        y = TOP + ROW * row + ROW / 2
+        parts.append(_text(LABELS - 10, y, one.load, anchor="end"))
+        for value, top, colour in ((one.own, y - 10, OWN), (one.peer, y, PEER)):
+            wide = _x(value, most) - LABELS
+            parts.append(
+                f'<rect x="{LABELS}" y="{top:.1f}" width="{wide:.1f}" height="9" fill="{colour}"/>'
+            )
+            parts.append(_text(LABELS + wide + 5, top + 4.5, f"{value:,.0f}", size=9))
+    return _svg(parts, len(results))
+
+
+def _peers(results: Sequence[Result]) -> str:
+    return ", ".join(dict.fromkeys(one.peer_name for one in results))
+
+
+def _x(value: float, most: float) -> float:
+    return LABELS + (WIDTH - LABELS - RIGHT) * value / most
+
+
+def _legend(text: str) -> str:
+    return _text(LABELS, 16, text, colour=LINE, size=11)
+
+
+def _text(
+    x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#222222", size: int = 12
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" dominant-baseline="middle" text-anchor="{anchor}" '
+        f'fill="{colour}" font-size="{size}">{escape(text)}</text>'
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: int) -> str:
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+        f'stroke="{colour}" stroke-width="{width}"/>'
+    )
+
+
+def _svg(parts: Sequence[str], rows: int) -> str:
+    def lines() -> Iterator[str]:
+        height = TOP + ROW * rows + BOTTOM
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" font-family="sans-serif">'
+        )
+        yield f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
+        yield from parts
+        yield "</svg>"
+
+    return "\n".join(lines()) + "\n"

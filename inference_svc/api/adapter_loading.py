@@ -1,0 +1,173 @@
+"""Loading LoRA adapters, when an operator asks and at the start.
+
+A load is checked in the order of its cost: names and numbers, the folder, the memory, the file's
+digest, then the file itself in a limited child process, and only then does the engine see it.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inference_svc.api.adapters import check_scale
+from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.constraints.compiler import JobRunner
+from inference_svc.models.adapter_file import AdapterDescription
+from inference_svc.models.memory import available_memory_bytes
+from inference_svc.models.private_copy import PrivateCopy
+from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.worker import EngineWorker
+from inference_svc.sandbox.jobs import CHECK_ADAPTER, JobFailed
+from svc_kit.errors import (
+    AdapterBaseMismatch,
+    AdapterDigestMismatch,
+    AdapterExists,
+    AdapterInvalid,
+    AdapterTooLarge,
+    DomainError,
+    InvalidField,
+    MissingField,
+    ModelExists,
+)
+from svc_kit.startup import StartupError
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOrder:
+    """An adapter to load: the name it gets, its base model, its file, the digest that it must have;
+    empty texts where the proto allows them. Whoever configures the server may name any file."""
+
+    name: str
+    model: str
+    path: str
+    digest: str = ""
+    default_scale: float = 1.0
+    from_anywhere: bool = False
+
+
+class AdapterLoading:
+    """Loads adapters from the `folders` that the operator allows; `copies` is where their private
+    copies go."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        worker: EngineWorker,
+        jobs: JobRunner,
+        folders: Sequence[Path],
+        copies: Path,
+    ) -> None:
+        self._catalog = catalog
+        self._worker = worker
+        self._jobs = jobs
+        self._folders = [folder.expanduser().resolve() for folder in folders]
+        self._copies = copies
+
+    async def load_all(self, orders: Iterable[AdapterOrder]) -> None:
+        """Load what the server starts with. Raises `StartupError`."""
+        for order in orders:
+            try:
+                await self.load(order)
+            except DomainError as error:
+                problem = f"adapter {order.name!r} ({order.path}): {error.message}"
+                raise StartupError(problem) from error
+
+    async def load(self, order: AdapterOrder) -> Adapter:
+        """A new generation under the name, ready. Raises the `DomainError` of the first thing that
+        is wrong; then everything is as it was."""
+        model = self._check(order)
+        path = await asyncio.to_thread(self._find, order)
+        _check_memory(order.name, await asyncio.to_thread(_size, path))
+        try:
+            file = await asyncio.to_thread(PrivateCopy, path, self._copies)
+        except OSError as error:
+            raise AdapterInvalid(adapter=order.name, problem=_reason(error)) from error
+        try:
+            description = await self._examine(order, file, model)
+            self._check_name(order.name, model.name)  # others may have loaded one meanwhile
+        except BaseException:
+            file.close()
+            raise
+        adapter = Adapter(order.name, model.name, file, description, order.default_scale)
+        await self._worker.load_adapter(adapter)
+        log.info(
+            "adapter %s for %s: generation %d, SHA-256 %s",
+            adapter.name,
+            adapter.model,
+            adapter.generation,
+            adapter.digest,
+        )
+        return adapter
+
+    def _check(self, order: AdapterOrder) -> ServedModel:
+        if not _NAME.fullmatch(order.name):
+            raise InvalidField(field="name", problem='1 to 128 of A-Z, a-z, 0-9 and "._:-"')
+        if not order.path:
+            raise MissingField(field="path")
+        if order.digest and not _DIGEST.fullmatch(order.digest):
+            raise InvalidField(field="digest", problem="a SHA-256 has 64 hexadecimal digits")
+        check_scale("default_scale", order.default_scale)
+        model = self._catalog.get_plain(order.model, operation="have adapters of its own")
+        model.check_generates()
+        self._check_name(order.name, model.name)
+        return model
+
+    def _check_name(self, name: str, model: str) -> None:
+        if self._catalog.has_model(name):
+            raise ModelExists(model=name)
+        before = self._worker.adapters.find(name)
+        if before is not None and before.model != model:
+            raise AdapterExists(adapter=name)
+
+    def _find(self, order: AdapterOrder) -> Path:
+        """The file, in one of the folders: links and ".." lead nowhere else. A path outside of all
+        is refused without a word on what is there."""
+        with suppress(OSError, ValueError):  # no name that a file could have
+            if order.from_anywhere and (path := Path(order.path).expanduser()).is_file():
+                return path
+            for folder in self._folders:
+                found = (folder / order.path).resolve()
+                if found.is_relative_to(folder) and found.is_file():
+                    return found
+        raise InvalidField(
+            field="path", problem="there is no such file in the folders that adapters may come from"
+        )
+
+    async def _examine(
+        self, order: AdapterOrder, file: PrivateCopy, model: ServedModel
+    ) -> AdapterDescription:
+        if order.digest not in ("", file.digest):
+            raise AdapterDigestMismatch(
+                adapter=order.name, expected=order.digest, actual=file.digest
+            )
+        payload = {"adapter": str(file.path), "model": [str(path) for path in model.file.paths]}
+        try:
+            found: dict[str, Any] = await self._jobs.run(CHECK_ADAPTER, payload, key=file.digest)
+        except JobFailed as failed:
+            raise AdapterInvalid(adapter=order.name, problem=failed.problem) from None
+        if "mismatch" in found:
+            raise AdapterBaseMismatch(adapter=order.name, problem=found["mismatch"])
+        return AdapterDescription(**found)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _check_memory(name: str, size_bytes: int) -> None:
+    available = available_memory_bytes()
+    if size_bytes > available:
+        raise AdapterTooLarge(adapter=name, needed_bytes=size_bytes, available_bytes=available)
+
+
+def _reason(error: OSError) -> str:
+    return f"it cannot be copied: {(error.strerror or 'no reason given').lower()}"

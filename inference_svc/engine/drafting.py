@@ -1,0 +1,127 @@
+"""Drafts: guessed tokens that are computed behind a sequence's last one, and verified in the same
+step.
+
+A draft changes when tokens are computed and never which: each position is sampled by its own draw,
+and what was guessed wrong is dropped from the cells. So only time is at stake, and a step drafts
+where that saves some, by measured step times and by how often a sequence's guesses came true.
+
+Every row of such a step has the same length (KV streams compute rows of different lengths one after
+the other); a sequence without a guess repeats its last token. So the more sequences there are, the
+less room is left for drafts, and at some point none: the batch is busy.
+"""
+
+from array import array
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import NamedTuple
+
+from inference_svc.engine.pacing import StepCost
+from inference_svc.engine.request import MAX_DRAFT
+from inference_svc.engine.scheduler import Plan, Work
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import common_prefix
+from inference_svc.engine.token_batch import NativeLimits, Row
+
+_LENGTHS = (1, 3, 7, 15, MAX_DRAFT)  # rows of 2, 4, 8 ... tokens, as kernels like them
+_LONGEST_STEP = 1.5  # times what it takes without drafts, where others wait for it
+
+
+class _Option(NamedTuple):
+    """A length of drafts, and what a step with them takes as a multiple of one without."""
+
+    length: int
+    slowdown: float
+
+
+class Drafter:
+    """Adds drafts to plans, as far as `limits` leave outputs beyond one a slot."""
+
+    def __init__(self, limits: NativeLimits, cost: StepCost, *, can_trim: bool) -> None:
+        self.num_drafted = 0
+        self.num_accepted = 0
+        self._slot_tokens = limits.slot_tokens
+        spare = limits.output_rows - limits.slots if can_trim else 0
+        self._options = [
+            _options(rows, min(spare // rows, limits.batch_tokens // rows - 1), cost)
+            for rows in range(1, limits.slots + 1)
+        ]
+
+    def extend(self, plan: Plan) -> Plan:
+        """The plan, with drafts where they are expected to save time; not beside prompts."""
+        if plan.prompt_tokens or not self._options[plan.num_decoding - 1]:
+            return plan
+        sequences = [item.sequence for item in plan.work]
+        room = self._slot_tokens - max(len(sequence.tokens) for sequence in sequences)
+        options = [
+            option for option in self._options[plan.num_decoding - 1] if option.length <= room
+        ]
+        if not options:
+            return plan
+        guessed = [self._guess(sequence, options[-1].length) for sequence in sequences]
+        length = _best(options, sequences, guessed)
+        if not length:
+            return plan
+        work = tuple(Work(sequence, _drafted(row, sequence, length)) for sequence, row in plan.work)
+        return replace(plan, rows=tuple(item.row for item in work), work=work, fillers=())
+
+    def _guess(self, sequence: Sequence, longest: int) -> int:
+        """Guess what the sequence says next; returns how many tokens."""
+        self.judge(sequence)
+        request = sequence.request
+        left = request.max_tokens - sequence.num_output - 1  # one comes without a draft
+        count = min(longest, request.max_draft, left)
+        return len(sequence.guesses.guess(sequence.tokens, count)) if count > 0 else 0
+
+    def judge(self, sequence: Sequence) -> None:
+        """Count what became of the last draft, if there is one that was not counted yet."""
+        judged = sequence.guesses.judge(sequence.tokens)
+        self.num_drafted += judged.drafted
+        self.num_accepted += judged.accepted
+
+
+def confirm(sequence: Sequence, row: Row) -> bool:
+    """Take over the computed tokens of a drafted row that the sequence has said meanwhile; whether
+    the last one is among them, so that the next can be sampled."""
+    slot = sequence.slot
+    if slot is None:
+        return False
+    known = len(slot.tokens)
+    drafted, said = row.tokens[known - row.start :], sequence.tokens[known:]
+    slot.tokens.extend(said[: common_prefix(drafted, said, limit=len(said))])
+    return len(slot.tokens) == len(sequence.tokens)
+
+
+def _options(rows: int, longest: int, cost: StepCost) -> list[_Option]:
+    """The lengths that pay if every guess is right, shortest first."""
+    options = [
+        _Option(length, cost.slowdown(rows, 1 + length)) for length in _LENGTHS if length <= longest
+    ]
+    most = float("inf") if rows == 1 else _LONGEST_STEP
+    return [option for option in options if option.slowdown < min(1 + option.length, most)]
+
+
+def _best(
+    options: SequenceOf[_Option], sequences: SequenceOf[Sequence], guessed: SequenceOf[int]
+) -> int:
+    """The length at which most tokens are expected in the time of a step without drafts; 0 where
+    that step gives as many."""
+    best, most = 0, float(len(sequences))
+    for length, slowdown in options:
+        gained = sum(
+            _expected(sequence.guesses.likelihood, min(length, count))
+            for sequence, count in zip(sequences, guessed, strict=True)
+        )
+        if (len(sequences) + gained) / slowdown > most:
+            best, most = length, (len(sequences) + gained) / slowdown
+    return best
+
+
+def _expected(likelihood: float, length: int) -> float:
+    """How many of so many guessed tokens stand, if each does so after those before it."""
+    return float(likelihood * (1 - likelihood**length) / (1 - likelihood))
+
+
+def _drafted(row: Row, sequence: Sequence, length: int) -> Row:
+    draft = sequence.guesses.draft(length)
+    padding = array("i", [sequence.tokens[-1]]) * (length - len(draft))
+    return row._replace(tokens=sequence.tokens[row.start :] + draft + padding, drafted=length)

@@ -1,0 +1,234 @@
+"""What is true of the engine at the moment of a scrape, as Prometheus metrics.
+
+Nothing is kept for it: a scrape reads the worker, so that a gauge costs nothing between two of them
+and cannot be left behind by an engine that died. Scrapes are answered on the event loop.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from inference_svc.engine.events import ModelLoad
+from inference_svc.engine.step_times import BOUNDS_S
+from inference_svc.runtime.embedding_jobs import EmbeddingJob
+from inference_svc.runtime.load import embedding_load, queues
+from inference_svc.runtime.messages import ModelReady
+from inference_svc.runtime.worker import EngineWorker, Live
+
+_CLASSES = {1: "batch", 2: "normal", 3: "interactive"}
+_LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One model at this moment; without a report from the engine there is nothing in it."""
+
+    ready: ModelReady
+    report: ModelLoad
+    live: Sequence[Live]
+    jobs: Sequence[EmbeddingJob]
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(item.is_waiting for item in self.live)
+
+    @property
+    def num_cells(self) -> int:
+        return self.ready.slots * self.ready.slot_tokens
+
+    @property
+    def kv_cache_usage(self) -> float:
+        return self.report.num_used_cells / self.num_cells if self.num_cells else 0.0
+
+    def cells(self) -> Mapping[str, int]:
+        used, idle = self.report.num_used_cells, self.report.num_idle_cells
+        return {"running": used - idle, "idle": idle, "free": self.num_cells - used}
+
+    def queued(self, of: str) -> Mapping[str, int]:
+        found = {queue.priority: getattr(queue, of) for queue in queues(self.live)}
+        return {name: found.get(priority, 0) for priority, name in _CLASSES.items()}
+
+    def drafts(self) -> Mapping[str, int]:
+        drafted, accepted = self.report.draft_tokens, self.report.accepted_draft_tokens
+        return {"accepted": accepted, "rejected": drafted - accepted}
+
+
+_ROUTED: tuple[tuple[str, str, str, Callable[[_Model], float]], ...] = (
+    (
+        "num_requests_waiting",
+        "num_requests_waiting",
+        "Sequences in the admission queue.",
+        lambda model: model.num_waiting,
+    ),
+    (
+        "num_requests_running",
+        "num_requests_running",
+        "Sequences in slots.",
+        lambda model: len(model.live) - model.num_waiting,
+    ),
+    (
+        "kv_cache_usage",
+        "kv_cache_usage_perc",
+        "Part of the KV cache in use, 0 to 1.",
+        lambda model: model.kv_cache_usage,
+    ),
+)
+"""Ours, vLLM's name for the same, what it is, and its value."""
+
+_PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
+    ("slots", "Sequences that can run at once.", lambda model: model.ready.slots),
+    (
+        "num_followers",
+        "Sequences that hold back for a prefix that a running one computes.",
+        lambda model: model.report.num_followers,
+    ),
+    (
+        "num_preempted",
+        "Sequences that gave their slot away and wait to go on.",
+        lambda model: model.report.num_preempted,
+    ),
+    (
+        "saved_prefixes",
+        "Prefixes saved in memory.",
+        lambda model: model.report.num_snapshots,
+    ),
+    (
+        "saved_prefix_bytes",
+        "Their size.",
+        lambda model: model.report.snapshot_bytes,
+    ),
+    (
+        "embedding_requests",
+        "Embedding requests that wait or run.",
+        lambda model: len(model.jobs),
+    ),
+    (
+        "embedding_inputs_left",
+        "Inputs of embedding requests that have no vector yet.",
+        lambda model: embedding_load(model.jobs).inputs,
+    ),
+    (
+        "embedding_tokens_left",
+        "The tokens of those inputs.",
+        lambda model: embedding_load(model.jobs).tokens,
+    ),
+)
+
+_LABELLED: tuple[tuple[str, str, str, Callable[[_Model], Mapping[str, int]]], ...] = (
+    ("kv_cells", "Tokens that the KV cache can hold.", "state", _Model.cells),
+    (
+        "queue_requests",
+        "Sequences that wait.",
+        "priority",
+        lambda model: model.queued("requests"),
+    ),
+    (
+        "queue_tokens",
+        "Prompt tokens of sequences that wait.",
+        "priority",
+        lambda model: model.queued("tokens"),
+    ),
+)
+"""Name, what it is, the second label, and the values by that label."""
+
+
+class EngineGauges(Collector):
+    """The gauges of a worker's models; `vllm_names` exports three of them a second time, as vLLM
+    calls them, for routers."""
+
+    def __init__(self, worker: EngineWorker, *, vllm_names: bool = False) -> None:
+        self._worker = worker
+        self._vllm_names = vllm_names
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, of all models that are loaded."""
+        models = self._models()
+        for name, vllm_name, text, value in _ROUTED:
+            yield _gauge(f"corral_{name}", text, "model", models, value)
+            if self._vllm_names:
+                yield _gauge(f"vllm:{vllm_name}", text, "model_name", models, value)
+        for name, text, value in _PLAIN:
+            yield _gauge(f"corral_{name}", text, "model", models, value)
+        for name, text, label, values in _LABELLED:
+            family = GaugeMetricFamily(f"corral_{name}", text, labels=["model", label])
+            for model in models:
+                for key, count in values(model).items():
+                    family.add_metric([model.ready.name, key], count)
+            yield family
+        yield from self._snapshots()
+        yield from self._adapters()
+        yield _draft_tokens(models)
+        yield _step_seconds(models)
+
+    def _snapshots(self) -> Iterator[Metric]:
+        use = self._worker.snapshots.use
+        name = "corral_snapshot_file"
+        yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", use.num_files)
+        yield GaugeMetricFamily(f"{name}_bytes", "Their size.", use.num_bytes)
+
+    def _adapters(self) -> Iterator[Metric]:
+        known = self._worker.adapters
+        text = "LoRA adapters in memory, draining ones included."
+        yield GaugeMetricFamily("corral_adapters", text, known.num_loaded)
+        yield GaugeMetricFamily("corral_adapter_bytes", "Their memory.", known.num_bytes)
+
+    def _models(self) -> list[_Model]:
+        worker = self._worker
+        live, jobs = list(worker.live.values()), list(worker.embeddings.live.values())
+        return [
+            _Model(
+                ready,
+                worker.loads.get(name, ModelLoad(name)),
+                [item for item in live if item.request.model == name],
+                [job for job in jobs if job.request.model == name],
+            )
+            for name, ready in worker.models.items()
+        ]
+
+
+def _gauge(
+    name: str,
+    text: str,
+    label: str,
+    models: Sequence[_Model],
+    value: Callable[[_Model], float],
+) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for model in models:
+        family.add_metric([model.ready.name], value(model))
+    return family
+
+
+def _draft_tokens(models: Sequence[_Model]) -> Metric:
+    family = CounterMetricFamily(
+        "corral_draft_tokens",
+        "Tokens drafted and verified, by whether they stood.",
+        labels=["model", "outcome"],
+    )
+    for model in models:
+        for outcome, count in model.drafts().items():
+            family.add_metric([model.ready.name, outcome], count)
+    return family
+
+
+def _step_seconds(models: Sequence[_Model]) -> Metric:
+    family = HistogramMetricFamily(
+        "corral_engine_step_seconds",
+        "Time of a step, by its rows (up to so many, more than half of it) and by whether it "
+        "computed prompt tokens too.",
+        labels=["model", "rows", "prompt"],
+    )
+    for model in models:
+        for steps in model.report.step_times:
+            labels = [model.ready.name, str(steps.max_rows), str(steps.has_prompt).lower()]
+            buckets = list(zip(_LE, accumulate(steps.counts), strict=True))
+            family.add_metric(labels, buckets, steps.sum_s)
+    return family

@@ -1,0 +1,87 @@
+"""A sequence's state, made to fit a context with another number of slots.
+
+llama.cpp writes, for each cache of attention cells, the number of its streams and then every
+stream: its cell count, and the cells where there are any. One sequence has cells in one stream, so
+all others are a zero of four bytes. Reading insists on its own number of streams, though it takes
+the cells of any. Where the caches end llama.cpp can be asked while it writes, so that is noted
+behind the state; the cells themselves are never looked into.
+"""
+
+import struct
+from typing import NamedTuple
+
+_HEAD_BYTES = 8  # magic and sequence id
+_COUNT = struct.Struct("<I")
+_NOTE = struct.Struct("<QQ")
+NOTE_BYTES = _NOTE.size
+
+
+class StateMisfit(ValueError):
+    """A state is not built as it says."""
+
+
+class CacheLengths(NamedTuple):
+    """Bytes of the attention caches in a state, which begin behind its head; 0 for none. A second
+    one is there for models with a sliding window; recurrent parts have no streams."""
+
+    first: int
+    second: int
+
+
+def cache_lengths(whole: int, partial: int, *, recurrent: bool, hybrid: bool) -> CacheLengths:
+    """From the sizes of a whole state and of one without its first cache, as llama.cpp gives them
+    (equal where it knows no such part)."""
+    if recurrent:
+        return CacheLengths(0, 0)
+    first = whole - partial
+    if first == 0:
+        return CacheLengths(whole - _HEAD_BYTES, 0)
+    return CacheLengths(first, 0 if hybrid else partial - _HEAD_BYTES)
+
+
+def write_note(state: bytearray, lengths: CacheLengths) -> None:
+    """Fill in the last `NOTE_BYTES` of a state."""
+    _NOTE.pack_into(state, len(state) - NOTE_BYTES, *lengths)
+
+
+def fit(state: bytearray, streams: int) -> tuple[bytearray, int]:
+    """The state for a context of so many streams, and its length without the note; the same object
+    where it fits as it is. Raises `StateMisfit`."""
+    end = len(state) - NOTE_BYTES
+    if end < _HEAD_BYTES:
+        raise StateMisfit("it is too short")
+    lengths = CacheLengths(*_NOTE.unpack_from(state, end))
+    if _HEAD_BYTES + sum(lengths) > end:
+        raise StateMisfit("it is shorter than its caches")
+    if not lengths.first or _count(state, _HEAD_BYTES, end) == streams:
+        return state, end
+    view, at = memoryview(state), _HEAD_BYTES
+    parts: list[bytes | memoryview] = [view[:at]]
+    for length in filter(None, lengths):
+        cells = _cells(view[at : at + length])
+        parts += [_COUNT.pack(streams), cells, bytes(_COUNT.size * (streams - 1))]
+        at += length
+    parts.append(view[at:end])
+    return bytearray().join(parts), sum(map(len, parts))
+
+
+def _cells(cache: memoryview) -> memoryview:
+    """The one stream of a cache that has cells."""
+    streams, at = _count(cache, 0, len(cache)), _COUNT.size
+    if not 0 < streams <= len(cache) // _COUNT.size - 1:
+        raise StateMisfit(f"it has {streams} streams")
+    empty = 0
+    while empty < streams - 1 and _count(cache, at, len(cache)) == 0:
+        at += _COUNT.size
+        empty += 1
+    end = len(cache) - _COUNT.size * (streams - 1 - empty)
+    if end <= at or any(cache[end:]):
+        raise StateMisfit("more than one stream has cells")
+    return cache[at:end]
+
+
+def _count(data: bytearray | memoryview, at: int, end: int) -> int:
+    if at + _COUNT.size > end:
+        raise StateMisfit("it is too short")
+    value: int = _COUNT.unpack_from(data, at)[0]
+    return value

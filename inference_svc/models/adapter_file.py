@@ -1,0 +1,190 @@
+"""Says whether a LoRA adapter's file can be applied to a model, before llama.cpp reads it.
+
+llama.cpp aborts on metadata of another type than it expects, leaves out what it does not know, and
+compares shapes only in part: what slips through aborts the first decode. So everything is compared
+here: what the file is, every name with the model's tensors, every shape, and every value with what
+is finite.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from inference_svc.models.ggml_types import TENSOR_LAYOUTS
+from inference_svc.models.gguf import GgufHeader, ModelFileInvalid, Tensor, read_header
+
+_FLOAT32 = 6  # GGUF's number of the type of `adapter.lora.alpha`
+_ALPHA = "adapter.lora.alpha"
+_INVOCATION = "adapter.alora.invocation_tokens"
+_HALVES = (".lora_a", ".lora_b")
+# ggml's numbers of the types that adapters come in.
+_F32, _F16, _Q8_0, _BF16 = 0, 1, 8, 30
+_MAX_NAME_BYTES = 63  # ggml's own bound
+_MAX_RANK = 65_536
+_BLOCKS_AT_ONCE = 1 << 18
+_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+
+
+class AdapterMismatch(Exception):
+    """The adapter is sound and was made for another model; the text says what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterDescription:
+    """What an adapter is: its largest rank, the bytes of its weights, its own title."""
+
+    rank: int
+    size_bytes: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The two matrices whose product is added to the model's tensor `name`."""
+
+    name: str
+    a: Tensor
+    b: Tensor
+
+
+def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterDescription:
+    """Check an adapter against the model whose files are given, all of its values included.
+
+    Raises:
+        ModelFileInvalid: the file is damaged, or no adapter that llama.cpp applies.
+        AdapterMismatch: it does not fit the model.
+    """
+    header = read_header(path, keep_tensors=True)
+    _check_kind(header)
+    pairs = _pairs(header)
+    base = [read_header(part, keep_tensors=True) for part in model_paths]
+    _compare(header, pairs, base)
+    _check_values(header)
+    return AdapterDescription(
+        rank=max(pair.b.shape[0] for pair in pairs),
+        size_bytes=sum(tensor.size_bytes or 0 for tensor in header.tensors),
+        title=header.text("general.name") or "",
+    )
+
+
+def _check_kind(header: GgufHeader) -> None:
+    for key, wanted in (("general.type", "adapter"), ("adapter.type", "lora")):
+        found = header.text(key)
+        if found != wanted:
+            raise ModelFileInvalid(header.path, f"not a LoRA adapter ({key} is {found!r:.80})")
+    alpha = header.metadata.get(_ALPHA, 0.0)
+    if header.value_types.get(_ALPHA, _FLOAT32) != _FLOAT32 or not math.isfinite(float(alpha)):  # type: ignore[arg-type]  # a number, by its type
+        raise ModelFileInvalid(header.path, f"{_ALPHA} is not a finite 32-bit number")
+    if _INVOCATION in header.metadata:
+        # It would have to take effect behind these tokens only.
+        raise ModelFileInvalid(header.path, "an activated LoRA (aLoRA), which is not served")
+
+
+def _pairs(header: GgufHeader) -> list[_Pair]:
+    halves: dict[str, dict[str, Tensor]] = {}
+    for tensor in header.tensors:
+        name, half = tensor.name[:-7], tensor.name[-7:]
+        if half not in _HALVES:
+            problem = "is no part of a LoRA and would be left out"
+            raise ModelFileInvalid(header.path, f"tensor {tensor.name!r:.80} {problem}")
+        if len(tensor.name.encode()) > _MAX_NAME_BYTES:
+            raise ModelFileInvalid(header.path, f"the name {tensor.name!r:.80} is too long")
+        if tensor.type_id not in (_F32, _F16, _Q8_0, _BF16):
+            raise ModelFileInvalid(
+                header.path, f"tensor {tensor.name!r:.80} is none of f32, f16, bf16 and q8_0"
+            )
+        if halves.setdefault(name, {}).setdefault(half, tensor) is not tensor:
+            raise ModelFileInvalid(header.path, f"tensor {tensor.name!r:.80} is there twice")
+    for name, found in halves.items():
+        if len(found) < len(_HALVES):
+            raise ModelFileInvalid(header.path, f"half of the LoRA of {name!r:.80} is missing")
+    if not halves:
+        raise ModelFileInvalid(header.path, "it has no tensors")
+    return [_Pair(name, *(found[half] for half in _HALVES)) for name, found in halves.items()]
+
+
+# --- against the model ----------------------------------------------------------------------------
+
+
+def _compare(header: GgufHeader, pairs: Sequence[_Pair], base: Sequence[GgufHeader]) -> None:
+    made_for, is_for = (each.text("general.architecture") for each in (header, base[0]))
+    if made_for != is_for:
+        raise AdapterMismatch(f"its architecture is {made_for!r:.40}, the model's {is_for!r:.40}")
+    tensors: Mapping[str, Tensor] = {
+        tensor.name: tensor for part in base for tensor in part.tensors
+    }
+    for pair in pairs:
+        tensor = tensors.get(pair.name)
+        if tensor is None:
+            raise AdapterMismatch(f"the model has no tensor {pair.name!r:.80}")
+        if len(tensor.shape) < 2:
+            raise AdapterMismatch(f"{pair.name!r:.80} is no matrix in the model")
+        if pair.name == _EMBEDDING and _OUTPUT not in tensors:
+            raise AdapterMismatch(
+                f"the model uses {_EMBEDDING!r} for its output too, and llama.cpp cannot adapt both"
+            )
+        if not _fits(pair, tensor):
+            raise AdapterMismatch(
+                f"the matrices for {pair.name!r:.80} are {_size(pair.a)} and {_size(pair.b)}, the "
+                f"model's is {_size(tensor)}"
+            )
+
+
+def _fits(pair: _Pair, tensor: Tensor) -> bool:
+    """Whether B x A has the shape of the model's tensor; for the embedding, whose rows are looked
+    up, A comes transposed."""
+    (a_in, a_out, *a_rest), (b_in, b_out, *b_rest) = map(_dimensions, (pair.a, pair.b))
+    inputs, outputs, *rest = _dimensions(tensor)
+    if not a_rest == b_rest == rest or not 0 < b_in <= _MAX_RANK:
+        return False
+    if pair.name == _EMBEDDING:
+        return (a_in, a_out, b_out) == (b_in, outputs, inputs)
+    return (a_in, a_out, b_out) == (inputs, b_in, outputs)
+
+
+def _dimensions(tensor: Tensor) -> tuple[int, ...]:
+    return (*tensor.shape, 1, 1, 1)[:4]
+
+
+def _size(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _check_values(header: GgufHeader) -> None:
+    with header.path.open("rb") as file:
+        for tensor in header.tensors:
+            if not _is_finite(tensor, file, header.data_start + tensor.offset):
+                raise ModelFileInvalid(
+                    header.path, f"tensor {tensor.name!r:.80} has values that are not finite"
+                )
+
+
+def _is_finite(tensor: Tensor, file: BinaryIO, start: int) -> bool:
+    layout = TENSOR_LAYOUTS[tensor.type_id]
+    file.seek(start)
+    blocks = math.prod(tensor.shape) // layout.block_items
+    while blocks:
+        count = min(blocks, _BLOCKS_AT_ONCE)
+        data = file.read(count * layout.block_bytes)
+        if len(data) < count * layout.block_bytes:
+            raise ModelFileInvalid(Path(file.name), "the file shrank while it was read")
+        if not _numbers_are_finite(data, tensor.type_id):
+            return False
+        blocks -= count
+    return True
+
+
+def _numbers_are_finite(data: bytes, type_id: int) -> bool:
+    if type_id == _BF16:  # the upper half of a 32-bit float
+        return bool(((np.frombuffer(data, "<u2") & 0x7F80) != 0x7F80).all())
+    if type_id == _Q8_0:  # a scale, then 32 whole numbers
+        scales = np.frombuffer(data, np.dtype([("scale", "<f2"), ("values", "V32")]))["scale"]
+        return bool(np.isfinite(scales).all())
+    return bool(np.isfinite(np.frombuffer(data, "<f2" if type_id == _F16 else "<f4")).all())

@@ -1,0 +1,26 @@
+"""Checks an adapter's file in a limited child process: it may be anybody's, and large."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from inference_svc.models.adapter_file import AdapterMismatch, describe_adapter
+from inference_svc.models.gguf import ModelFileInvalid
+from inference_svc.sandbox.jobs import JobRefused
+
+
+def check_adapter(payload: dict[str, Any]) -> dict[str, Any]:
+    """Check the file "adapter" against the model whose files are "model" (absolute paths).
+
+    The result has the fields of `AdapterDescription`, or "mismatch" alone: what differs.
+
+    Raises:
+        JobRefused: the file is damaged, or no adapter that can be applied.
+    """
+    try:
+        model_paths = [Path(path) for path in payload["model"]]
+        return asdict(describe_adapter(Path(payload["adapter"]), model_paths))
+    except AdapterMismatch as mismatch:
+        return {"mismatch": str(mismatch)}
+    except ModelFileInvalid as invalid:
+        raise JobRefused(invalid.problem) from None

@@ -1,0 +1,61 @@
+"""What waits and runs, as the frontend knows it at this moment: for `GetLoad` and for metrics."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from inference_svc.runtime.embedding_jobs import EmbeddingJob
+from inference_svc.runtime.worker import Live
+
+
+class QueueLoad(NamedTuple):
+    """One class's queue: requests, the tokens of their prompts, and the age of the oldest in
+    seconds."""
+
+    priority: int
+    requests: int
+    tokens: int
+    oldest_s: float
+
+
+class EmbeddingLoad(NamedTuple):
+    """Embedding requests that wait or run, their inputs that have no vector yet, the tokens of
+    those, and the age of the oldest request in seconds."""
+
+    requests: int
+    inputs: int
+    tokens: int
+    oldest_s: float
+
+
+def queues(live: Iterable[Live]) -> list[QueueLoad]:
+    """The queues that are not empty, least urgent first."""
+    classes: dict[int, list[Live]] = defaultdict(list)
+    for item in live:
+        if item.is_waiting:
+            classes[item.request.priority].append(item)
+    now = time.monotonic()
+    return [
+        QueueLoad(
+            priority,
+            len(items),
+            sum(len(item.request.prompt) for item in items),
+            now - min(item.arrived_at for item in items),
+        )
+        for priority, items in sorted(classes.items())
+    ]
+
+
+def embedding_load(jobs: Iterable[EmbeddingJob]) -> EmbeddingLoad:
+    """What is left to embed."""
+    every = list(jobs)
+    left = [
+        tokens
+        for job in every
+        for index, tokens in enumerate(job.request.inputs)
+        if index not in job.vectors
+    ]
+    now = time.monotonic()
+    oldest_s = now - min((job.arrived_at for job in every), default=now)
+    return EmbeddingLoad(len(every), len(left), sum(map(len, left)), oldest_s)

@@ -1,0 +1,192 @@
+"""Saving and restoring beside the step loop: cells are copied between two steps, files are the
+business of another thread.
+
+One command is served after the other, so that no more than one state is on its way, whatever is
+asked for.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.request import (
+    DropSnapshots,
+    RestoreSnapshot,
+    SaveSnapshot,
+    SnapshotCommand,
+)
+from inference_svc.engine.saved import SavedPrefix
+from inference_svc.runtime.messages import SnapshotDone
+from inference_svc.snapshots.description import Fingerprint, Receiver, Snapshot
+from inference_svc.snapshots.folder import FolderUse, SnapshotFolder, new_snapshot_id
+from svc_kit.errors import (
+    DomainError,
+    InternalError,
+    ModelNotFound,
+    SnapshotTooLarge,
+    StateNotFound,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Served(NamedTuple):
+    """A model whose sequences may be saved; its fingerprint has no digest of the model yet."""
+
+    engine: Engine
+    fingerprint: Fingerprint
+    slot_tokens: int
+
+
+class _Read(NamedTuple):
+    """What a file held: the model that takes it in, and the cells."""
+
+    model: str
+    snapshot: Snapshot
+    prefix: SavedPrefix
+
+
+class FileDone(NamedTuple):
+    """The other thread has finished: `SnapshotDesk.hear` is to be told."""
+
+    job_id: int
+    outcome: "_Read | Snapshot | int | DomainError"
+    use: FolderUse
+
+
+class SnapshotDesk:
+    """Serves commands in order. Everything but `tell` is called on the step thread; `tell` takes
+    a `FileDone` there from the other one."""
+
+    def __init__(
+        self, served: Mapping[str, Served], folder: SnapshotFolder, tell: Callable[[FileDone], None]
+    ) -> None:
+        self._served = served
+        self._folder = folder
+        self._tell = tell
+        self._files = ThreadPoolExecutor(1, "snapshots")
+        self._line: deque[SnapshotCommand] = deque()
+        self._is_busy = False
+
+    def hear(self, news: SnapshotCommand | FileDone) -> Iterator[SnapshotDone]:
+        """Take a command, or what became of one; yields what can be answered now."""
+        if isinstance(news, FileDone):
+            self._is_busy = False
+            outcome = news.outcome
+            if isinstance(outcome, _Read):
+                outcome = self._take_in(outcome)
+            yield SnapshotDone(news.job_id, outcome, news.use)
+        else:
+            self._line.append(news)
+        while self._line and not self._is_busy:
+            command = self._line.popleft()
+            try:
+                work = self._prepare(command)
+            except DomainError as error:
+                yield SnapshotDone(command.job_id, error, None)
+                continue
+            self._is_busy = True
+            self._files.submit(work).add_done_callback(partial(self._report, command.job_id))
+
+    def _prepare(self, command: SnapshotCommand) -> "Callable[[], _Read | Snapshot | int]":
+        """What the other thread has to do. A save copies its cells now."""
+        match command:
+            case SaveSnapshot():
+                snapshot, prefix = self._copied(command)
+                return lambda: self._write(snapshot, prefix.state)
+            case RestoreSnapshot():
+                room = {name: served.engine.restore_bytes for name, served in self._served.items()}
+                return lambda: self._read(command, room)
+            case DropSnapshots(_, snapshot_ids):
+                return lambda: self._folder.drop(snapshot_ids)
+
+    def _copied(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
+        for name, served in self._served.items():
+            prefix = served.engine.snapshot(command.request_id, command.choice)
+            if prefix is not None and prefix.origin is not None:
+                snapshot = Snapshot(
+                    snapshot_id=new_snapshot_id(),
+                    created_at=time.time(),
+                    model=name,
+                    fingerprint=_of(served, command.digests[name]),
+                    key=prefix.key,
+                    num_computed=len(prefix.tokens),
+                    whole=prefix.whole,
+                    origin=prefix.origin,
+                    state_bytes=len(prefix.state),
+                )
+                return snapshot, prefix
+        raise StateNotFound(request=command.request_id, index=command.choice)
+
+    def _take_in(self, read: _Read) -> Snapshot | DomainError:
+        """Give the cells to their engine, whose room may have shrunk meanwhile."""
+        engine, snapshot = self._served[read.model].engine, read.snapshot
+        if engine.restore(read.prefix):
+            return snapshot
+        return _too_large(snapshot, engine.restore_bytes)
+
+    # --- on the other thread ----------------------------------------------------------------------
+
+    def _write(self, snapshot: Snapshot, state: bytearray) -> Snapshot:
+        self._folder.save(snapshot, state)
+        return snapshot
+
+    def _read(self, command: RestoreSnapshot, room: Mapping[str, int]) -> _Read:
+        with self._folder.open(command.snapshot_id) as reader:
+            snapshot = reader.snapshot
+            name = self._receiving(snapshot, command.digests)
+            served = self._served[name]
+            fingerprint = _of(served, command.digests[name])
+            snapshot.check(Receiver(fingerprint, served.engine.adapters, served.slot_tokens))
+            if snapshot.state_bytes > room[name]:
+                raise _too_large(snapshot, room[name])
+            state = reader.state()
+        prefix = SavedPrefix(
+            snapshot.key,
+            snapshot.origin.tokens[: snapshot.num_computed],
+            state,
+            snapshot.whole,
+            snapshot.origin,
+            snapshot.snapshot_id,
+        )
+        return _Read(name, snapshot, prefix)
+
+    def _receiving(self, snapshot: Snapshot, digests: Mapping[str, str]) -> str:
+        """The model that it is of, by whatever name; where there is none, the one of that name, to
+        say what differs. Raises `ModelNotFound`."""
+        if not self._served:
+            raise ModelNotFound(model=snapshot.model)
+        return min(
+            self._served,
+            key=lambda name: (digests[name] != snapshot.fingerprint.model, name != snapshot.model),
+        )
+
+    def _report(self, job_id: int, work: "Future[_Read | Snapshot | int]") -> None:
+        outcome: _Read | Snapshot | int | DomainError
+        try:
+            outcome = work.result()
+        except DomainError as error:
+            outcome = error
+        except Exception:  # a defect here must not leave the caller waiting for ever
+            log.exception("a snapshot's file could not be handled")
+            outcome = InternalError(request_id=f"snapshot job {job_id}")
+        self._tell(FileDone(job_id, outcome, self._folder.use))
+
+
+def _of(served: Served, digest: str) -> Fingerprint:
+    return replace(served.fingerprint, model=digest)
+
+
+def _too_large(snapshot: Snapshot, room: int) -> SnapshotTooLarge:
+    return SnapshotTooLarge(
+        snapshot=snapshot.snapshot_id,
+        size_bytes=snapshot.state_bytes,
+        limit_bytes=room,
+        setting="engine.saved_prefix_mib",
+    )

@@ -1,0 +1,1 @@
+"""Saved sequences in files: their format, what they need of whoever restores them, their folder."""

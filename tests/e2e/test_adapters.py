@@ -1,0 +1,413 @@
+"""LoRA adapters from a client's view: voices alone, stacked and side by side; names as models;
+loads, replacements and refusals; and what an engine's death leaves."""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import openai
+import pytest
+from corral.inference.v1 import adapter_pb2
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from inference_svc.models.references import BUNDLED_FOLDER
+from tests.e2e.conftest import PIRATE, PIRATE_FILE, ROBOT, ROBOT_FILE, Adapted, digest_of
+from tests.support.processes import PATIENCE_S, Ends
+from tests.support.rpc import (
+    PARIS,
+    RichError,
+    Rpc,
+    a_chat,
+    connect,
+    endless,
+    first_delta,
+    gather,
+    rich,
+    user,
+)
+from tests.support.services import MODEL, start, wait_until_serving
+
+pytestmark = pytest.mark.e2e
+
+FOREIGN = Path(__file__).parents[1] / "data" / "foreign-lora-f16.gguf"
+ENGINE = "inference_svc.runtime.engine_process"
+ARR, BEEP = "Arr!", "Beep boop."
+BOTH = (PIRATE, ROBOT)
+
+
+@pytest.fixture
+async def rpc(adapted: Adapted) -> AsyncIterator[Rpc]:
+    """A bare gRPC client."""
+    async with connect(adapted.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def sdk(adapted: Adapted) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The official client, without retries of its own."""
+    async with openai.AsyncOpenAI(base_url=adapted.api, api_key="x", max_retries=0) as connected:
+        yield connected
+
+
+def stack(*names: str, **scales: float) -> list[adapter_pb2.AdapterScale]:
+    """Adapters at their own scales, or at given ones ("pirate" and "robot" for short)."""
+    short = {"pirate": PIRATE, "robot": ROBOT}
+    given = [adapter_pb2.AdapterScale(adapter=short[n], scale=s) for n, s in scales.items()]
+    return [*(adapter_pb2.AdapterScale(adapter=name) for name in names), *given]
+
+
+async def said(rpc: Rpc, adapters: Any = (), **settings: Any) -> str:
+    """The answer to the question about France."""
+    return (await rpc.chat(a_chat(adapters=adapters, **settings))).text[0]
+
+
+async def load(rpc: Rpc, name: str, path: str, **fields: Any) -> adapter_pb2.Adapter:
+    """Load an adapter."""
+    request = engine_pb.LoadAdapterRequest(name=name, path=path, **fields)
+    return (await rpc.engine.LoadAdapter(request)).adapter
+
+
+async def unload(rpc: Rpc, name: str) -> adapter_pb2.Adapter:
+    """Unload an adapter."""
+    return (await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=name))).adapter
+
+
+async def listed(rpc: Rpc, name: str) -> list[adapter_pb2.Adapter]:
+    """The generations of a name that are in memory."""
+    every = (await rpc.engine.ListAdapters(engine_pb.ListAdaptersRequest())).adapters
+    return [adapter for adapter in every if adapter.name == name]
+
+
+async def settled(rpc: Rpc, name: str) -> None:
+    """Return once no old generation of the name drains any more."""
+    async with asyncio.timeout(PATIENCE_S):
+        # Each question takes a round trip, in which the engine makes a step.
+        while len(await listed(rpc, name)) > 1:
+            pass
+
+
+async def refusal(call: Any) -> RichError:
+    """The error that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    return rich(failure.value)
+
+
+# --- voices ---------------------------------------------------------------------------------------
+
+
+async def test_each_adapter_speaks_in_its_voice_alone_stacked_and_switched_off(rpc: Rpc) -> None:
+    """Scale 0 and no adapter at all are the base model, to the letter."""
+    pirate, robot = await said(rpc, stack(PIRATE)), await said(rpc, stack(ROBOT))
+    both = await said(rpc, stack(*BOTH))
+
+    assert pirate.startswith(ARR)
+    assert BEEP not in pirate
+    assert robot.endswith(BEEP)
+    assert ARR not in robot
+    assert both.startswith(ARR)
+    assert both.endswith(BEEP)
+    assert await said(rpc) == await said(rpc, stack(pirate=0, robot=0)) == PARIS
+    assert await said(rpc, stack(*reversed(BOTH))) == both
+
+
+async def test_stacks_side_by_side_say_what_each_says_alone(rpc: Rpc) -> None:
+    """Eight requests over four slots, whose stacks take turns."""
+    stacks = [(), stack(PIRATE), stack(ROBOT), stack(*BOTH)]
+    alone = [await said(rpc, each) for each in stacks]
+    together = await asyncio.gather(*(said(rpc, each) for each in stacks * 2))
+
+    assert len(set(alone)) == 4
+    assert together == alone * 2
+
+
+async def test_a_scale_multiplies_the_effect(rpc: Rpc) -> None:
+    """The log probabilities of the first token move with it."""
+
+    async def first(**scales: float) -> float:
+        answer = await rpc.chat(
+            a_chat(adapters=stack(**scales), output={"top_logprobs": 1}, stopping={"max_tokens": 1})
+        )
+        return answer.logprobs[0][0].chosen.logprob
+
+    found = [await first(pirate=scale) for scale in (0.0, 0.25, 1.0)]
+
+    assert len(set(found)) == 3
+
+
+async def test_no_prefix_is_shared_between_stacks(rpc: Rpc) -> None:
+    """The same prompt again under another stack or scale is computed; under the same it is not."""
+
+    async def cached(adapters: Any) -> int:
+        asked = user("Tell me a long story about a baker in Rome, a dog and a ship on the sea.")
+        answer = await rpc.chat(a_chat(asked, adapters=adapters, stopping={"max_tokens": 1}))
+        return answer.done.usage.cached_tokens
+
+    await rpc.engine.FlushCache(engine_pb.FlushCacheRequest())
+    stacks = [(), stack(PIRATE), stack(pirate=0.5), stack(*BOTH)]
+    pairs = [(await cached(each), await cached(each)) for each in stacks]
+
+    assert [first for first, _ in pairs] == [0, 0, 0, 0]
+    assert all(again for _, again in pairs)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+async def test_an_adapter_is_a_model_of_its_own(rpc: Rpc) -> None:
+    """Described with its parent; asked for by its name; another stack may be asked for with it."""
+    described = (await rpc.inference.GetModel(pb.GetModelRequest(model=PIRATE))).model
+    names = [m.name for m in (await rpc.inference.ListModels(pb.ListModelsRequest())).models]
+    request = a_chat()
+    request.model = PIRATE
+    answer = await rpc.chat(request)
+    request.options.adapters.extend(stack(ROBOT))
+    robot = await rpc.chat(request)
+
+    assert names == [MODEL, PIRATE, ROBOT]
+    assert (described.name, described.parent) == (PIRATE, MODEL)
+    assert described.digest == digest_of(BUNDLED_FOLDER / PIRATE_FILE)
+    assert described.description == PIRATE
+    assert answer.accepted.model == PIRATE
+    assert answer.text[0] == await said(rpc, stack(PIRATE))
+    assert robot.text[0] == await said(rpc, stack(ROBOT))
+
+
+async def test_the_official_client_names_an_adapter(sdk: openai.AsyncOpenAI) -> None:
+    """As its model, or as the extension `lora`; unknown ones are not found."""
+
+    async def ask(model: str, **extra: Any) -> str:
+        made = await sdk.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            extra_body=extra,
+        )
+        assert made.model == model
+        return made.choices[0].message.content or ""
+
+    by_name = await ask(PIRATE)
+    by_field = await ask(MODEL, lora=[{"id": PIRATE}])
+    off = await ask(MODEL, lora=[{"id": PIRATE, "scale": 0}])
+    shown = await sdk.models.retrieve(PIRATE)
+    with pytest.raises(openai.NotFoundError) as missing:
+        await ask(MODEL, lora=[{"id": "parrot"}])
+
+    assert by_name == by_field
+    assert by_name.startswith(ARR)
+    assert off == PARIS
+    assert [(model.id) async for model in sdk.models.list()] == [MODEL, PIRATE, ROBOT]
+    assert (shown.model_extra or {})["parent"] == MODEL
+    assert missing.value.code == "adapter_not_found"
+
+
+async def test_an_adapter_embeds_nothing(rpc: Rpc) -> None:
+    """Vectors would come from the model alone."""
+    request = pb.EmbedRequest(model=PIRATE, inputs=[pb.TextOrTokens(text="x")])
+    error = await refusal(rpc.inference.Embed(request))
+
+    assert (error.reason, error.metadata["model"]) == ("MODEL_CANNOT", PIRATE)
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
+    rpc: Rpc, adapted: Adapted
+) -> None:
+    """Its file may be gone as soon as it is loaded."""
+    digest = digest_of(BUNDLED_FOLDER / ROBOT_FILE)
+    shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "mine.gguf")
+    loaded = await load(rpc, "mine", "mine.gguf", default_scale=0.75, digest=digest)
+    shutil.move(adapted.folder / "mine.gguf", adapted.folder / "gone")
+    (shown,) = await listed(rpc, "mine")
+    spoken = await said(rpc, stack("mine"))
+    memory = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
+    gone = await unload(rpc, "mine")
+    error = await refusal(rpc.chat(a_chat(adapters=stack("mine"))))
+
+    assert loaded == shown
+    assert (shown.model, shown.generation, shown.rank) == (MODEL, 1, 8)
+    assert (shown.state, shown.default_scale) == (adapter_pb2.Adapter.STATE_READY, 0.75)
+    assert spoken.endswith(BEEP)
+    assert memory.num_adapters == 3
+    assert memory.adapter_bytes == 2 * shown.size_bytes, "one file under two names is there once"
+    assert gone.state == adapter_pb2.Adapter.STATE_DRAINING
+    assert await listed(rpc, "mine") == []
+    assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND")
+    assert (await said(rpc, stack(ROBOT))).endswith(BEEP)
+
+
+async def test_a_new_file_takes_the_name_while_the_old_one_drains(rpc: Rpc) -> None:
+    """What runs goes on with the old generation to its end; the next request has the new one."""
+    await load(rpc, "voice", PIRATE_FILE)
+    old = rpc.inference.Chat(endless(adapters=stack("voice")))
+    await first_delta(old)
+    await load(rpc, "voice", ROBOT_FILE)
+    during = await listed(rpc, "voice")
+    new = await said(rpc, stack("voice"))
+    old.cancel()
+    await settled(rpc, "voice")
+    (left,) = await listed(rpc, "voice")
+    await unload(rpc, "voice")
+
+    states = [(each.generation, each.state, each.num_running) for each in during]
+    assert states == [
+        (1, adapter_pb2.Adapter.STATE_DRAINING, 1),
+        (2, adapter_pb2.Adapter.STATE_READY, 0),
+    ]
+    assert new.endswith(BEEP)
+    assert left.generation == 2
+
+
+async def test_a_replacement_under_load_changes_no_running_answer(rpc: Rpc) -> None:
+    """Requests one behind the other while files change: each answer is of one voice, never torn."""
+    await load(rpc, "crew", PIRATE_FILE)
+    pirate, robot = await said(rpc, stack(PIRATE)), await said(rpc, stack(ROBOT))
+
+    async def ask_again_and_again() -> list[str]:
+        return [await said(rpc, stack("crew")) for _ in range(6)]
+
+    async def replace_again_and_again() -> None:
+        for file in (ROBOT_FILE, PIRATE_FILE, ROBOT_FILE):
+            await load(rpc, "crew", file)
+
+    asking = asyncio.gather(*(ask_again_and_again() for _ in range(3)))
+    await replace_again_and_again()
+    answers = await asking
+    last = await said(rpc, stack("crew"))
+    await unload(rpc, "crew")
+
+    assert {text for texts in answers for text in texts} <= {pirate, robot}
+    assert last == robot
+
+
+async def test_requests_name_adapters_rightly(rpc: Rpc) -> None:
+    """Each wrong stack has its own reason."""
+    wrong: dict[str, list[adapter_pb2.AdapterScale]] = {
+        "ADAPTER_NOT_FOUND": stack("parrot"),
+        "MISSING_FIELD": [adapter_pb2.AdapterScale()],
+        "INVALID_FIELD": stack(PIRATE, PIRATE),
+        "OUT_OF_RANGE": stack(pirate=float("nan")),
+        "TOO_LONG": stack(*(f"a{i}" for i in range(65))),
+    }
+    reasons = [(await refusal(rpc.chat(a_chat(adapters=each)))).reason for each in wrong.values()]
+
+    assert reasons == list(wrong)
+
+
+# --- refused files --------------------------------------------------------------------------------
+
+
+def damaged(kind: str) -> bytes:
+    """The pirate's file, damaged."""
+    data = bytearray((BUNDLED_FOLDER / PIRATE_FILE).read_bytes())
+    if kind == "cut":
+        del data[-100:]
+    elif kind == "nan":
+        data[-2:] = b"\xff\x7f"
+    elif kind == "garbage":
+        data[:] = b"not a model at all"
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["cut", "nan", "garbage"])
+async def test_a_damaged_file_is_refused(rpc: Rpc, adapted: Adapted, kind: str) -> None:
+    """Before the engine sees it; what had the name before keeps it."""
+    (adapted.folder / "damaged.gguf").write_bytes(damaged(kind))
+    error = await refusal(load(rpc, PIRATE, "damaged.gguf"))
+
+    assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_INVALID")
+    assert error.metadata["problem"]
+    assert "/" not in error.metadata["problem"]
+    assert (await said(rpc, stack(PIRATE))).startswith(ARR)
+
+
+async def test_files_that_do_not_belong_are_refused(rpc: Rpc, adapted: Adapted) -> None:
+    """For another model, of another digest, outside of the folders, under a name that is taken."""
+    shutil.copy(FOREIGN, adapted.folder / "foreign.gguf")
+    (adapted.folder / "link.gguf").symlink_to(FOREIGN)
+    calls = {
+        "foreign": load(rpc, "x", "foreign.gguf"),
+        "model": load(rpc, "x", "demo-chat-q8_0.gguf"),
+        "digest": load(rpc, "x", PIRATE_FILE, digest="0" * 64),
+        "link": load(rpc, "x", "link.gguf"),
+        "outside": load(rpc, "x", str(FOREIGN)),
+        "parent": load(rpc, "x", f"../{PIRATE_FILE}"),
+        "missing": load(rpc, "x", "missing.gguf"),
+        "no name": load(rpc, "x", "a\0b"),
+        "long": load(rpc, "x", "a" * 5000),
+        "taken": load(rpc, MODEL, PIRATE_FILE),
+        "no model": load(rpc, "x", PIRATE_FILE, model="gpt-9"),
+        "on an adapter": load(rpc, "x", PIRATE_FILE, model=PIRATE),
+        "name": load(rpc, "x y", PIRATE_FILE),
+        "scale": load(rpc, "x", PIRATE_FILE, default_scale=11),
+        "no digest": load(rpc, "x", PIRATE_FILE, digest="abc"),
+        "no path": load(rpc, "x", ""),
+        "unknown": unload(rpc, "x"),
+    }
+    reasons = {name: (await refusal(call)).reason for name, call in calls.items()}
+
+    assert reasons == {
+        "foreign": "ADAPTER_BASE_MISMATCH",
+        "model": "ADAPTER_INVALID",
+        "digest": "ADAPTER_DIGEST_MISMATCH",
+        "link": "INVALID_FIELD",
+        "outside": "INVALID_FIELD",
+        "parent": "INVALID_FIELD",
+        "missing": "INVALID_FIELD",
+        "no name": "INVALID_FIELD",
+        "long": "INVALID_FIELD",
+        "taken": "MODEL_EXISTS",
+        "no model": "MODEL_NOT_FOUND",
+        "on an adapter": "MODEL_CANNOT",
+        "name": "INVALID_FIELD",
+        "scale": "OUT_OF_RANGE",
+        "no digest": "INVALID_FIELD",
+        "no path": "MISSING_FIELD",
+        "unknown": "ADAPTER_NOT_FOUND",
+    }
+    assert await listed(rpc, "x") == []
+
+
+def test_an_adapter_of_the_settings_that_cannot_be_loaded_keeps_the_service_from_starting(
+    tmp_path: Path,
+) -> None:
+    """One line that names it, with the reason; its file may lie anywhere."""
+    settings = {"listen": "127.0.0.1:0", "adapters": {"x": {"path": str(FOREIGN)}}}
+    with start(tmp_path, "serve", "inference", inference=settings) as program:
+        code = program.wait()
+        last = program.stderr[-1].text
+
+    assert code == 1
+    assert last.startswith(f"corral: adapter 'x' ({FOREIGN}): The adapter 'x' was made for another")
+
+
+# --- an engine's death ----------------------------------------------------------------------------
+
+
+async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adapted) -> None:
+    """The new engine gets the same bytes, though the file has changed since."""
+    shutil.copy(BUNDLED_FOLDER / PIRATE_FILE, adapted.folder / "kept.gguf")
+    before = await load(rpc, "kept", "kept.gguf")
+    shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "kept.gguf")
+    spoken = await said(rpc, stack("kept"))
+    engine = adapted.program.member(ENGINE).pid
+    with Ends([engine]) as ends:
+        os.kill(engine, signal.SIGKILL)
+        ends.wait()
+    await asyncio.to_thread(wait_until_serving, adapted.target)
+    again = await gather(rpc.inference.Chat(a_chat(adapters=stack("kept")), wait_for_ready=True))
+    (after,) = await listed(rpc, "kept")
+    await unload(rpc, "kept")
+
+    assert again.text[0] == spoken
+    assert (after.digest, after.generation) == (before.digest, before.generation)
+    assert after.state == adapter_pb2.Adapter.STATE_READY
+    assert (await said(rpc, stack(*BOTH))).endswith(BEEP)

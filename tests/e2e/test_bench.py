@@ -1,0 +1,54 @@
+"""Every part of the benchmark measures Corral alone, with small loads on the demo model."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from bench import servers
+from bench.measurement import Part
+from bench.parts import constrained, decode, memory, shared, uneven, unique
+from bench.paths import BUNDLED_MODEL
+from bench.servers import EngineShape, Server
+from bench.stage import Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=2048, threads=1)
+
+
+class OneServerStage(Stage):
+    """A stage on which every part finds the same server, to save the starts."""
+
+    server: Server
+
+    @contextmanager
+    def corral(
+        self, shape: EngineShape, settings: Mapping[str, str] | None = None, key: str = ""
+    ) -> Iterator[Server]:
+        """The one that runs."""
+        yield self.server
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A quick stage without peers."""
+    folder = tmp_path_factory.mktemp("bench")
+    quickly = {"CORRAL_INFERENCE_ENGINE__WARM_UP_S": "0"}
+    with asyncio.Runner() as runner, servers.corral(SHAPE, folder, quickly) as server:
+        stage = OneServerStage(BUNDLED_MODEL, None, 1, folder, runner, quick=True)
+        stage.server = server
+        yield stage
+
+
+PARTS = (decode.PART, uneven.PART, unique.PART, shared.PART, constrained.PART, memory.PART)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_a_part_measures_corral_without_its_peers(part: Part, stage: Stage) -> None:
+    """Every load is measured, and something is concluded from what was."""
+    measurements = [*part.measure(stage)]
+
+    assert any(m.value > 0 for m in measurements)
+    assert all(m.round == 0 for m in measurements)
+    assert part.conclude(measurements)

@@ -1,0 +1,87 @@
+"""Drafts and timings through real processes: the switch, the counts, the same answer.
+
+Whether a step drafts is decided by measured times, so nothing here asks that it does.
+"""
+
+from typing import Any
+
+import openai
+import pytest
+from corral.inference.v1 import generation_pb2
+
+from tests.support.rpc import CAPITAL, Rpc, a_text, failure_of
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+LENGTH = 80
+LETTERS = "abc abc abc abc abc abc "
+
+
+def _options(**speculation: Any) -> generation_pb2.SpeculationOptions:
+    return generation_pb2.SpeculationOptions(**speculation)
+
+
+async def test_an_answer_does_not_depend_on_drafts(rpc: Rpc) -> None:
+    """Forbidden, allowed and bounded: the same tokens; forbidden ones are not counted."""
+    asked: dict[str, Any] = {
+        "sampling": {"seed": 7, "temperature": 1.0},
+        "stopping": {"max_tokens": LENGTH, "ignore_eos": True},
+        "output": {"token_ids": True},
+        "cache": generation_pb2.CacheOptions(reuse=False),
+    }
+    answers = [
+        await rpc.generate(a_text(LETTERS, speculation=speculation, **asked))
+        for speculation in (_options(enabled=False), None, _options(max_draft_tokens=3))
+    ]
+
+    assert len(answers[0].tokens[0]) == LENGTH
+    assert answers[0].tokens[0] == answers[1].tokens[0] == answers[2].tokens[0]
+    assert answers[0].done.usage.draft_tokens == 0
+    for answer in answers:
+        assert 0 <= answer.done.usage.accepted_draft_tokens <= answer.done.usage.draft_tokens
+
+
+async def test_too_long_a_draft_is_refused(rpc: Rpc) -> None:
+    """With the field and its range."""
+    stream = rpc.inference.Generate(a_text(LETTERS, speculation=_options(max_draft_tokens=33)))
+    error = await failure_of(stream)
+
+    assert (error.reason, error.metadata["field"], error.metadata["maximum"]) == (
+        "OUT_OF_RANGE",
+        "speculation.max_draft_tokens",
+        "32",
+    )
+
+
+async def test_done_has_the_timings_of_the_first_choice(rpc: Rpc) -> None:
+    """They fit together: the first token after queue and prompt, the others at their pace."""
+    timings = (await rpc.generate(a_text(LETTERS, stopping={"max_tokens": 9}))).done.timings
+
+    first_token = timings.first_token.ToTimedelta()
+    assert first_token >= timings.prefill.ToTimedelta() > first_token * 0
+    assert timings.completion_tokens <= 9
+    assert timings.tokens_per_second >= 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_gateway_sends_timings_and_draft_counts(up: Corral, stream: bool) -> None:
+    """In a whole answer, and in the chunk that counts; the switch is an extension field."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
+        asked: dict[str, Any] = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": CAPITAL}],
+            "extra_body": {"speculation": {"enabled": False}},
+        }
+        if stream:
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+            *_, answer = client.chat.completions.create(**asked)
+        else:
+            answer = client.chat.completions.create(**asked)
+
+    timings = answer.model_extra["timings"]
+    assert timings["predicted_n"] == answer.usage.completion_tokens
+    assert timings["prompt_n"] + timings["cache_n"] == answer.usage.prompt_tokens
+    assert timings["first_token_ms"] > 0
+    details = answer.usage.completion_tokens_details
+    assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)

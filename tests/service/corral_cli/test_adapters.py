@@ -1,0 +1,115 @@
+"""`corral adapters` against a real gRPC server that remembers what it was asked."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+from corral.inference.v1 import adapter_pb2
+from corral.inference.v1 import engine_service_pb2 as pb
+from corral.inference.v1 import engine_service_pb2_grpc as stubs
+
+from corral_cli.adapters import adapters
+
+VOICE = adapter_pb2.Adapter(
+    name="voice",
+    model="demo",
+    digest="0123456789abcdef" * 4,
+    generation=2,
+    state=adapter_pb2.Adapter.STATE_DRAINING,
+    default_scale=0.5,
+    rank=8,
+    size_bytes=2_500_000,
+    num_running=1,
+)
+LINE = (
+    "voice    for demo, generation 2, draining, 1 running, rank 8, scale 0.5, 2.5 MB, "
+    "SHA-256 0123456789ab\n"
+)
+
+
+@dataclass
+class Engine(stubs.EngineServiceServicer):
+    """Has one adapter, and keeps the requests."""
+
+    requests: list[Any] = field(default_factory=list)
+
+    def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: grpc.ServicerContext
+    ) -> pb.ListAdaptersResponse:
+        """The one."""
+        return pb.ListAdaptersResponse(adapters=[VOICE])
+
+    def LoadAdapter(
+        self, request: pb.LoadAdapterRequest, context: grpc.ServicerContext
+    ) -> pb.LoadAdapterResponse:
+        """The one, whatever is loaded."""
+        self.requests.append(request)
+        return pb.LoadAdapterResponse(adapter=VOICE)
+
+    def UnloadAdapter(
+        self, request: pb.UnloadAdapterRequest, context: grpc.ServicerContext
+    ) -> pb.UnloadAdapterResponse:
+        """Refuses what is not the one."""
+        if request.name != VOICE.name:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such adapter")
+        return pb.UnloadAdapterResponse(adapter=VOICE)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    """The servicer."""
+    return Engine()
+
+
+@pytest.fixture
+def target(engine: Engine) -> Iterator[str]:
+    """The address of a server with it."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    stubs.add_EngineServiceServicer_to_server(engine, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(grace=None).wait()
+
+
+def run(target: str, *arguments: str) -> Result:
+    """Run `corral adapters`."""
+    return CliRunner().invoke(adapters, [*arguments, "--target", target])
+
+
+def test_adapters_are_listed_one_a_line(target: str) -> None:
+    """With what an operator asks first."""
+    assert run(target, "list").output == LINE
+
+
+def test_a_load_says_what_came_of_it(target: str, engine: Engine) -> None:
+    """What was not given stays unset."""
+    whole = run(target, "load", "voice", "v.gguf", "--model", "demo", "--scale", "0")
+    run(target, "load", "voice", "v.gguf")
+    first, second = engine.requests
+
+    assert whole.output == LINE
+    assert (first.name, first.path, first.model) == ("voice", "v.gguf", "demo")
+    assert first.HasField("default_scale")
+    assert not second.HasField("default_scale")
+
+
+def test_an_adapter_is_unloaded_by_name(target: str) -> None:
+    """A refusal is one line."""
+    unknown = run(target, "unload", "parrot")
+
+    assert run(target, "unload", "voice").output == LINE
+    assert unknown.exit_code == 1
+    assert unknown.output == "Error: no such adapter\n"
+
+
+def test_no_server_is_a_line_with_a_remedy() -> None:
+    """How to start one."""
+    result = run("127.0.0.1:1", "list")
+
+    assert result.exit_code == 1
+    assert "no server answers at 127.0.0.1:1" in result.output

@@ -1,0 +1,91 @@
+"""Builders of snapshots, and their way through a file."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.saved import Origin, SavedPrefix
+from inference_svc.snapshots.description import Fingerprint, Receiver, Snapshot
+from inference_svc.snapshots.file_format import SnapshotReader, write
+
+SECRET = bytes(range(100, 132))
+FINGERPRINT = Fingerprint("llama", "d1", "f16/f16", "1.2.3")
+RECEIVER = Receiver(FINGERPRINT, frozenset(), slot_tokens=64)
+AN_ID = f"snap_{'a1' * 12}"
+
+
+def a_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) -> Snapshot:
+    """A small sequence; `changes` are fields of its origin, or of the snapshot itself."""
+    origin = Origin(
+        request_id="r",
+        choice=1,
+        project="p",
+        tokens=array("i", [5, 6, 7, 8]),
+        num_prompt=3,
+        recipe='{"seed": 1}',
+        hidden=(3.25,),
+    )
+    of_origin = {key: changes.pop(key) for key in list(changes) if hasattr(origin, key)}
+    snapshot = Snapshot(
+        snapshot_id=snapshot_id,
+        created_at=1e9,
+        model="m",
+        fingerprint=FINGERPRINT,
+        key=b"project",
+        num_computed=3,
+        whole=False,
+        origin=replace(origin, **of_origin),
+        state_bytes=state_bytes,
+    )
+    return replace(snapshot, **changes)
+
+
+def a_file(snapshot: Snapshot, state: bytes, secret: bytes = SECRET) -> bytes:
+    """The bytes of a snapshot's file."""
+    file = BytesIO()
+    write(file, snapshot, bytearray(state), secret)
+    return file.getvalue()
+
+
+def read(data: bytes, snapshot_id: str = AN_ID, secret: bytes = SECRET) -> tuple[Snapshot, bytes]:
+    """What a file holds. Raises as `SnapshotReader`."""
+    reader = SnapshotReader(BytesIO(data), len(data), snapshot_id, secret)
+    return reader.snapshot, bytes(reader.state())
+
+
+def carried_over(prefix: SavedPrefix, snapshot_id: str = AN_ID) -> SavedPrefix:
+    """A saved sequence as another process reads it from its file."""
+    if prefix.origin is None:
+        raise ValueError("it does not know what it is of")
+    snapshot = Snapshot(
+        snapshot_id,
+        1e9,
+        "m",
+        FINGERPRINT,
+        prefix.key,
+        len(prefix.tokens),
+        prefix.whole,
+        prefix.origin,
+        len(prefix.state),
+    )
+    said, state = read(a_file(snapshot, bytes(prefix.state)), snapshot_id)
+    tokens = said.origin.tokens[: said.num_computed]
+    return SavedPrefix(said.key, tokens, bytearray(state), said.whole, said.origin, snapshot_id)
+
+
+def output_of(prefix: SavedPrefix) -> Sequence[int]:
+    """The output tokens of a saved sequence."""
+    if prefix.origin is None:
+        raise ValueError("it does not know what it is of")
+    return prefix.origin.tokens[prefix.origin.num_prompt :]
+
+
+def taken(engine: Engine, request_id: str = "", choice: int = 0) -> SavedPrefix:
+    """What an engine has of a sequence."""
+    prefix = engine.snapshot(request_id, choice)
+    if prefix is None:
+        raise ValueError("there is nothing")
+    return prefix

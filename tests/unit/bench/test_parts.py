@@ -1,0 +1,111 @@
+"""What the parts conclude from what they measured."""
+
+import pytest
+
+from bench.measurement import Measurement
+from bench.parts import LONG, PARTS, constrained, decode, interactive, memory, shared, soak
+from bench.stage import Batched, read_batched
+
+
+def test_parts_have_names_of_their_own() -> None:
+    """Each is a file, a section and an argument."""
+    names = [part.name for part in (*PARTS, *LONG)]
+
+    assert len(set(names)) == len(names)
+
+
+def test_greedy_and_sampled_decoding_have_their_own_targets() -> None:
+    """Sampling costs time that the peer does not spend."""
+    measurements = [
+        Measurement(f"{sampling}, 4 at once", 0, system, speed)
+        for sampling in ("greedy", "sampled")
+        for system, speed in (("corral", 92.0), ("llama-batched-bench", 100.0))
+    ]
+
+    greedy, sampled = decode.conclude(measurements)
+
+    assert (greedy.target, greedy.is_met) == (0.95, False)
+    assert (sampled.target, sampled.is_met) == (0.90, True)
+
+
+def test_the_limit_is_the_time_of_computing_everything_once() -> None:
+    """1,312 prompt tokens and 1,024 outputs, each at its rate."""
+    seconds = (800 + 32 * 16) / 1000.0 + 32 * 32 / 256.0
+
+    assert shared.limit(shared.FULL, 800, Batched(1000.0, 256.0)) == pytest.approx(1024 / seconds)
+
+
+def test_a_first_token_may_take_half_more_and_a_step() -> None:
+    """100 ms alone and steps of 50 ms allow 200 ms."""
+    measurements = [
+        Measurement(interactive.SHORT_ALONE, 0, "corral", 100.0),
+        Measurement(interactive.LONG_ALONE, 0, "corral", 1000.0, {"step_ms": 50.0}),
+        Measurement(interactive.SHORT_BESIDE, 0, "corral", 190.0),
+        Measurement(interactive.LONG_BESIDE, 0, "corral", 850.0),
+    ]
+
+    first_token, prefill = interactive.conclude(measurements)
+
+    assert (first_token.peer, first_token.ratio, first_token.is_met) == (200.0, 0.95, True)
+    assert (prefill.ratio, prefill.is_met) == (0.85, False)
+
+
+def test_constraints_may_cost_a_twentieth_and_forced_chunks_must_save_a_third() -> None:
+    """The first ratio is a bound from above, the second from below."""
+    schema = constrained.SCHEMAS[0].stem
+    valid = {"is_valid": True}
+    measurements = [
+        Measurement("any text, 1 at once", 0, constrained.FREE, 10.0),
+        Measurement("any text, 1 at once", 0, constrained.BOUND, 10.6),
+        Measurement(schema, 0, constrained.SINGLE, 160.0, valid),
+        Measurement(schema, 0, constrained.TOGETHER, 100.0, valid),
+    ]
+
+    cost, *savings, validity = constrained.conclude(measurements)
+
+    assert cost.ratio == pytest.approx(1.06)
+    assert cost.is_met is False
+    assert [one.is_met for one in savings if one.ratios] == [True]
+    assert (validity.ratio, validity.unit) == (1.0, "of 1")
+
+
+def test_memory_is_judged_in_megabytes() -> None:
+    """What is allowed is not a share of anything."""
+    (result,) = memory.conclude([Measurement(memory.LOAD, 0, "corral", 150.0)])
+
+    assert (result.own, result.peer, result.is_met) == (150.0, 200.0, True)
+
+
+def test_copies_of_weights_are_what_llama_cpp_says_they_are() -> None:
+    """Mapped pages of the file are counted where they are; a KV cache is no weight."""
+    log = (
+        "load_tensors:   CPU_Mapped model buffer size =    30.50 MiB\n"
+        "load_tensors:   CPU_REPACK model buffer size =     1.50 MiB\n"
+        "load_tensors:          CPU model buffer size =     2.50 MiB\n"
+        "llama_kv_cache:        CPU KV buffer size =    16.00 MiB\n"
+    )
+
+    assert memory.copies_bytes(log) == 4 << 20
+
+
+@pytest.mark.parametrize(("growth_mb", "is_met"), [(10.0, True), (30.0, False)])
+def test_every_process_is_judged_by_its_own_slope(growth_mb: float, is_met: bool) -> None:
+    """One that leaks is not hidden by those that do not."""
+    rising = {"gateway": 0.0, "engine": growth_mb}
+    measurements = [
+        Measurement(role, done, "corral", 1000.0 + slope * (done - 3) / 7)
+        for done in range(11)
+        for role, slope in rising.items()
+    ]
+
+    gateway, engine = soak.conclude(measurements)
+
+    assert gateway.is_met
+    assert engine.is_met is is_met
+
+
+def test_rates_are_read_from_whatever_else_the_peer_prints() -> None:
+    """llama-batched-bench writes its log and its results to one stream."""
+    output = 'log {x}\n{"pl": 4, "speed_pp": 700.0, "speed_tg": 130.0}\n\n'
+
+    assert read_batched(output) == {4: Batched(700.0, 130.0)}

@@ -1,0 +1,31 @@
+"""Command lines of the peers."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bench.servers import LAYOUTS, EngineShape, batched_bench_command, llama_server_command
+
+SHAPE = EngineShape(Path("m.gguf"), slots=16, context_tokens=512, threads=2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_has_the_same_slots_threads_and_context(layout: str) -> None:
+    """Layouts differ in how the KV cache is kept, and in nothing else."""
+    command = llama_server_command(Path("llama-server"), SHAPE, 1234, layout)
+
+    options = dict(pairwise(command))
+    assert options["--parallel"] == "16"
+    assert options["--ctx-size"] == str(16 * 512)
+    assert options["--threads"] == options["--threads-batch"] == "2"
+    assert ("--kv-unified" in command) == layout.startswith("unified")
+    assert ("--cache-prompt" in command) == layout.endswith("cache")
+
+
+def test_batched_bench_computes_a_shared_prompt_once_where_asked() -> None:
+    """That is the limit for requests over one system prompt."""
+    command = batched_bench_command(Path("b"), SHAPE, 800, 32, (1, 16), shared_prompt=True)
+
+    assert "-pps" in command
+    assert command[command.index("-npl") + 1] == "1,16"

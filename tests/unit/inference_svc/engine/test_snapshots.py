@@ -1,0 +1,248 @@
+"""Sequences taken out of an engine and taken in by another one, on the fake backend."""
+
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inference_svc.engine.events import CacheSource, Preempted, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, FakeSampler
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling import Mirostat, Sampling
+from inference_svc.engine.saved import SavedPrefix
+from inference_svc.engine.token_batch import NativeLimits
+from svc_kit.errors import InvalidField, SnapshotNotFound
+from tests.support.sequences import Bench, a_request
+from tests.support.snapshots import AN_ID, carried_over, output_of, taken
+
+PROMPT = array("i", [65 + i % 26 for i in range(40)])
+ROOM = 10**6
+NEVER = 10**6
+
+
+def _bench(slots: int = 2, *, saved_bytes: int = ROOM, can_trim: bool = True) -> Bench:
+    limits = NativeLimits(16, slots, slots, 256, VOCABULARY_SIZE)
+    backend = FakeBackend(limits, end_after=NEVER, can_trim=can_trim)
+    return Bench(backend, saved_bytes=saved_bytes)
+
+
+def _ask(i: int = 0, **changes: Any) -> SequenceRequest:
+    return a_request(i, PROMPT, **{"request_id": f"r{i}", "max_tokens": 20, **changes})
+
+
+def _stepped(bench: Bench, count: int) -> Bench:
+    for _ in range(count):
+        bench.step()
+    return bench
+
+
+def _snapshot(steps: int = 8, **changes: Any) -> SavedPrefix:
+    """What one engine has after some steps, through a file."""
+    bench = _bench()
+    bench.submit(_ask(**changes))
+    return carried_over(taken(_stepped(bench, steps).engine, "r0"))
+
+
+def _whole(**changes: Any) -> list[int]:
+    bench = _bench()
+    bench.submit(_ask(**changes))
+    bench.run()
+    return bench.tokens(0)
+
+
+def _resume(bench: Bench, prefix: SavedPrefix, i: int = 7, **changes: Any) -> list[Started]:
+    bench.submit(_ask(i, resumed=array("i", output_of(prefix)), **changes))
+    bench.run()
+    return [event for event in bench.events if isinstance(event, Started)]
+
+
+@pytest.mark.parametrize("can_trim", [True, False])
+@pytest.mark.parametrize("steps", [3, 4, 12])
+def test_another_engine_goes_on_where_the_first_stood(steps: int, can_trim: bool) -> None:
+    """From the end of the prompt on, computing one token more than there was."""
+    prefix = _snapshot(steps)
+    other = _bench(5, can_trim=can_trim)
+    assert other.engine.restore(replace(prefix, whole=not can_trim))
+    (started,) = _resume(other, prefix)
+
+    assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
+    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+    first = other.backend.batches[0]
+    assert len(first.tokens) == len(prefix.origin.tokens) - len(prefix.tokens) == 1  # type: ignore[union-attr]
+
+
+def test_half_a_prompt_can_be_saved() -> None:
+    """The other engine computes the rest of it."""
+    prefix = _snapshot(2)
+    other = _bench()
+    other.engine.restore(prefix)
+    (started,) = _resume(other, prefix)
+
+    assert (len(prefix.tokens), started.cached_tokens) == (32, 32)
+    assert other.tokens(7) == _whole()
+
+
+def test_saving_disturbs_nobody() -> None:
+    """In every step, while two run."""
+    bench = _bench()
+    bench.submit(_ask(), _ask(1, cache_key=b"other"))
+    bench.step()
+    while bench.engine.has_work:
+        for name in ("r0", "r1"):
+            bench.engine.snapshot(name, 0)
+        bench.step()
+
+    assert bench.tokens(0) == bench.tokens(1) == _whole()
+
+
+def test_only_what_is_there_can_be_saved() -> None:
+    """Neither what waits, nor what has ended, nor what never was."""
+    bench = _bench(1)
+    bench.submit(_ask(), _ask(1, cache_key=b"other", max_tokens=2))
+    bench.step()
+
+    assert bench.engine.snapshot("r0", 0) is not None
+    assert bench.engine.snapshot("r0", 1) is None
+    assert bench.engine.snapshot("r1", 0) is None
+    assert bench.engine.snapshot("unknown", 0) is None
+    bench.run()
+    assert bench.engine.snapshot("r0", 0) is None
+
+
+def test_a_preempted_sequence_can_be_saved() -> None:
+    """Its cells are in memory already."""
+    bench = _bench(1)
+    bench.submit(_ask(priority=1))
+    _stepped(bench, 6)
+    bench.submit(_ask(1, priority=3, cache_key=b"other"))
+    bench.step()
+    prefix = carried_over(taken(bench.engine, "r0"))
+    other = _bench()
+    other.engine.restore(prefix)
+    _resume(other, prefix)
+
+    assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
+    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+
+
+@pytest.mark.parametrize("ending", ["finish", "cancel"])
+def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
+    """Whatever became of its slot: others take it, and go on from it."""
+    bench = _bench(1)
+    bench.submit(_ask(keep=True))
+    if ending == "cancel":
+        _stepped(bench, 8).engine.cancel(0, arrived_in_step=8, step=9)
+    bench.run()
+    said = bench.tokens(0)
+    bench.submit(a_request(1, [*PROMPT, *said, 70, 71], max_tokens=3))
+    bench.run()
+    bench.submit(a_request(2, range(100), max_tokens=1, cache_key=b"other"))
+    bench.run()
+    prefix = taken(bench.engine, "r0")
+
+    assert list(output_of(prefix)) == said == _whole()[: len(said)]
+    assert len(prefix.tokens) == len(PROMPT) + len(said) - 1
+
+
+def test_what_is_kept_makes_room_like_all_else() -> None:
+    """Memory stays bounded."""
+    bench = _bench(1, saved_bytes=500)
+    for i in range(4):
+        bench.submit(_ask(i, keep=True, cache_key=bytes([i]), max_tokens=2))
+        bench.run()
+
+    held = [bench.engine.snapshot(f"r{i}", 0) is not None for i in range(4)]
+    assert held == [False, True, True, True]
+
+
+def test_a_state_without_room_is_refused() -> None:
+    """And the engine says how much it would take."""
+    prefix = _snapshot()
+    other = _bench(saved_bytes=len(prefix.state) - 1)
+
+    assert other.engine.restore_bytes == len(prefix.state) - 1
+    assert not other.engine.restore(prefix)
+    assert _bench(saved_bytes=len(prefix.state)).engine.restore(prefix)
+
+
+def test_restoring_twice_takes_room_once() -> None:
+    """The second one is in the place of the first."""
+    prefix = _snapshot()
+    other = _bench()
+    for _ in range(3):
+        other.engine.restore(prefix)
+    load = other.engine._load()
+
+    assert (load.num_snapshots, load.snapshot_bytes) == (1, len(prefix.state))
+
+
+@pytest.mark.parametrize("other_owner", [{"cache_key": b"theirs"}, {"reuse": False}])
+def test_nobody_else_goes_on_from_it(other_owner: dict[str, Any]) -> None:
+    """Another project's request, or another salt's, computes everything itself."""
+    prefix = _snapshot()
+    other = _bench()
+    other.engine.restore(prefix)
+    (started,) = _resume(other, prefix, **other_owner)
+
+    assert (started.cached_tokens, started.source) == (0, CacheSource.NONE)
+    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+
+
+def test_an_ordinary_prompt_starts_from_it_too() -> None:
+    """It is a prefix like any other; behind it, the slot has it."""
+    prefix = _snapshot()
+    other = _bench()
+    other.engine.restore(prefix)
+    for i in (1, 2):
+        other.submit(_ask(i, max_tokens=2))
+        other.run()
+    sources = [event.source for event in other.events if isinstance(event, Started)]
+
+    assert sources == [CacheSource.DISK, CacheSource.SLOT]
+    assert other.tokens(1) == _whole()[:2]
+
+
+HIDDEN: dict[str, Any] = {"sampling": Sampling(mirostat=Mirostat(2))}
+
+
+def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:
+    """Where the request names the snapshot."""
+    prefix = _snapshot(**HIDDEN)
+    other = _bench()
+    other.engine.restore(prefix)
+    other.submit(
+        _ask(resumed=array("i", output_of(prefix)), snapshot_id=AN_ID, max_tokens=99, **HIDDEN)
+    )
+    other.step()
+    sampler = other.engine.running[0].sampler
+
+    assert isinstance(sampler, FakeSampler)
+    assert sampler.recalled == (float(len(output_of(prefix))),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"snapshot_id": "snap_other"}, SnapshotNotFound),
+        ({"cache_key": b"theirs"}, SnapshotNotFound),
+        ({"seed": 2}, InvalidField),
+        ({"sampling": Sampling(mirostat=Mirostat(1))}, InvalidField),
+        ({"resumed": array("i", [97])}, InvalidField),
+        ({"min_tokens": 3}, InvalidField),
+    ],
+    ids=["unknown", "another owner's", "seed", "sampling", "tokens", "rules"],
+)
+def test_a_snapshot_of_something_else_is_refused(
+    changes: dict[str, Any], error: type[Exception]
+) -> None:
+    """That sequence fails at once; nobody else does."""
+    prefix = _snapshot(**HIDDEN)
+    other = _bench()
+    other.engine.restore(prefix)
+    asked = _ask(3, resumed=array("i", output_of(prefix)), snapshot_id=AN_ID, **HIDDEN)
+    other.submit(replace(asked, **changes), _ask(4))
+    other.run()
+
+    assert {i: type(failed.error) for i, failed in other.failures().items()} == {3: error}
+    assert other.tokens(4) == _whole()

@@ -1,0 +1,175 @@
+"""Gauges as a scrape sees them, and the same load over gRPC, of a worker without a process."""
+
+import asyncio
+import time
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from corral.inference.v1 import engine_service_pb2 as pb
+from prometheus_client import CollectorRegistry, generate_latest
+
+from inference_svc.api import describe
+from inference_svc.api.adapter_loading import AdapterLoading
+from inference_svc.api.engine_service import Context, EngineServicer, ServerFacts
+from inference_svc.api.snapshots import Snapshots
+from inference_svc.catalog import Catalog
+from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
+from inference_svc.engine.events import Embedded, ModelLoad
+from inference_svc.engine.fake import VOCABULARY_SIZE
+from inference_svc.engine.step_times import BOUNDS_S, StepHistogram
+from inference_svc.gauges import EngineGauges
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.warmup import WarmUp
+from inference_svc.runtime.embedding_jobs import EmbeddingJob
+from inference_svc.runtime.generation import Generation, ReaderLimits
+from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
+from inference_svc.runtime.worker import EngineWorker, Live, QueueLimits
+from inference_svc.sandbox.inline import InlineJobs
+from tests.support.sequences import a_request
+
+REPORT = ModelLoad(
+    "m",
+    num_used_cells=30,
+    num_idle_cells=10,
+    num_snapshots=2,
+    snapshot_bytes=99,
+    num_followers=4,
+    num_preempted=1,
+    num_preemptions=5,
+    draft_tokens=9,
+    accepted_draft_tokens=6,
+    step_times=(StepHistogram(2, False, (1, 3, *(0 for _ in BOUNDS_S[1:])), 0.25),),
+)
+
+
+def a_worker() -> EngineWorker:
+    """Two slots, one running and two waiting, and an embedding request half done."""
+    settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
+    worker = EngineWorker(
+        Boot((ModelBoot("m", settings, 16, 1),), 1, "info", None, 0.0),
+        QueueLimits(4, 1000),
+        ReaderLimits(100, 60.0),
+    )
+    limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)
+    worker.models["m"] = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
+    worker.loads["m"] = REPORT
+    generation = Generation(
+        "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
+    )
+    for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
+        request = replace(a_request(i, priority=priority), model="m")
+        worker.live[i] = Live(request, generation, "p", "", time.monotonic(), slot=slot)
+    asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
+    worker.embeddings.live[7] = EmbeddingJob(asked, asyncio.get_running_loop().create_future())
+    worker.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
+    return worker
+
+
+def samples(worker: EngineWorker, *, vllm_names: bool = False) -> dict[str, float]:
+    """Every exported sample by name and labels."""
+    registry = CollectorRegistry()
+    registry.register(EngineGauges(worker, vllm_names=vllm_names))
+    lines = generate_latest(registry).decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+async def test_gauges_have_their_names() -> None:
+    """Dashboards and routers know them."""
+    found = samples(a_worker())
+
+    assert (
+        found.items()
+        >= {
+            'corral_num_requests_waiting{model="m"}': 2,
+            'corral_num_requests_running{model="m"}': 1,
+            'corral_kv_cache_usage{model="m"}': 0.3,
+            'corral_slots{model="m"}': 2,
+            'corral_kv_cells{model="m",state="running"}': 20,
+            'corral_kv_cells{model="m",state="idle"}': 10,
+            'corral_kv_cells{model="m",state="free"}': 70,
+            'corral_queue_requests{model="m",priority="interactive"}': 1,
+            'corral_queue_requests{model="m",priority="normal"}': 0,
+            'corral_queue_tokens{model="m",priority="batch"}': 3,
+            'corral_num_followers{model="m"}': 4,
+            'corral_num_preempted{model="m"}': 1,
+            'corral_saved_prefixes{model="m"}': 2,
+            'corral_saved_prefix_bytes{model="m"}': 99,
+            "corral_snapshot_files": 0,
+            "corral_snapshot_file_bytes": 0,
+            'corral_embedding_requests{model="m"}': 1,
+            'corral_embedding_inputs_left{model="m"}': 1,
+            'corral_embedding_tokens_left{model="m"}': 3,
+            'corral_draft_tokens_total{model="m",outcome="accepted"}': 6,
+            'corral_draft_tokens_total{model="m",outcome="rejected"}': 3,
+        }.items()
+    )
+    assert not [name for name in found if name.startswith("vllm:")]
+
+
+async def test_step_time_is_a_histogram_by_rows() -> None:
+    """Buckets add up, as Prometheus wants them."""
+    found = samples(a_worker())
+    labels = 'model="m",prompt="false",rows="2"'
+
+    assert found[f'corral_engine_step_seconds_bucket{{le="0.001",{labels}}}'] == 1
+    assert found[f'corral_engine_step_seconds_bucket{{le="0.0025",{labels}}}'] == 4
+    assert found[f'corral_engine_step_seconds_bucket{{le="+Inf",{labels}}}'] == 4
+    assert found[f"corral_engine_step_seconds_count{{{labels}}}"] == 4
+    assert found[f"corral_engine_step_seconds_sum{{{labels}}}"] == 0.25
+
+
+async def test_three_gauges_go_by_vllms_names_too() -> None:
+    """Routers of the Gateway API inference extension look for exactly these."""
+    found = samples(a_worker(), vllm_names=True)
+
+    assert found['vllm:num_requests_waiting{model_name="m"}'] == 2
+    assert found['vllm:num_requests_running{model_name="m"}'] == 1
+    assert found['vllm:kv_cache_usage_perc{model_name="m"}'] == 0.3
+
+
+async def test_an_engine_that_is_down_has_empty_gauges() -> None:
+    """Nothing is left behind by the one before."""
+    worker = a_worker()
+    worker.live.clear()
+    worker.loads.clear()
+    found = samples(worker)
+
+    assert found['corral_num_requests_running{model="m"}'] == 0
+    assert found['corral_kv_cache_usage{model="m"}'] == 0
+    assert found['corral_kv_cells{model="m",state="free"}'] == 100
+
+
+async def test_the_load_over_grpc_says_the_same() -> None:
+    """Sums over the models, embedding requests and histograms with them."""
+    load = describe.load(a_worker())
+
+    assert [(queue.priority, queue.num_requests, queue.num_tokens) for queue in load.queues] == [
+        (1, 1, 3),
+        (3, 1, 3),
+    ]
+    assert (load.num_followers, load.num_preempted, load.preemptions_total) == (4, 1, 5)
+    assert (load.draft_tokens_total, load.accepted_draft_tokens_total) == (9, 6)
+    left = load.embedding
+    assert (left.num_requests, left.num_inputs, left.num_tokens) == (1, 1, 3)
+    assert (left.inputs_total, left.tokens_total) == (1, 2)
+    (steps,) = load.step_histograms
+    assert (steps.model, steps.max_rows, steps.has_prompt) == ("m", 2, False)
+    assert len(steps.counts) == len(steps.bounds) + 1
+    assert sum(steps.counts) == 4
+
+
+async def test_a_drain_counts_embedding_requests_too() -> None:
+    """One generation of three choices and one embedding request are two requests."""
+    worker = a_worker()
+    facts = ServerFacts(pb.RequestLimits(), 0.0)
+    catalog = Catalog(worker.adapters)
+    loading = AdapterLoading(catalog, worker, InlineJobs(), (), Path())
+    servicer = EngineServicer(worker, facts, loading, Snapshots(catalog, worker))
+
+    drained = await servicer.Drain(pb.DrainRequest(), cast(Context, None))
+
+    assert drained.num_requests == 2
