@@ -120,7 +120,8 @@ def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
     if remote := reference.remote:
         paths = [download(part) for part in _remote_parts(remote)]
         return [_describe(paths[0], reference.name or default_name(Path(remote.file)))]
-    path = Path(reference.source).expanduser()
+    # Absolute, because other processes read it too, some in folders of their own.
+    path = Path(reference.source).expanduser().absolute()
     if path.is_dir():
         return _resolve_folder(path, reference.name)
     if not path.exists():

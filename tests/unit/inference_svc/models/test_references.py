@@ -50,6 +50,17 @@ def test_a_path_with_an_equals_sign_is_a_path(
     assert names("a=b.gguf") == ["a=b"]
 
 
+def test_a_relative_path_is_read_from_here_by_whoever_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines and limited child processes may stand in other folders."""
+    path = write_model(tmp_path / "model.gguf")
+    monkeypatch.chdir(tmp_path)
+    (found,) = resolve_models(["mine=model.gguf"], no_download)
+
+    assert found.paths == (path,)
+
+
 def test_a_folder_gives_its_models_and_leaves_the_rest_out(tmp_path: Path) -> None:
     """Projectors, adapters and other files in a folder are no models."""
     write_model(tmp_path / "b.gguf")
