@@ -205,6 +205,13 @@ _MISTRAL = [
         Parsed("Sure.ok", "Hm.", TWO),
     ),
     Golden(
+        "one id for two calls",
+        MISTRAL,
+        f"[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{PARIS}"
+        "[TOOL_CALLS]get_time[CALL_ID]abcdefghi[ARGS]{}",
+        Parsed(calls=TWO),
+    ),
+    Golden(
         "names and arguments",
         MISTRAL,
         f"Sure. [TOOL_CALLS]get_weather[ARGS]{PARIS}[TOOL_CALLS]get_time[ARGS]{{}} ok",

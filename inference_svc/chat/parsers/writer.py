@@ -19,7 +19,7 @@ class TurnWriter:
         self._pieces: list[ToolCallPiece] = []
         self._gap = ""  # white space that is content only if content follows
         self._after_call = False
-        self.num_calls = 0
+        self._call_ids: set[str] = set()
         self.is_thinking = False
 
     def say(self, text: str) -> None:
@@ -38,12 +38,22 @@ class TurnWriter:
         """Add reasoning."""
         self._reasoning.append(text)
 
+    @property
+    def num_calls(self) -> int:
+        """How many calls were begun."""
+        return len(self._call_ids)
+
     def begin_call(self, name: str, call_id: str = "") -> None:
-        """Begin a call; it ends where the next one, or content, begins."""
+        """Begin a call; it ends where the next one, or content, begins.
+
+        Its id is the model's own unless an earlier call has it: results are told apart by it.
+        """
         self._gap = ""
         self._after_call = True
-        self._pieces.append(ToolCallPiece(self.num_calls, call_id or self._new_call_id(), name, ""))
-        self.num_calls += 1
+        if not call_id or call_id in self._call_ids:
+            call_id = self._new_call_id()
+        self._pieces.append(ToolCallPiece(self.num_calls, call_id, name, ""))
+        self._call_ids.add(call_id)
 
     def add_arguments(self, text: str) -> None:
         """Add to the arguments of the call that was begun last."""
