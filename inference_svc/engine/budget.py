@@ -38,8 +38,9 @@ def prefill_budget(policy: Policy, *, left: int, cap: int, fitting: int | None) 
 
 
 def urgent_chunks(remaining: Sequence[int], urgencies: Sequence[int], budget: int) -> list[int]:
-    """Share `budget` among prompts: the most urgent first, fairly among equals. An eighth of what
-    is there goes on to the less urgent, who would wait forever else."""
+    """Share `budget` among prompts: the most urgent first, fairly among equals. At most an eighth
+    of what is there goes on to the less urgent, who would wait forever else; not more, though a
+    short urgent prompt leaves it, because its first token waits for the whole step."""
     chunks = [0] * len(remaining)
     order = sorted(range(len(remaining)), key=lambda i: -urgencies[i])
     groups = [list(group) for _, group in groupby(order, key=lambda i: urgencies[i])]
@@ -49,7 +50,7 @@ def urgent_chunks(remaining: Sequence[int], urgencies: Sequence[int], budget: in
         shares = fair_chunks([remaining[i] for i in group], budget - passed_on)
         for i, share in zip(group, shares, strict=True):
             chunks[i] = share
-        budget -= sum(shares)
+        budget = passed_on
     return chunks
 
 

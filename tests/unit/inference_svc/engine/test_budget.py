@@ -43,6 +43,7 @@ def test_urgent_prompts_come_first_and_leave_a_part() -> None:
     assert urgent_chunks([1000, 1000, 1000], [1, 3, 1], 160) == [10, 140, 10]
     assert urgent_chunks([1000, 30, 4], [3, 3, 1], 160) == [126, 30, 4]
     assert urgent_chunks([1000], [1], 160) == [160]
+    assert urgent_chunks([1000, 30], [1, 3], 160) == [20, 30]
 
 
 def test_prompts_get_equal_chunks() -> None:
