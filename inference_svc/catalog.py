@@ -1,11 +1,15 @@
-"""The models this server answers for: a record each, by name; the first where a request names
-none. An adapter's name stands for its model with that adapter."""
+"""The models this server knows, and the one place where a request's `model` becomes one of them.
+
+A known model has three parts that come one after the other: its file, read at the start; its front
+(`ServedModel`: vocabulary and template), opened when first needed and then kept, for it is small;
+and its engine, which comes and goes (`pool`).
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from inference_svc.chat.pairs import PairTokenizer
 from inference_svc.chat.parsers import TurnFormat
@@ -15,29 +19,25 @@ from inference_svc.constraints.compiler import GrammarVocabulary
 from inference_svc.engine.sampling import Sampling
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import ModelClass, ModelFile
+from inference_svc.models.residency import LoadPolicy, ModelState, Resident
 from inference_svc.models.sizing import RequestedLimits
 from inference_svc.runtime.adapters import Adapter, AdapterRegistry
-from inference_svc.runtime.messages import ModelReady
-from svc_kit.errors import ModelCannot, ModelLoading, ModelNotFound
-
-LOADING_RETRY_S = 2.0
+from inference_svc.runtime.messages import LoadProgress, ModelReady
+from inference_svc.runtime.worker import EngineState, EngineWorker
+from svc_kit.errors import AdapterNotFound, Draining, ModelCannot, ModelNotFound
+from svc_kit.startup import StartupError
 
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model that is loaded in the engine and whose vocabulary is open here."""
+    """The front of a model: what turns requests into tokens and tokens into answers."""
 
     file: ModelFile
     vocabulary: Vocabulary
     template: ModelTemplate
     turn_format: TurnFormat
     tokenizer: PromptTokenizer
-    requested: RequestedLimits
-    requested_threads: int | None
-    ready: ModelReady
-    ready_at: datetime
     default_sampling: Sampling = field(default_factory=Sampling)
-    digest: str = ""
 
     @property
     def pairs(self) -> PairTokenizer:
@@ -48,26 +48,6 @@ class ServedModel:
     def name(self) -> str:
         """What requests call it."""
         return self.file.name
-
-    def check_generates(self) -> None:
-        """Raise `ModelCannot` where the model's class does not generate text."""
-        if self.file.model_class is not ModelClass.DECODER:
-            self._refuse("generate")
-
-    def check_embeds(self) -> None:
-        """Raise `ModelCannot` where the model ranks: its vectors never leave its head."""
-        if self.file.model_class is ModelClass.RERANKER:
-            self._refuse("embed")
-
-    def check_ranks(self) -> None:
-        """Raise `ModelCannot` where the model has no rank head."""
-        if self.file.model_class is not ModelClass.RERANKER:
-            self._refuse("rerank, for it has no rank head")
-
-    def _refuse(self, operation: str) -> NoReturn:
-        raise ModelCannot(
-            model=self.name, model_class=self.file.model_class.value, operation=operation
-        )
 
     @property
     def grammar_vocabulary(self) -> GrammarVocabulary:
@@ -82,11 +62,55 @@ class ServedModel:
         return self.vocabulary.control_tokens_in(texts)
 
 
+class LoadedModel(NamedTuple):
+    """A model that a call uses: its front and its engine, which stays until the call ends."""
+
+    front: ServedModel
+    worker: EngineWorker
+
+    @property
+    def ready(self) -> ModelReady:
+        """The sizes that the engine has."""
+        return self.worker.models[self.front.name]
+
+
+@dataclass(slots=True)
+class KnownModel:
+    """A model that requests may name. `requested` are the sizes of its next load; `version` grows
+    with each change that watchers should see."""
+
+    file: ModelFile
+    requested: RequestedLimits
+    resident: Resident
+    policy: LoadPolicy = LoadPolicy.START
+    aliases: tuple[str, ...] = ()
+    front: ServedModel | None = None
+    worker: EngineWorker | None = None
+    progress: LoadProgress | None = None
+    ready_at: datetime | None = None
+    digest: str = ""
+    digest_known: asyncio.Event = field(default_factory=asyncio.Event)
+    adapters: AdapterRegistry = field(default_factory=AdapterRegistry)
+    version: int = 0
+
+    @property
+    def name(self) -> str:
+        """What requests call it."""
+        return self.file.name
+
+    @property
+    def state(self) -> ModelState:
+        """Where it is in its life; one whose engine died is being loaded."""
+        state = self.resident.state
+        is_down = self.worker is None or self.worker.state is not EngineState.SERVING
+        return ModelState.LOADING if state is ModelState.READY and is_down else state
+
+
 class Named(NamedTuple):
     """What a request's `model` stands for: a model, and the adapter whose name it is, if any."""
 
-    model: ServedModel
-    adapter: Adapter | None
+    model: KnownModel
+    adapter: Adapter | None = None
 
     @property
     def name(self) -> str:
@@ -95,72 +119,80 @@ class Named(NamedTuple):
 
 
 class Catalog:
-    """All served models, in the order in which they were configured; empty until they are
-    loaded."""
+    """All known models, in the order in which they were configured.
 
-    def __init__(self, adapters: AdapterRegistry) -> None:
-        self.adapters = adapters
-        self.digests_known = asyncio.Event()
-        self._models: dict[str, ServedModel] = {}
+    Raises:
+        StartupError: two models share a name or an alias.
+    """
 
-    def fill(self, models: Sequence[ServedModel]) -> None:
-        """Open for requests."""
-        self._models = {model.name: model for model in models}
+    def __init__(self, models: Iterable[KnownModel]) -> None:
+        self._models: list[KnownModel] = []
+        self._names: dict[str, KnownModel] = {}
+        for model in models:
+            self._models.append(model)
+            for name in (model.name, *model.aliases):
+                other = self._names.setdefault(name, model)
+                if other is not model:
+                    raise StartupError(
+                        f"the name {name!r} is given to {other.name!r} and to {model.name!r}"
+                    )
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the models are there."""
-        return bool(self._models)
+    def __iter__(self) -> Iterator[KnownModel]:
+        return iter(self._models)
 
     def has_model(self, name: str) -> bool:
-        """Whether a model has this name."""
-        return name in self._models
+        """Whether a model has this name or alias."""
+        return name in self._names
 
     def find(self, name: str) -> Named:
-        """What a name stands for; the first model for an empty one. Raises `ModelNotFound` or
-        `ModelLoading`."""
-        adapter = self.adapters.find(name)
-        if adapter is None or name in self._models:
-            return Named(self.get_plain(name), None)
-        return Named(self.get_plain(adapter.model), adapter)
+        """What a name stands for: a model by its name or alias, or an adapter; the first model for
+        an empty one. Raises `ModelNotFound`."""
+        owner = self.owner_of(name)
+        if owner is None or self.has_model(name):
+            return Named(self.find_model(name))
+        return Named(owner, owner.adapters.find(name))
 
-    def get(self, name: str) -> ServedModel:
-        """The model that a name stands for, with an adapter or without. Raises like `find`."""
-        return self.find(name).model
-
-    def get_plain(
+    def find_model(
         self, name: str, preferred: ModelClass | None = None, *, operation: str = ""
-    ) -> ServedModel:
-        """The model of this name; for an empty one the first of the preferred class, else the
-        first. Raises `ModelNotFound` or `ModelLoading`, and for an adapter `ModelCannot` with the
-        operation."""
-        if not self._models:
-            raise ModelLoading(model=name, retry_after=LOADING_RETRY_S)
+    ) -> KnownModel:
+        """The model of this name or alias; for an empty one the first of the preferred class, else
+        the first. Raises `ModelNotFound`, and for an adapter `ModelCannot` with the operation."""
         if not name:
-            models = list(self._models.values())
-            fitting = (model for model in models if model.file.model_class is preferred)
-            return next(fitting, models[0])
-        if name in self._models:
-            return self._models[name]
-        if self.adapters.find(name) is not None:
+            fitting = (model for model in self if model.file.model_class is preferred)
+            return next(fitting, self._models[0])
+        if name in self._names:
+            return self._names[name]
+        if self.owner_of(name) is not None:
             raise ModelCannot(model=name, model_class="adapter", operation=operation)
         raise ModelNotFound(model=name)
 
-    async def digests(self) -> dict[str, str]:
-        """The SHA-256 of every model by name, in hex, once they are known."""
-        await self.digests_known.wait()
-        return {name: model.digest for name, model in self._models.items()}
+    def owner_of(self, adapter: str) -> KnownModel | None:
+        """The model that an adapter of this name is for."""
+        return next((model for model in self if model.adapters.find(adapter)), None)
+
+    def find_adapter(self, name: str) -> Adapter:
+        """The generation that new requests use. Raises `AdapterNotFound`, or `AdapterInvalid` where
+        the engine could not load it again."""
+        owner = self.owner_of(name)
+        if owner is None:
+            raise AdapterNotFound(adapter=name)
+        return owner.adapters.get(name)
 
     def all(self) -> list[Named]:
         """Everything that a request may name, sorted."""
-        adapted = [
-            Named(self._models[adapter.model], adapter) for adapter in self.adapters.current()
-        ]
-        plain = [Named(model, None) for model in self._models.values()]
+        plain = [Named(model) for model in self]
+        adapted = [Named(model, each) for model in self for each in model.adapters.current()]
         return sorted(plain + adapted, key=lambda named: named.name)
 
+    @property
+    def workers(self) -> list[EngineWorker]:
+        """The engines that are there, in the models' order."""
+        return [model.worker for model in self if model.worker is not None]
+
     def close(self) -> None:
-        """Close the vocabularies."""
-        for model in self._models.values():
-            model.vocabulary.close()
-        self._models = {}
+        """Close the vocabularies, and give up the files of adapters."""
+        for model in self:
+            model.adapters.close(Draining())
+            if model.front is not None:
+                model.front.vocabulary.close()
+                model.front = None

@@ -1,12 +1,15 @@
 """Settings of the inference service."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from inference_svc.chat.parsers import CallNotation, FormatOverride, ReasoningNotation
+from inference_svc.models.ggml_types import KvType
+from inference_svc.models.placement import FlashAttention, RopeScaling, SplitMode
+from inference_svc.models.residency import LoadPolicy
 from svc_kit.settings import (
     KeySettings,
     ListenAddress,
@@ -112,6 +115,96 @@ class TurnFormatSettings(SettingsGroup):
         return FormatOverride(self.tool_calls, self.reasoning, self.starts_in_reasoning)
 
 
+class SamplingSettings(SettingsGroup):
+    """How a model chooses tokens where a request does not say. Unset: as the model's file says,
+    else llama.cpp's defaults."""
+
+    temperature: float | None = None
+    """Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the likeliest token."""
+    top_k: int | None = None
+    """Only the so many likeliest tokens; 0 for all."""
+    top_p: float | None = None
+    """Only the likeliest tokens that together have this probability."""
+    min_p: float | None = None
+    """Only tokens with this part of the likeliest one's probability."""
+    typical_p: float | None = None
+    """Only the tokens of typical information that together have this probability."""
+    repetition_penalty: float | None = None
+    """Divides the logits of tokens that were said."""
+    frequency_penalty: float | None = None
+    """Taken from a token's logit each time it was said."""
+    presence_penalty: float | None = None
+    """Taken from a token's logit once it was said."""
+    penalty_last_n: int | None = None
+    """How many tokens the penalties look back; -1 for all."""
+
+
+class ModelSettings(SettingsGroup):
+    """One model. What is unset here is as [inference.engine] says for all."""
+
+    aliases: tuple[str, ...] = ()
+    """Other names that requests may use."""
+    load: LoadPolicy = LoadPolicy.START
+    """Who loads it: the server at its start, the first request, or only an operator."""
+    pinned: bool = False
+    """Whether it stays in memory when others need room."""
+    slots: int | None = Field(None, ge=1, le=256)
+    """Sequences that run at once."""
+    context_tokens: int | None = Field(None, ge=256)
+    """The context of one sequence, prompt and output."""
+    batch_tokens: int | None = Field(None, ge=32, le=65536)
+    """The most tokens of one decode call."""
+    threads: int | None = Field(None, ge=1, le=1024)
+    """Threads that compute."""
+    gpu_layers: int | None = Field(None, ge=-1)
+    """Layers kept on a GPU; -1 for all."""
+    devices: tuple[str, ...] = ()
+    """The devices that hold it, by ggml's names, such as CUDA0. Empty: all there are."""
+    split_mode: SplitMode = SplitMode.LAYER
+    """How several devices share it."""
+    tensor_split: tuple[float, ...] = ()
+    """The share of each device. Empty: by their memory."""
+    main_device: int = Field(0, ge=0)
+    """The device that takes what is not split, by its place among them."""
+    lock_memory: bool = False
+    """Whether its weights are kept from being swapped out."""
+    kv_type_k: KvType = KvType.F16
+    """What the keys of the KV cache are kept in."""
+    kv_type_v: KvType = KvType.F16
+    """What its values are kept in; a quantized type needs flash attention."""
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    """Whether attention is one fused operation."""
+    rope_scaling: RopeScaling | None = None
+    """How positions beyond the trained context are squeezed. Unset: as the model's file says."""
+    rope_frequency_base: float | None = Field(None, gt=0)
+    """The base of the rotary positions. Unset: as the model's file says."""
+    rope_frequency_scale: float | None = Field(None, gt=0)
+    """0.5 stretches the context to twice its length. Unset: as the model's file says."""
+    rope_original_context: int | None = Field(None, ge=1)
+    """The context it was trained for, for YaRN. Unset: as the model's file says."""
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """How token vectors become one embedding."""
+    sampling: SamplingSettings = SamplingSettings()
+    """How it chooses tokens where a request does not say."""
+
+    @model_validator(mode="after")
+    def _values_can_be_quantized(self) -> Self:
+        if self.kv_type_v.is_quantized and self.flash_attention is FlashAttention.OFF:
+            raise ValueError("kv_type_v: a quantized type needs flash_attention")
+        return self
+
+
+class PoolSettings(SettingsGroup):
+    """The models in memory."""
+
+    memory_mib: int | None = Field(None, ge=1)
+    """What all models together may take, measured. Unset: what is available at the start."""
+    load_wait_s: float = Field(120.0, ge=0)
+    """How long a request waits for its model to be loaded."""
+    memory_wait_s: float = Field(10.0, ge=0)
+    """How long a load waits for memory that models in use hold."""
+
+
 class InferenceSettings(ServiceSettings):
     """Everything the inference service can be told."""
 
@@ -131,6 +224,10 @@ class InferenceSettings(ServiceSettings):
     adapter_folders: list[Path] = Field([])
     """Where files of adapters that are loaded at run time may lie, beside the data folder's
     "adapters" and the bundled ones."""
+    per_model: dict[str, ModelSettings] = Field(default_factory=dict)
+    """By a model's name: what differs from the others."""
+    pool: PoolSettings = PoolSettings()
+    """The models in memory."""
     data_dir: Path = Field(default_factory=default_data_dir)
     """Where downloaded models and snapshots are kept."""
     keys: list[KeySettings] = Field(default_factory=list)

@@ -1,6 +1,6 @@
 """What is true of the engine at the moment of a scrape, as Prometheus metrics.
 
-Nothing is kept for it: a scrape reads the worker, so that a gauge costs nothing between two of them
+Nothing is kept for it: a scrape reads the workers, so that a gauge costs nothing between two of them
 and cannot be left behind by an engine that died. Scrapes are answered on the event loop.
 """
 
@@ -141,11 +141,13 @@ _LABELLED: tuple[tuple[str, str, str, Callable[[_Model], Mapping[str, int]]], ..
 
 
 class EngineGauges(Collector):
-    """The gauges of a worker's models; `vllm_names` exports three of them a second time, as vLLM
-    calls them, for routers."""
+    """The gauges of all loaded models; `workers` are their engines at this moment, `vllm_names`
+    exports three of them a second time, as vLLM calls them, for routers."""
 
-    def __init__(self, worker: EngineWorker, *, vllm_names: bool = False) -> None:
-        self._worker = worker
+    def __init__(
+        self, workers: Callable[[], Sequence[EngineWorker]], *, vllm_names: bool = False
+    ) -> None:
+        self._workers = workers
         self._vllm_names = vllm_names
 
     def collect(self) -> Iterator[Metric]:
@@ -169,29 +171,34 @@ class EngineGauges(Collector):
         yield _step_seconds(models)
 
     def _snapshots(self) -> Iterator[Metric]:
-        use = self._worker.snapshots.use
+        uses = [worker.snapshots.use for worker in self._workers()]  # of one folder
+        files = max((use.num_files for use in uses), default=0)
+        size = max((use.num_bytes for use in uses), default=0)
         name = "corral_snapshot_file"
-        yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", use.num_files)
-        yield GaugeMetricFamily(f"{name}_bytes", "Their size.", use.num_bytes)
+        yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", files)
+        yield GaugeMetricFamily(f"{name}_bytes", "Their size.", size)
 
     def _adapters(self) -> Iterator[Metric]:
-        known = self._worker.adapters
+        known = [worker.adapters for worker in self._workers()]
+        num_loaded = sum(each.num_loaded for each in known)
+        num_bytes = sum(each.num_bytes for each in known)
         text = "LoRA adapters in memory, draining ones included."
-        yield GaugeMetricFamily("corral_adapters", text, known.num_loaded)
-        yield GaugeMetricFamily("corral_adapter_bytes", "Their memory.", known.num_bytes)
+        yield GaugeMetricFamily("corral_adapters", text, num_loaded)
+        yield GaugeMetricFamily("corral_adapter_bytes", "Their memory.", num_bytes)
 
     def _models(self) -> list[_Model]:
-        worker = self._worker
-        live, jobs = list(worker.live.values()), list(worker.embeddings.live.values())
-        return [
-            _Model(
-                ready,
-                worker.loads.get(name, ModelLoad(name)),
-                [item for item in live if item.request.model == name],
-                [job for job in jobs if job.request.model == name],
-            )
-            for name, ready in worker.models.items()
-        ]
+        return [model for worker in self._workers() for model in _models_of(worker)]
+
+
+def _models_of(worker: EngineWorker) -> Iterator[_Model]:
+    live, jobs = list(worker.live.values()), list(worker.embeddings.live.values())
+    for name, ready in worker.models.items():
+        yield _Model(
+            ready,
+            worker.loads.get(name, ModelLoad(name)),
+            [item for item in live if item.request.model == name],
+            [job for job in jobs if job.request.model == name],
+        )
 
 
 def _gauge(

@@ -265,6 +265,7 @@ def model_object(model: model_pb2.Model) -> dict[str, object]:
         "root": model.parent or model.name,
         "parent": model.parent or None,
         "aliases": list(model.aliases),
+        "state": model_pb2.Model.State.Name(model.state).removeprefix("STATE_").lower(),
         "max_model_len": model.resolved_limits.context_tokens or None,
         "meta": {
             "n_vocab": model.vocabulary_size,

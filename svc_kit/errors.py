@@ -293,6 +293,21 @@ class ModelInUse(FailedPrecondition):
     name: str
 
 
+class ModelLoadFailed(FailedPrecondition):
+    """The model '{model}' could not be loaded: {problem}"""
+
+    reason = "MODEL_LOAD_FAILED"
+    model: str
+    problem: str
+
+
+class ModelNotLoaded(FailedPrecondition):
+    """The model '{model}' is not loaded, and only an operator loads it."""
+
+    reason = "MODEL_NOT_LOADED"
+    model: str
+
+
 # ---- UNAUTHENTICATED
 
 
@@ -463,6 +478,16 @@ class RateLimited(ResourceExhausted):
     """The limit in words, such as "60 requests a minute"."""
 
 
+class MemoryInUse(ResourceExhausted):
+    """The model '{model}' needs {needed_bytes} bytes of memory, {available_bytes} are available
+    while other models are in use. Try again later."""
+
+    reason = "MEMORY_IN_USE"
+    model: str
+    needed_bytes: int
+    available_bytes: int
+
+
 # ---- CANCELLED
 
 
@@ -537,6 +562,13 @@ class StorageFailed(Unavailable):
 
     reason = "STORAGE_FAILED"
     problem: str
+
+
+class ModelUnloaded(Unavailable):
+    """The model '{model}' was unloaded."""
+
+    reason = "MODEL_UNLOADED"
+    model: str
 
 
 # ---- UNIMPLEMENTED

@@ -66,6 +66,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "WatchLoad",
             "LoadModel",
             "UnloadModel",
+            "WatchModels",
             "LoadAdapter",
             "UnloadAdapter",
             "ListAdapters",

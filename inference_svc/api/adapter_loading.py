@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from inference_svc.api.adapters import check_scale
-from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.catalog import Catalog, KnownModel
 from inference_svc.constraints.compiler import JobRunner
 from inference_svc.models.adapter_file import AdapterDescription
 from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.private_copy import PrivateCopy
 from inference_svc.runtime.adapters import Adapter
-from inference_svc.runtime.worker import EngineWorker
+from inference_svc.runtime.worker import EngineState
 from inference_svc.sandbox.jobs import CHECK_ADAPTER, JobFailed
 from svc_kit.errors import (
     AdapterBaseMismatch,
@@ -61,13 +61,11 @@ class AdapterLoading:
     def __init__(
         self,
         catalog: Catalog,
-        worker: EngineWorker,
         jobs: JobRunner,
         folders: Sequence[Path],
         copies: Path,
     ) -> None:
         self._catalog = catalog
-        self._worker = worker
         self._jobs = jobs
         self._folders = [folder.expanduser().resolve() for folder in folders]
         self._copies = copies
@@ -82,8 +80,8 @@ class AdapterLoading:
                 raise StartupError(problem) from error
 
     async def load(self, order: AdapterOrder) -> Adapter:
-        """A new generation under the name, ready. Raises the `DomainError` of the first thing that
-        is wrong; then everything is as it was."""
+        """A new generation under the name, ready as soon as its model is. Raises the `DomainError`
+        of the first thing that is wrong; then everything is as it was."""
         model = self._check(order)
         path = await asyncio.to_thread(self._find, order)
         _check_memory(order.name, await asyncio.to_thread(_size, path))
@@ -98,7 +96,7 @@ class AdapterLoading:
             file.close()
             raise
         adapter = Adapter(order.name, model.name, file, description, order.default_scale)
-        await self._worker.load_adapter(adapter)
+        await _hand_over(adapter, model)
         log.info(
             "adapter %s for %s: generation %d, SHA-256 %s",
             adapter.name,
@@ -108,7 +106,7 @@ class AdapterLoading:
         )
         return adapter
 
-    def _check(self, order: AdapterOrder) -> ServedModel:
+    def _check(self, order: AdapterOrder) -> KnownModel:
         if not _NAME.fullmatch(order.name):
             raise InvalidField(field="name", problem='1 to 128 of A-Z, a-z, 0-9 and "._:-"')
         if not order.path:
@@ -116,16 +114,16 @@ class AdapterLoading:
         if order.digest and not _DIGEST.fullmatch(order.digest):
             raise InvalidField(field="digest", problem="a SHA-256 has 64 hexadecimal digits")
         check_scale("default_scale", order.default_scale)
-        model = self._catalog.get_plain(order.model, operation="have adapters of its own")
-        model.check_generates()
+        model = self._catalog.find_model(order.model, operation="have adapters of its own")
+        model.file.check_generates()
         self._check_name(order.name, model.name)
         return model
 
     def _check_name(self, name: str, model: str) -> None:
         if self._catalog.has_model(name):
             raise ModelExists(model=name)
-        before = self._worker.adapters.find(name)
-        if before is not None and before.model != model:
+        before = self._catalog.owner_of(name)
+        if before is not None and before.name != model:
             raise AdapterExists(adapter=name)
 
     def _find(self, order: AdapterOrder) -> Path:
@@ -143,7 +141,7 @@ class AdapterLoading:
         )
 
     async def _examine(
-        self, order: AdapterOrder, file: PrivateCopy, model: ServedModel
+        self, order: AdapterOrder, file: PrivateCopy, model: KnownModel
     ) -> AdapterDescription:
         if order.digest not in ("", file.digest):
             raise AdapterDigestMismatch(
@@ -157,6 +155,15 @@ class AdapterLoading:
         if "mismatch" in found:
             raise AdapterBaseMismatch(adapter=order.name, problem=found["mismatch"])
         return AdapterDescription(**found)
+
+
+async def _hand_over(adapter: Adapter, model: KnownModel) -> None:
+    """Have the model's engine load it, or the next engine where there is none. Raises
+    `EngineRestarting` or `AdapterInvalid`."""
+    if model.worker is None or model.worker.state is EngineState.STARTING:
+        model.adapters.keep(adapter)
+    else:
+        await model.worker.load_adapter(adapter)
 
 
 def _size(path: Path) -> int:

@@ -27,7 +27,7 @@ def adapters_of(asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog
     """What a request asks for, else what its model's name stands for. Raises `AdapterNotFound`,
     `AdapterBaseMismatch` or the error of a bad field."""
     if not asked:
-        implied = () if named.adapter is None else (catalog.adapters.get(named.name),)
+        implied = () if named.adapter is None else (catalog.find_adapter(named.name),)
         return _worn([(adapter, adapter.default_scale) for adapter in implied])
     if len(asked) > MAX_ADAPTERS:
         raise TooLong(field="adapters", length=len(asked), limit=MAX_ADAPTERS)
@@ -36,7 +36,7 @@ def adapters_of(asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog
         field = f"adapters[{index}]"
         if not each.adapter:
             raise MissingField(field=f"{field}.adapter")
-        adapter = catalog.adapters.get(each.adapter)
+        adapter = catalog.find_adapter(each.adapter)
         if adapter.name in chosen:
             raise InvalidField(field=f"{field}.adapter", problem=f"{adapter.name!r} is there twice")
         if adapter.model != named.model.name:

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import model_pb2 as model_pb
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
 from inference_svc.engine.adapter_stack import BASE, AdapterStack
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
+from inference_svc.models.sizing import RequestedLimits
 from svc_kit.auth import Principal
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -27,6 +29,7 @@ from svc_kit.errors import (
     OutOfRange,
     TokenOutOfVocabulary,
     TooLong,
+    UnsupportedField,
 )
 
 MAX_CHOICES = 128
@@ -54,6 +57,12 @@ _SCALARS = (
     "frequency_penalty",
     "presence_penalty",
 )
+_LIMITS: Mapping[Any, tuple[int, int]] = {
+    "slots": (1, 256),
+    "context_tokens": (256, 2**24),
+    "batch_tokens": (32, 65536),
+    "threads": (1, 1024),
+}
 _STAGES: Mapping[int, Stage] = {
     sampling_pb.SAMPLER_KIND_PENALTIES: Stage.PENALTIES,
     sampling_pb.SAMPLER_KIND_DRY: Stage.DRY,
@@ -371,3 +380,22 @@ def _resumed(
             )
         resumed[choice.index] = _Resumed(array("i", choice.output_token_ids), choice.snapshot_id)
     return resumed
+
+
+def to_limits(asked: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
+    """The sizes to load a model with; what is not asked for stays.
+
+    Raises `OutOfRange`, or `UnsupportedField` for a size that follows from the others.
+    """
+    if asked.HasField("kv_bytes"):
+        raise UnsupportedField(field="limits.kv_bytes")
+    given = {}
+    for name, (minimum, maximum) in _LIMITS.items():
+        if asked.HasField(name):
+            value = getattr(asked, name)
+            if not minimum <= value <= maximum:
+                raise OutOfRange(
+                    field=f"limits.{name}", value=value, minimum=minimum, maximum=maximum
+                )
+            given[name] = value
+    return replace(otherwise, **given)

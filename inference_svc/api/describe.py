@@ -1,7 +1,7 @@
 """What models, loads and requests look like on the wire."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import cast
 
@@ -12,13 +12,17 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.api.convert import from_sampling
 from inference_svc.api.streams import seconds
-from inference_svc.catalog import Named, ServedModel
+from inference_svc.catalog import KnownModel, Named, ServedModel
 from inference_svc.engine.events import ModelLoad
 from inference_svc.engine.step_times import BOUNDS_S
 from inference_svc.models.description import ModelClass
+from inference_svc.models.residency import LoadPolicy, ModelState
+from inference_svc.models.sizing import RequestedLimits
+from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.adapters import Adapter, AdapterState
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.load import embedding_load, queues
+from inference_svc.runtime.messages import LoadPhase, ModelReady
 from inference_svc.runtime.worker import EngineWorker, Live
 
 _CLASSES = {
@@ -27,36 +31,55 @@ _CLASSES = {
     ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
     ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
 }
+
+
+_STATES = {
+    ModelState.AVAILABLE: model_pb.Model.STATE_AVAILABLE,
+    ModelState.LOADING: model_pb.Model.STATE_LOADING,
+    ModelState.READY: model_pb.Model.STATE_READY,
+    ModelState.UNLOADING: model_pb.Model.STATE_UNLOADING,
+    ModelState.FAILED: model_pb.Model.STATE_FAILED,
+}
 _ADAPTER_STATES = {
     AdapterState.LOADING: adapter_pb2.Adapter.STATE_LOADING,
     AdapterState.READY: adapter_pb2.Adapter.STATE_READY,
     AdapterState.DRAINING: adapter_pb2.Adapter.STATE_DRAINING,
     AdapterState.FAILED: adapter_pb2.Adapter.STATE_FAILED,
 }
-_MODEL_STATES = {
+_ADAPTED_STATES = {
     AdapterState.LOADING: model_pb.Model.STATE_LOADING,
     AdapterState.READY: model_pb.Model.STATE_READY,
     AdapterState.FAILED: model_pb.Model.STATE_FAILED,
 }
+_POLICIES = {
+    LoadPolicy.START: model_pb.LOAD_POLICY_START,
+    LoadPolicy.ON_DEMAND: model_pb.LOAD_POLICY_ON_DEMAND,
+    LoadPolicy.MANUAL: model_pb.LOAD_POLICY_MANUAL,
+}
+_PHASES = {
+    LoadPhase.WAITING: model_pb.LoadProgress.PHASE_WAITING,
+    LoadPhase.WEIGHTS: model_pb.LoadProgress.PHASE_WEIGHTS,
+    LoadPhase.WARM_UP: model_pb.LoadProgress.PHASE_WARM_UP,
+}
 
 
-def model(named: Named, *, is_up: bool) -> model_pb.Model:
-    """A name as callers see it, an adapter's like a model's of its own; `is_up` says whether the
-    engine answers now."""
-    described = _model(named.model, is_up=is_up)
+def model(named: Named) -> model_pb.Model:
+    """A name as callers see it, an adapter's like a model's of its own."""
+    described = _model(named.model)
     if named.adapter is not None:
-        for field in ("description", "load_time"):  # the adapter's may be empty
+        for field in ("description", "load_time", "aliases"):  # the adapter's may be empty
             described.ClearField(field)
-        described.MergeFrom(_adapted(named.adapter, is_up=is_up))
+        described.MergeFrom(_adapted(named.adapter, named.model))
     return described
 
 
-def _adapted(found: Adapter, *, is_up: bool) -> model_pb.Model:
+def _adapted(found: Adapter, base: KnownModel) -> model_pb.Model:
     """What an adapter has of its own; the rest is its model's."""
+    follows = base.state is not ModelState.READY and found.state is not AdapterState.FAILED
     return model_pb.Model(
         name=found.name,
         parent=found.model,
-        state=_MODEL_STATES[found.state] if is_up else model_pb.Model.STATE_LOADING,
+        state=_STATES[base.state] if follows else _ADAPTED_STATES[found.state],
         problem=found.problem,
         digest=found.digest,
         description=found.description.title,
@@ -90,52 +113,86 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
     return stamp
 
 
-def _model(served: ServedModel, *, is_up: bool) -> model_pb.Model:
-    file, ready = served.file, served.ready
-    return model_pb.Model(
-        name=served.name,
-        state=model_pb.Model.STATE_READY if is_up else model_pb.Model.STATE_LOADING,
+def _model(known: KnownModel) -> model_pb.Model:
+    file, resident, worker = known.file, known.resident, known.worker
+    described = model_pb.Model(
+        name=known.name,
+        aliases=known.aliases,
+        state=_STATES[known.state],
+        problem=resident.problem,
         model_class=_CLASSES[file.model_class],
         architecture=file.architecture,
-        digest=served.digest,
+        digest=known.digest,
         description=file.title,
         size_bytes=file.size_bytes,
         num_parameters=file.num_parameters,
         vocabulary_size=file.vocabulary_size,
         embedding_size=file.embedding_size,
         trained_context_tokens=file.trained_context_tokens,
-        requested_limits=model_pb.ModelLimits(
-            slots=served.requested.slots,
-            context_tokens=served.requested.context_tokens,
-            threads=served.requested_threads,
-        ),
-        resolved_limits=model_pb.ModelLimits(
-            slots=ready.slots,
-            context_tokens=ready.slot_tokens,
-            batch_tokens=ready.batch_tokens,
-            kv_bytes=ready.slots * ready.slot_tokens * file.kv_bytes_per_token,
-            threads=ready.warm_up.threads,
-        ),
-        default_sampling=from_sampling(served.default_sampling),
-        chat_template=served.template.source,
-        chat_template_source=served.template.origin,
-        end_token_ids=sorted(served.vocabulary.end_tokens),
-        load_time=_timestamp(served.ready_at),
-        pooling=ready.pooling,
-        turn_format=model_pb.TurnFormat(
-            tool_calls=served.turn_format.tool_calls,
-            reasoning=served.turn_format.reasoning,
-            starts_in_reasoning=served.turn_format.starts_in_reasoning,
-        ),
+        requested_limits=_requested(known.requested),
+        load_time=_timestamp(known.ready_at if worker is not None else None),
+        memory_bytes=worker.memory_bytes if worker is not None else 0,
+        num_uses=resident.uses,
+        load_policy=_POLICIES[known.policy],
+        pinned=resident.is_pinned,
+    )
+    if known.progress is not None:
+        described.load_progress.CopyFrom(
+            model_pb.LoadProgress(
+                phase=_PHASES[known.progress.phase], fraction=known.progress.fraction
+            )
+        )
+    if known.front is not None:
+        _describe_front(described, known.front)
+    if worker is not None and known.name in worker.models:
+        _describe_engine(described, known, worker.models[known.name])
+    return described
+
+
+def _requested(limits: RequestedLimits) -> model_pb.ModelLimits:
+    return model_pb.ModelLimits(
+        slots=limits.slots,
+        context_tokens=limits.context_tokens,
+        batch_tokens=limits.batch_tokens,
+        threads=limits.threads,
     )
 
 
-def load(worker: EngineWorker) -> load_pb.Load:
-    """How busy the engine is, summed over its models."""
-    reports = worker.loads.values()
-    live = list(worker.live.values())
+def _describe_front(described: model_pb.Model, front: ServedModel) -> None:
+    described.default_sampling.CopyFrom(from_sampling(front.default_sampling))
+    described.chat_template = front.template.source
+    described.chat_template_source = front.template.origin
+    described.end_token_ids.extend(sorted(front.vocabulary.end_tokens))
+    described.turn_format.CopyFrom(
+        model_pb.TurnFormat(
+            tool_calls=front.turn_format.tool_calls,
+            reasoning=front.turn_format.reasoning,
+            starts_in_reasoning=front.turn_format.starts_in_reasoning,
+        )
+    )
+
+
+def _describe_engine(described: model_pb.Model, known: KnownModel, ready: ModelReady) -> None:
+    described.resolved_limits.CopyFrom(
+        model_pb.ModelLimits(
+            slots=ready.slots,
+            context_tokens=ready.slot_tokens,
+            batch_tokens=ready.batch_tokens,
+            kv_bytes=ready.slots * ready.slot_tokens * known.file.kv_bytes_per_token,
+            threads=ready.warm_up.threads,
+        )
+    )
+    described.pooling = ready.pooling
+
+
+def load(pool: ModelPool) -> load_pb.Load:
+    """How busy the engines are, summed over the models."""
+    workers = pool.catalog.workers
+    reports = [report for worker in workers for report in worker.loads.values()]
+    models = [ready for worker in workers for ready in worker.models.values()]
+    live = [item for worker in workers for item in worker.live.values()]
     return load_pb.Load(
-        num_slots=sum(ready.slots for ready in worker.models.values()),
+        num_slots=sum(ready.slots for ready in models),
         num_running=sum(not item.is_waiting for item in live),
         queues=[
             load_pb.QueueLoad(
@@ -146,7 +203,7 @@ def load(worker: EngineWorker) -> load_pb.Load:
             )
             for queue in queues(live)
         ],
-        num_cells=sum(ready.slots * ready.slot_tokens for ready in worker.models.values()),
+        num_cells=sum(ready.slots * ready.slot_tokens for ready in models),
         num_used_cells=sum(report.num_used_cells for report in reports),
         num_idle_cells=sum(report.num_idle_cells for report in reports),
         num_steps=sum(report.num_steps for report in reports),
@@ -155,35 +212,35 @@ def load(worker: EngineWorker) -> load_pb.Load:
         completion_tokens_total=sum(report.output_tokens for report in reports),
         step_times=[
             load_pb.StepTime(num_rows=rows, duration=seconds(time_s))
-            for ready in worker.models.values()
+            for ready in models
             for rows, time_s in sorted(ready.warm_up.step_times.items())
         ],
         num_snapshots=sum(report.num_snapshots for report in reports),
         snapshot_bytes=sum(report.snapshot_bytes for report in reports),
-        draining=worker.is_draining,
-        num_snapshot_files=worker.snapshots.use.num_files,
-        snapshot_file_bytes=worker.snapshots.use.num_bytes,
-        num_adapters=worker.adapters.num_loaded,
-        adapter_bytes=worker.adapters.num_bytes,
+        draining=pool.is_draining,
+        num_snapshot_files=max((worker.snapshots.use.num_files for worker in workers), default=0),
+        snapshot_file_bytes=max((worker.snapshots.use.num_bytes for worker in workers), default=0),
+        num_adapters=sum(worker.adapters.num_loaded for worker in workers),
+        adapter_bytes=sum(worker.adapters.num_bytes for worker in workers),
         num_followers=sum(report.num_followers for report in reports),
         num_preempted=sum(report.num_preempted for report in reports),
         preemptions_total=sum(report.num_preemptions for report in reports),
-        embedding=_embedding(worker.embeddings),
+        embedding=_embedding([worker.embeddings for worker in workers]),
         draft_tokens_total=sum(report.draft_tokens for report in reports),
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
     )
 
 
-def _embedding(jobs: EmbeddingJobs) -> load_pb.EmbeddingLoad:
-    left = embedding_load(jobs.live.values())
+def _embedding(every: Sequence[EmbeddingJobs]) -> load_pb.EmbeddingLoad:
+    left = embedding_load(job for jobs in every for job in jobs.live.values())
     return load_pb.EmbeddingLoad(
         num_requests=left.requests,
         num_inputs=left.inputs,
         num_tokens=left.tokens,
         oldest=seconds(left.oldest_s),
-        inputs_total=jobs.num_inputs_done,
-        tokens_total=jobs.num_tokens_done,
+        inputs_total=sum(jobs.num_inputs_done for jobs in every),
+        tokens_total=sum(jobs.num_tokens_done for jobs in every),
     )
 
 
@@ -199,10 +256,19 @@ def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
         )
 
 
-def live_requests(worker: EngineWorker, *, project: str | None) -> list[load_pb.LiveRequest]:
+def live_requests(
+    workers: Iterable[EngineWorker], *, project: str | None
+) -> list[load_pb.LiveRequest]:
     """What waits and runs, oldest first; of one project where one is given."""
-    requests: dict[str, load_pb.LiveRequest] = {}
     now = time.monotonic()
+    requests = [request for worker in workers for request in _live_requests(worker, project, now)]
+    return sorted(requests, key=lambda request: -request.age.ToTimedelta())
+
+
+def _live_requests(
+    worker: EngineWorker, project: str | None, now: float
+) -> list[load_pb.LiveRequest]:
+    requests: dict[str, load_pb.LiveRequest] = {}
     for item in worker.live.values():
         if project not in (None, item.project):
             continue

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.api.generating import Caller
-from inference_svc.catalog import Catalog, ServedModel
+from inference_svc.catalog import LoadedModel, ServedModel
 from inference_svc.chat.tokenizing import TextToTokenize
 from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
-from inference_svc.models.description import ModelClass
-from inference_svc.runtime.worker import EngineWorker
 from svc_kit.errors import (
     ContextLengthExceeded,
     InvalidField,
@@ -39,23 +37,20 @@ class EmbeddingBounds:
 class Embedding:
     """Prepares embedding requests and waits for their vectors."""
 
-    def __init__(self, catalog: Catalog, worker: EngineWorker, bounds: EmbeddingBounds) -> None:
-        self._catalog = catalog
-        self._worker = worker
+    def __init__(self, bounds: EmbeddingBounds) -> None:
         self._bounds = bounds
 
-    async def embed(self, request: pb.EmbedRequest, caller: Caller) -> pb.EmbedResponse:
+    async def embed(
+        self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
+    ) -> pb.EmbedResponse:
         """Vectors in the order of the inputs. Raises the `DomainError` of what is wrong first."""
-        self._worker.check_open()
-        model = self._catalog.get_plain(request.model, ModelClass.ENCODER, operation="embed")
-        model.check_embeds()
-        limits = limits_of(model)
+        model, limits = loaded.front, limits_of(loaded)
         check_count("inputs", len(request.inputs))
         size = _vector_size(request, limits)
         self._check_answer(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)
         inputs = checked_inputs("inputs", tokens, limits)
-        vectors = await self._worker.embed(
+        vectors = await loaded.worker.embed(
             EmbeddingRequest(
                 sequence_id=-1,
                 model=model.name,
@@ -99,12 +94,11 @@ class Embedding:
         ]
 
 
-def limits_of(model: ServedModel) -> EmbeddingLimits:
+def limits_of(loaded: LoadedModel) -> EmbeddingLimits:
     """What the model's embedding context takes. Raises `ModelCannot` where it has none."""
-    limits = model.ready.embedding
+    limits, file = loaded.ready.embedding, loaded.front.file
     if limits is None:
-        model_class = model.file.model_class.value
-        raise ModelCannot(model=model.name, model_class=model_class, operation="embed")
+        raise ModelCannot(model=file.name, model_class=file.model_class.value, operation="embed")
     return limits
 
 

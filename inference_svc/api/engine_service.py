@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import NoReturn
 
 import grpc
 from corral.inference.v1 import adapter_pb2
@@ -14,21 +13,24 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
 from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
+from inference_svc.api.convert import to_limits
 from inference_svc.api.paging import page
 from inference_svc.api.snapshots import Snapshots
 from inference_svc.api.streams import seconds
+from inference_svc.catalog import KnownModel, Named
+from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.adapters import Adapter
-from inference_svc.runtime.worker import EngineState, EngineWorker
+from inference_svc.runtime.worker import EngineState
 from svc_kit.auth import current_principal
-from svc_kit.errors import FeatureUnsupported, MissingField, OutOfRange, TooLong
+from svc_kit.errors import AdapterNotFound, MissingField, OutOfRange, TooLong
 from svc_kit.scopes import Scope
 
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
 MIN_WATCH_INTERVAL_S = 0.1
 FEATURES = (
-    *("adapters", "chat", "embed", "generate", "logprobs", "rerank", "resume", "snapshots"),
-    *("speculation", "tokenize", "tools"),
+    *("adapters", "chat", "embed", "generate", "logprobs", "models", "rerank", "resume"),
+    *("snapshots", "speculation", "tokenize", "tools"),
 )
 
 _STATES = {
@@ -48,16 +50,16 @@ class ServerFacts:
 
 
 class EngineServicer(rpc.EngineServiceServicer):
-    """The operators' plane over gRPC. Methods of later releases answer FEATURE_UNSUPPORTED."""
+    """The operators' plane over gRPC."""
 
     def __init__(
         self,
-        worker: EngineWorker,
+        pool: ModelPool,
         facts: ServerFacts,
         adapters: AdapterLoading,
         snapshots: Snapshots,
     ) -> None:
-        self._worker = worker
+        self._pool = pool
         self._adapters = adapters
         self._facts = facts
         self._snapshots = snapshots
@@ -65,22 +67,24 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
-        """Version, capabilities, limits."""
+        """Version, capabilities, limits; the engine's process id is that of the first that is
+        up."""
+        workers = self._pool.catalog.workers
         return pb.GetServerInfoResponse(
             version=version("corral"),
             llama_cpp_version=version("llama-cpp-python"),
-            system_info=self._worker.system_info,
+            system_info=next((each.system_info for each in workers if each.system_info), ""),
             features=FEATURES,
             uptime=seconds(time.monotonic() - self._facts.started_at),
-            engine_state=_STATES[self._worker.state],
-            engine_restarts=self._worker.restarts,
-            engine_pid=self._worker.pid,
+            engine_state=_STATES[self._pool.state],
+            engine_restarts=sum(each.restarts for each in workers),
+            engine_pid=next((each.pid for each in workers if each.pid), 0),
             limits=self._facts.limits,
         )
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         """How busy the engine is."""
-        return pb.GetLoadResponse(load=describe.load(self._worker))
+        return pb.GetLoadResponse(load=describe.load(self._pool))
 
     async def WatchLoad(
         self, request: pb.WatchLoadRequest, context: Context
@@ -92,14 +96,14 @@ class EngineServicer(rpc.EngineServiceServicer):
         if interval_s < MIN_WATCH_INTERVAL_S:
             raise OutOfRange(field="interval", value=interval_s, minimum=MIN_WATCH_INTERVAL_S)
         while True:
-            yield pb.WatchLoadResponse(load=describe.load(self._worker))
+            yield pb.WatchLoadResponse(load=describe.load(self._pool))
             await asyncio.sleep(interval_s)
 
     async def ListRequests(
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
         """What waits and runs; a caller without the admin scope sees its own project."""
-        requests = describe.live_requests(self._worker, project=_visible_project())
+        requests = describe.live_requests(self._pool.catalog.workers, project=_visible_project())
         shown, next_token = page(requests, request.page_size, request.page_token)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
 
@@ -115,7 +119,7 @@ class EngineServicer(rpc.EngineServiceServicer):
                 pb.AbortOutcome(
                     request_id=request_id,
                     kind=pb.AbortOutcome.KIND_ABORTED
-                    if self._worker.abort(request_id, project=project)
+                    if self._abort(request_id, project)
                     else pb.AbortOutcome.KIND_NOT_RUNNING,
                 )
                 for request_id in request.request_ids
@@ -124,23 +128,45 @@ class EngineServicer(rpc.EngineServiceServicer):
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
         """Take nothing new."""
-        self._worker.drain()
-        running = {item.generation.request_id for item in self._worker.live.values()}
-        num_embedding = len(self._worker.embeddings.live)
+        self._pool.drain()
+        workers = self._pool.catalog.workers
+        running = {
+            item.generation.request_id for worker in workers for item in worker.live.values()
+        }
+        num_embedding = sum(len(worker.embeddings.live) for worker in workers)
         return pb.DrainResponse(num_requests=len(running) + num_embedding)
 
     async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
         """Take new requests again."""
-        self._worker.undrain()
+        self._pool.undrain()
         return pb.UndrainResponse()
 
-    async def LoadModel(self, request: pb.LoadModelRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="loading models at run time")
+    async def LoadModel(
+        self, request: pb.LoadModelRequest, context: Context
+    ) -> pb.LoadModelResponse:
+        """Load a model, in the background unless asked to wait."""
+        known = self._known(request.model)
+        limits = to_limits(request.limits, known.requested) if request.HasField("limits") else None
+        await self._pool.load(known, limits, wait=request.wait)
+        return pb.LoadModelResponse(model=describe.model(Named(known)))
 
-    async def UnloadModel(self, request: pb.UnloadModelRequest, context: Context) -> NoReturn:
-        """Not in this release."""
-        raise FeatureUnsupported(feature="unloading models at run time")
+    async def UnloadModel(
+        self, request: pb.UnloadModelRequest, context: Context
+    ) -> pb.UnloadModelResponse:
+        """Free a model once nothing uses it, or at once by force."""
+        known = self._known(request.model)
+        wait = request.wait if request.HasField("wait") else True
+        await self._pool.unload(known, force=request.force, wait=wait)
+        return pb.UnloadModelResponse(model=describe.model(Named(known)))
+
+    async def WatchModels(
+        self, request: pb.WatchModelsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchModelsResponse]:
+        """Every model, and again whenever it changes, until the caller has enough."""
+        catalog = self._pool.catalog
+        watched = [self._known(request.model)] if request.model else list(catalog)
+        async for known in self._pool.watch(watched):
+            yield pb.WatchModelsResponse(model=describe.model(Named(known)))
 
     async def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: Context
@@ -159,20 +185,32 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.UnloadAdapterRequest, context: Context
     ) -> pb.UnloadAdapterResponse:
         """Forget a name; the memory is freed when nothing uses it."""
-        adapter = self._worker.adapters.unload(request.name)
+        owner = self._pool.catalog.owner_of(request.name)
+        if owner is None:
+            raise AdapterNotFound(adapter=request.name)
+        adapter = owner.adapters.unload(request.name)
         return pb.UnloadAdapterResponse(adapter=self._describe(adapter))
 
     async def ListAdapters(
         self, request: pb.ListAdaptersRequest, context: Context
     ) -> pb.ListAdaptersResponse:
-        """Every generation that is in memory."""
-        every = [self._describe(adapter) for adapter in self._worker.adapters.all()]
-        shown, next_token = page(every, request.page_size, request.page_token)
+        """Every generation there is."""
+        found = (adapter for known in self._pool.catalog for adapter in known.adapters.all())
+        every = sorted(found, key=lambda adapter: (adapter.name, adapter.generation))
+        shown, next_token = page(
+            list(map(self._describe, every)), request.page_size, request.page_token
+        )
         return pb.ListAdaptersResponse(adapters=shown, next_page_token=next_token)
 
     def _describe(self, adapter: Adapter) -> adapter_pb2.Adapter:
-        requests = self._worker.adapters.count_requests(adapter)
-        return describe.adapter(adapter, num_running=requests)
+        owner = self._pool.catalog.find_model(adapter.model)
+        return describe.adapter(adapter, num_running=owner.adapters.count_requests(adapter))
+
+    def _known(self, model: str) -> KnownModel:
+        """A model whose name must be there: to load or unload "the first" would be guessing."""
+        if not model:
+            raise MissingField(field="model")
+        return self._pool.catalog.find_model(model, operation="be loaded or unloaded by itself")
 
     async def SaveSnapshot(
         self, request: pb.SaveSnapshotRequest, context: Context
@@ -196,7 +234,12 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.FlushCacheRequest, context: Context
     ) -> pb.FlushCacheResponse:
         """Forget idle and saved prefixes."""
-        return pb.FlushCacheResponse(num_tokens=await self._worker.flush())
+        flushed = await asyncio.gather(*(each.flush() for each in self._pool.catalog.workers))
+        return pb.FlushCacheResponse(num_tokens=sum(flushed))
+
+    def _abort(self, request_id: str, project: str | None) -> bool:
+        workers = self._pool.catalog.workers
+        return any(worker.abort(request_id, project=project) for worker in workers)
 
 
 def _visible_project() -> str | None:

@@ -15,7 +15,7 @@ from inference_svc.api.constraining import asked_of_text, asked_of_turn, constra
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.api.messages import to_conversation
 from inference_svc.api.streams import Admitted, ChatTurn, TextTurn
-from inference_svc.catalog import Catalog, Named, ServedModel
+from inference_svc.catalog import Catalog, LoadedModel, Named, ServedModel
 from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.parsers.offered import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
@@ -25,9 +25,9 @@ from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.stop import TextStream
-from inference_svc.runtime.worker import EngineWorker, Submission
+from inference_svc.runtime.worker import Submission
 from svc_kit.auth import Principal
-from svc_kit.errors import MissingField
+from svc_kit.errors import MissingField, ModelNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +54,42 @@ class Generating:
     def __init__(
         self,
         catalog: Catalog,
-        worker: EngineWorker,
         templates: ChatTemplates,
         grammars: GrammarCompiler,
         limits: TextLimits,
     ) -> None:
         self._catalog = catalog
-        self._worker = worker
         self._templates = templates
         self._grammars = grammars
         self._limits = limits
 
     async def generate(
-        self, request: pb.GenerateRequest, caller: Caller
+        self, request: pb.GenerateRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[Admitted, Sequence[TextTurn]]:
         """Admit a raw continuation. Raises the `DomainError` of the first thing that is wrong."""
-        self._worker.check_open()
-        model, options = self._catalog.get(request.model), request.options
-        model.check_generates()
+        model, options = loaded.front, request.options
         tokens = await self._prompt_tokens(request, model)
         constraint = await self._constraint(asked_of_text(options.constraint), model)
         # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
-        named = self._catalog.find(request.model)
+        named = self._named(request.model, loaded)
         worn = adapters_of(options.adapters, named, self._catalog)
         requests = to_requests(
             options,
             Prompt(tokens, "prompt"),
-            _target(model, worn),
+            _target(loaded, worn),
             caller.principal,
             caller.deadline,
         )
         requests = [replace(item, constraint=constraint) for item in requests]
-        admitted = self._admit(requests, options, named, worn, caller)
+        admitted = self._admit(requests, options, loaded, named.name, worn, caller)
         turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
         return admitted, turns
 
     async def chat(
-        self, request: pb.ChatRequest, caller: Caller
+        self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[Admitted, Sequence[ChatTurn]]:
         """Admit the next turn of a conversation. Raises like `generate`."""
-        self._worker.check_open()
-        model = self._catalog.get(request.model)
-        model.check_generates()
+        model = loaded.front
         conversation = self.conversation(request.conversation)
         prompt, tokens = await self.render(conversation, model)
         asked = asked_of_turn(request.options.constraint, conversation, prompt)
@@ -103,12 +97,12 @@ class Generating:
             turn_format = constrained_format(prompt.turn_format, asked)
             prompt = replace(prompt, turn_format=turn_format)
         constraint = await self._constraint(asked, model)
-        named = self._catalog.find(request.model)  # awaiting nothing more, as in `generate`
+        named = self._named(request.model, loaded)  # awaiting nothing more, as in `generate`
         worn = adapters_of(request.options.adapters, named, self._catalog)
         requests = to_requests(
             request.options,
             Prompt(tokens, "messages"),
-            _target(model, worn),
+            _target(loaded, worn),
             caller.principal,
             caller.deadline,
         )
@@ -122,7 +116,7 @@ class Generating:
             )
             for item in requests
         ]
-        admitted = self._admit(requests, request.options, named, worn, caller)
+        admitted = self._admit(requests, request.options, loaded, named.name, worn, caller)
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
         turns = [
             ChatTurn(
@@ -134,6 +128,14 @@ class Generating:
             for i, item in enumerate(requests)
         ]
         return admitted, turns
+
+    def _named(self, name: str, loaded: LoadedModel) -> Named:
+        """What the name stands for now. Raises `ModelNotFound` where it went to another model since
+        the call began."""
+        named = self._catalog.find(name)
+        if named.model.name != loaded.front.name:
+            raise ModelNotFound(model=name)
+        return named
 
     def conversation(self, asked: pb.Conversation) -> Conversation:
         """A checked conversation."""
@@ -190,14 +192,15 @@ class Generating:
         self,
         requests: Sequence[SequenceRequest],
         options: generation.GenerationOptions,
-        named: Named,
+        loaded: LoadedModel,
+        name: str,
         worn: Worn,
         caller: Caller,
     ) -> Admitted:
         project = caller.principal.project
         submission = Submission(caller.request_id, project, options.label, worn.adapters)
-        stream, ahead = self._worker.submit(requests, submission)
-        return Admitted(requests, stream, ahead, named.name, options.output.token_ids)
+        stream, ahead = loaded.worker.submit(requests, submission)
+        return Admitted(requests, stream, ahead, name, options.output.token_ids)
 
     def _parser(
         self,
@@ -227,11 +230,12 @@ def _offered(conversation: Conversation) -> OfferedTools:
     return OfferedTools({tool.name: tool.parameters_json for tool in tools})
 
 
-def _target(model: ServedModel, worn: Worn) -> Target:
+def _target(loaded: LoadedModel, worn: Worn) -> Target:
+    model = loaded.front
     return Target(
         model.name,
         model.vocabulary.size,
-        model.ready.slot_tokens,
+        loaded.ready.slot_tokens,
         model.default_sampling,
         worn.stack,
     )

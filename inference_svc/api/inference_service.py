@@ -15,8 +15,10 @@ from inference_svc.api.generating import Caller, Generating
 from inference_svc.api.paging import page
 from inference_svc.api.ranking import Ranking
 from inference_svc.api.streams import Event, stream_events
-from inference_svc.catalog import Catalog
-from inference_svc.runtime.worker import EngineState, EngineWorker
+from inference_svc.catalog import ServedModel
+from inference_svc.models.description import ModelClass, ModelFile
+from inference_svc.models.residency import ModelState
+from inference_svc.pool.pool import ModelPool
 from svc_kit.auth import current_principal
 from svc_kit.errors import MissingField
 from svc_kit.interceptors import current_deadline, current_request_id
@@ -30,14 +32,12 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     def __init__(
         self,
-        catalog: Catalog,
-        worker: EngineWorker,
+        pool: ModelPool,
         generating: Generating,
         embedding: Embedding,
         ranking: Ranking,
     ) -> None:
-        self._catalog = catalog
-        self._worker = worker
+        self._pool = pool
         self._generating = generating
         self._embedding = embedding
         self._ranking = ranking
@@ -46,31 +46,41 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream a raw continuation."""
-        admitted, turns = await self._generating.generate(request, _caller())
-        numbers = count()
-        async for event in stream_events(admitted, turns):
-            yield _response(pb.GenerateResponse, next(numbers), event)
+        known = self._pool.catalog.find(request.model).model
+        async with self._pool.use(known, ModelFile.check_generates) as model:
+            admitted, turns = await self._generating.generate(request, model, _caller())
+            numbers = count()
+            async for event in stream_events(admitted, turns):
+                yield _response(pb.GenerateResponse, next(numbers), event)
 
     async def Chat(
         self, request: pb.ChatRequest, context: Context
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
-        admitted, turns = await self._generating.chat(request, _caller())
-        numbers = count()
-        async for event in stream_events(admitted, turns):
-            yield _response(pb.ChatResponse, next(numbers), event)
+        known = self._pool.catalog.find(request.model).model
+        async with self._pool.use(known, ModelFile.check_generates) as model:
+            admitted, turns = await self._generating.chat(request, model, _caller())
+            numbers = count()
+            async for event in stream_events(admitted, turns):
+                yield _response(pb.ChatResponse, next(numbers), event)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Vectors of texts or token lists."""
-        return await self._embedding.embed(request, _caller())
+        find = self._pool.catalog.find_model
+        known = find(request.model, ModelClass.ENCODER, operation="embed")
+        async with self._pool.use(known, ModelFile.check_embeds) as model:
+            return await self._embedding.embed(request, model, _caller())
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Documents by how well they answer a query."""
-        return await self._ranking.rerank(request, _caller())
+        find = self._pool.catalog.find_model
+        known = find(request.model, ModelClass.RERANKER, operation="rerank")
+        async with self._pool.use(known, ModelFile.check_ranks) as model:
+            return await self._ranking.rerank(request, model, _caller())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids."""
-        model = self._catalog.get(request.model)
+        model = await self._front(request.model)
         tokens = await self._generating.tokenize(
             request.text,
             model,
@@ -85,7 +95,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
-        model = self._catalog.get(request.model)
+        model = await self._front(request.model)
         text = model.vocabulary.detokenize(request.token_ids, special=request.special_tokens)
         return pb.DetokenizeResponse(text=text)
 
@@ -93,7 +103,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.CountTokensRequest, context: Context
     ) -> pb.CountTokensResponse:
         """The length of a prompt, as Generate or Chat would take it."""
-        model = self._catalog.get(request.model)
+        model = await self._front(request.model)
         match request.WhichOneof("prompt"):
             case "conversation":
                 conversation = self._generating.conversation(request.conversation)
@@ -110,7 +120,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
         """The prompt that a conversation becomes."""
-        model = self._catalog.get(request.model)
+        model = await self._front(request.model)
         conversation = self._generating.conversation(request.conversation)
         prompt, tokens = await self._generating.render(conversation, model)
         return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
@@ -119,19 +129,19 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         """All models, by name."""
-        is_up = self._is_up
-        models = [describe.model(named, is_up=is_up) for named in self._catalog.all()]
+        models = list(map(describe.model, self._pool.catalog.all()))
         shown, next_token = page(models, request.page_size, request.page_token)
         return pb.ListModelsResponse(models=shown, next_page_token=next_token)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
-        """One model."""
-        named = self._catalog.find(request.model)
-        return pb.GetModelResponse(model=describe.model(named, is_up=self._is_up))
+        """One model, with its template also where it is not loaded."""
+        if self._pool.catalog.find(request.model).model.resident.state is not ModelState.FAILED:
+            await self._front(request.model)
+        named = self._pool.catalog.find(request.model)
+        return pb.GetModelResponse(model=describe.model(named))
 
-    @property
-    def _is_up(self) -> bool:
-        return self._worker.state in (EngineState.SERVING, EngineState.DRAINING)
+    async def _front(self, name: str) -> ServedModel:
+        return await self._pool.front(self._pool.catalog.find(name).model)
 
 
 def _caller() -> Caller:

@@ -12,30 +12,26 @@ from inference_svc.api.embedding import (
     limits_of,
 )
 from inference_svc.api.generating import Caller
-from inference_svc.catalog import Catalog
+from inference_svc.catalog import LoadedModel
 from inference_svc.engine.embedding import EmbeddingRequest
-from inference_svc.models.description import ModelClass
-from inference_svc.runtime.worker import EngineWorker
 from svc_kit.errors import MissingField, OutOfRange
 
 
 class Ranking:
     """Prepares pairs and waits for their scores."""
 
-    def __init__(self, catalog: Catalog, worker: EngineWorker, bounds: EmbeddingBounds) -> None:
-        self._catalog = catalog
-        self._worker = worker
+    def __init__(self, bounds: EmbeddingBounds) -> None:
         self._bounds = bounds
 
-    async def rerank(self, request: pb.RerankRequest, caller: Caller) -> pb.RerankResponse:
+    async def rerank(
+        self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
+    ) -> pb.RerankResponse:
         """The documents by score, best first. Raises the `DomainError` of what is wrong first."""
-        self._worker.check_open()
-        model = self._catalog.get_plain(request.model, ModelClass.RERANKER, operation="rerank")
-        model.check_ranks()
+        model = loaded.front
         self._check(request)
         pairs = await model.pairs.pairs(request.query, request.documents)
-        inputs = checked_inputs("documents", pairs, limits_of(model))
-        vectors = await self._worker.embed(
+        inputs = checked_inputs("documents", pairs, limits_of(loaded))
+        vectors = await loaded.worker.embed(
             EmbeddingRequest(
                 sequence_id=-1,
                 model=model.name,

@@ -6,9 +6,9 @@ context call leaves the step thread; only sampling, on row pointers taken here, 
 
 import ctypes
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from inference_svc.engine.guide import Constraint, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from inference_svc.llama.adapters import LlamaAdapters
+from inference_svc.llama.attention import set_attention
 from inference_svc.llama.candidates import Logits
 from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
 from inference_svc.llama.native_filters import ModelSizes
@@ -35,13 +36,11 @@ from inference_svc.llama.sequence_state import (
     write_note,
 )
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.ggml_types import TENSOR_LAYOUTS
+from inference_svc.models.placement import Attention, Placement
 
 log = logging.getLogger(__name__)
-
-
-class ModelLoadError(Exception):
-    """llama.cpp could not load the model or make its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,9 @@ class BackendSettings:
     ubatch_tokens: int
     threads: int
     sampling_threads: int
-    gpu_layers: int = 0
     draft_tokens: int = 0
+    placement: Placement = field(default_factory=Placement)
+    attention: Attention = field(default_factory=Attention)
 
     @property
     def output_rows(self) -> int:
@@ -65,22 +65,15 @@ class BackendSettings:
         return self.slots + self.draft_tokens
 
 
-def load_model(path: Path, gpu_layers: int) -> Any:
-    """Load weights; the caller frees them. Raises `ModelLoadError`."""
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    if not model:
-        raise ModelLoadError(f"llama.cpp cannot load {path}")
-    return model
-
-
 class LlamaBackend:
     """A loaded model. Only the thread that made it may use it."""
 
-    def __init__(self, settings: BackendSettings) -> None:
-        """Load weights and make the context. Raises `ModelLoadError`."""
-        self._model = load_model(settings.path, settings.gpu_layers)
+    def __init__(
+        self, settings: BackendSettings, on_progress: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """Load weights and make the context; `on_progress` as in `load_model`. Raises
+        `ModelLoadError`."""
+        self._model = load_model(settings.path, settings.placement, on_progress)
         self.cache_types = ""
         self._context = self._make_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
@@ -124,6 +117,7 @@ class LlamaBackend:
         params.n_threads = params.n_threads_batch = settings.threads
         params.kv_unified = False
         params.no_perf = True
+        set_attention(params, settings.attention)
         self.cache_types = (
             f"{TENSOR_LAYOUTS[params.type_k].name}/{TENSOR_LAYOUTS[params.type_v].name}"
         )
@@ -291,15 +285,15 @@ class NativeBatch:
         self._counts = np.ones(size, np.int32)
         self._pointers = (self._slots.ctypes.data + 4 * np.arange(size)).astype(np.uint64)
         self.struct = llama_cpp.llama_batch()
-        for field, values in (
+        for name, values in (
             ("token", self._tokens),
             ("pos", self._positions),
             ("n_seq_id", self._counts),
             ("seq_id", self._pointers),
             ("logits", self._outputs),
         ):
-            kind: Any = type(getattr(self.struct, field))
-            setattr(self.struct, field, ctypes.cast(values.ctypes.data, kind))
+            kind: Any = type(getattr(self.struct, name))
+            setattr(self.struct, name, ctypes.cast(values.ctypes.data, kind))
 
     def fill(self, batch: TokenBatch) -> None:
         """Take over the arrays of a batch."""

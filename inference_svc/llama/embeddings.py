@@ -12,7 +12,7 @@ decode); an unknown pooling type (always given here).
 import ctypes
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import llama_cpp
@@ -21,9 +21,12 @@ import numpy as np
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedding import EmbeddingLimits, Vector
 from inference_svc.engine.token_batch import TokenBatch
-from inference_svc.llama.backend import ModelLoadError, NativeBatch
+from inference_svc.llama.attention import set_positions
+from inference_svc.llama.backend import NativeBatch
+from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.description import Pooling
 from inference_svc.models.memory import available_memory_bytes
+from inference_svc.models.placement import Attention
 from svc_kit.errors import ModelTooLarge
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class EmbeddingSettings:
     pack_tokens: int
     threads: int
     cell_bytes: int
+    attention: Attention = field(default_factory=Attention)
 
 
 class LlamaEmbedding:
@@ -82,6 +86,7 @@ class LlamaEmbedding:
         params.pooling_type = _POOLING[self._settings.pooling]
         params.kv_unified = True  # a batch of many inputs is then one compute batch
         params.no_perf = True
+        set_positions(params, self._settings.attention)
         context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             raise ModelLoadError(

@@ -5,14 +5,19 @@ a token of context takes, and whether the file is a model at all (LoRA adapters 
 projectors are GGUF files too).
 """
 
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import NoReturn
 
+from inference_svc.models.ggml_types import KvType
 from inference_svc.models.gguf import GgufHeader, ModelFileInvalid, read_header
 from svc_kit.errors import ModelCannot
 
+_SAMPLING = "general.sampling."
 _F16_BYTES = 2
 _MAX_LAYERS = 4096
 _MAX_SPLIT_FILES = 999
@@ -85,6 +90,7 @@ class ModelFile:
     of context takes in the KV cache at 16 bits, an upper bound for sliding-window layers.
     `pooling` is what the file asks for, `is_causal` whether a token sees only those before it.
     `gives_probabilities` says that a rank head's scores are probabilities already.
+    `sampling_hints` are its `general.sampling.*` by their last names, as they stand in the file.
     """
 
     name: str
@@ -105,18 +111,41 @@ class ModelFile:
     is_causal: bool = True
     rank_template: str | None = None
     gives_probabilities: bool = False
+    sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
     def generates(self) -> bool:
         """Whether it continues texts."""
         return self.model_class is ModelClass.DECODER
 
+    def with_kv_types(self, key: KvType, value: KvType) -> "ModelFile":
+        """The model with a KV cache of other types: what a token of context takes then."""
+        bits = (key.bits + value.bits) / 2
+        scaled = math.ceil(self.kv_bytes_per_token * bits / KvType.F16.bits)
+        return replace(self, kv_bytes_per_token=scaled)
+
     def check_served(self) -> None:
         """Raise `ModelCannot` where this release does not serve models of the class."""
         if self.model_class is ModelClass.ENCODER_DECODER:
-            raise ModelCannot(
-                model=self.name, model_class=self.model_class.value, operation="be loaded"
-            )
+            self._refuse("be loaded")
+
+    def check_generates(self) -> None:
+        """Raise `ModelCannot` where the model's class does not generate text."""
+        if not self.generates:
+            self._refuse("generate")
+
+    def check_embeds(self) -> None:
+        """Raise `ModelCannot` where the model ranks: its vectors never leave its head."""
+        if self.model_class is ModelClass.RERANKER:
+            self._refuse("embed")
+
+    def check_ranks(self) -> None:
+        """Raise `ModelCannot` where the model has no rank head."""
+        if self.model_class is not ModelClass.RERANKER:
+            self._refuse("rerank, for it has no rank head")
+
+    def _refuse(self, operation: str) -> NoReturn:
+        raise ModelCannot(model=self.name, model_class=self.model_class.value, operation=operation)
 
 
 def describe_model(path: Path, name: str) -> ModelFile:
@@ -157,6 +186,7 @@ def describe_model(path: Path, name: str) -> ModelFile:
         is_causal=_is_causal(first, architecture),
         rank_template=first.text("tokenizer.chat_template.rerank") or None,
         gives_probabilities=architecture in _SOFTMAX_RANKS,
+        sampling_hints=_sampling_hints(first),
     )
 
 
@@ -243,6 +273,14 @@ def _pooling(header: GgufHeader, architecture: str) -> Pooling | None:
     if number and number not in _POOLING:
         raise ModelFileInvalid(header.path, f"pooling type {number} is not known")
     return _POOLING.get(number)
+
+
+def _sampling_hints(header: GgufHeader) -> dict[str, str | float]:
+    return {
+        key.removeprefix(_SAMPLING): value
+        for key, value in header.metadata.items()
+        if key.startswith(_SAMPLING) and isinstance(value, str | float | int)
+    }
 
 
 def _required(header: GgufHeader, key: str) -> int:

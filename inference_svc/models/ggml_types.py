@@ -1,5 +1,7 @@
-"""Sizes of ggml's tensor types, to compare a header's claims with the file's length."""
+"""Sizes of ggml's tensor types, to compare a header's claims with the file's length, and to know
+what a KV cache takes."""
 
+import enum
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -52,5 +54,39 @@ TENSOR_LAYOUTS: Final[Mapping[int, TensorLayout]] = MappingProxyType(
         42: TensorLayout("q2_0", 64, 18),
     }
 )
+
+_NUMBERS = {layout.name: number for number, layout in TENSOR_LAYOUTS.items()}
+
+
+class KvType(enum.StrEnum):
+    """What a KV cache may be kept in."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q5_1 = "q5_1"
+    Q5_0 = "q5_0"
+    Q4_1 = "q4_1"
+    Q4_0 = "q4_0"
+    IQ4_NL = "iq4_nl"
+
+    @property
+    def number(self) -> int:
+        """ggml's number of the type."""
+        return _NUMBERS[self.value]
+
+    @property
+    def bits(self) -> float:
+        """What one value takes."""
+        layout = TENSOR_LAYOUTS[self.number]
+        return 8 * layout.block_bytes / layout.block_items
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether values are packed in blocks; a value cache of that kind needs flash
+        attention."""
+        return TENSOR_LAYOUTS[self.number].block_items > 1
+
 
 REMOVED_TYPES: Final = frozenset({4, 5, 31, 32, 33, 36, 37, 38})

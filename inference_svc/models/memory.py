@@ -1,4 +1,5 @@
-"""How much memory this process may still take: the machine's, or less inside a container."""
+"""How much memory this process may still take (the machine's, or less inside a container), and what
+a process takes."""
 
 import os
 import re
@@ -72,3 +73,13 @@ def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> 
         statistics = ""
     cache = re.search(rf"^{cache_name} (\d+)$", statistics, re.MULTILINE)
     return limit - usage + (int(cache[1]) if cache else 0)
+
+
+def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return what a process has in RAM now, files that it maps (weights) included; 0 where that
+    cannot be told, as of a process that has ended."""
+    try:
+        pages = (proc / str(pid) / "statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -5,6 +5,7 @@ context too short refuses requests, too few slots only makes them wait: slots ar
 down to a few, then context.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ _LADDER = (
     (1, 1024),
     (1, 512),
 )
+_COMFORTABLE = (4, 4096)  # slots and context that idle models go for
 _COMPUTE_BYTES = 64 * _MIB
 _COMPUTE_ROWS = 512
 _OUTPUT_ROWS = 2 * _SLOTS  # one a slot, and as many of drafts
@@ -37,10 +39,12 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class RequestedLimits:
-    """What the operator asked for. None: choose."""
+    """What the operator asked for. None: choose. Memory is planned with the first two."""
 
     slots: int | None = None
     context_tokens: int | None = None
+    batch_tokens: int | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +57,49 @@ class ResolvedLimits:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Memory that a load needs: with `comfortable` a few people are served at once, less than
+    `least` cannot serve anybody (or not as requested). `least` is at most `comfortable`."""
+
+    comfortable: int
+    least: int
+
+
+def memory_needs(model: ModelFile, requested: RequestedLimits) -> Needs:
+    """What must be free before a load, the reserve included."""
+    steps = [_fitted(model, requested, *_COMFORTABLE), *_steps(model, requested)]
+    totals = [
+        math.ceil((_fixed_bytes(model) + _kv_bytes(model, *step)) / (1 - _RESERVE_SHARE)) + 1
+        for step in steps
+    ]
+    return Needs(comfortable=totals[0], least=min(totals))
+
+
+def planned_bytes(model: ModelFile, limits: ResolvedLimits) -> int:
+    """What the load is expected to take."""
+    return _fixed_bytes(model) + limits.kv_bytes
+
+
 def plan_limits(
-    model_files: Sequence[ModelFile], memory_available_bytes: int, requested: RequestedLimits
+    model_files: Sequence[ModelFile],
+    memory_available_bytes: int,
+    requests: Sequence[RequestedLimits],
 ) -> list[ResolvedLimits]:
-    """Choose slots and context for each model, all loaded together.
+    """Choose slots and context for each model, all loaded together; `requests` are theirs.
 
     Raises:
         ModelTooLarge: weights and the least (or the requested) context do not fit; the error names
             the largest model and both sums.
     """
-    fixed = sum(model.size_bytes + compute_bytes(model) for model in model_files)
+    fixed = sum(map(_fixed_bytes, model_files))
     spendable = int(memory_available_bytes * (1 - _RESERVE_SHARE)) - fixed
-    wishes = [max(1, _kv_bytes(model, *next(_steps(model, requested)))) for model in model_files]
+    wishes = [
+        max(1, _kv_bytes(model, *next(_steps(model, requested))))
+        for model, requested in zip(model_files, requests, strict=True)
+    ]
     limits = []
-    for model, wish in zip(model_files, wishes, strict=True):
+    for model, requested, wish in zip(model_files, requests, wishes, strict=True):
         share = spendable * wish // sum(wishes)
         chosen = _choose(model, share, requested)
         if chosen is None:
@@ -79,6 +112,10 @@ def plan_limits(
             )
         limits.append(_resolved(model, chosen, memory_available_bytes, requested))
     return limits
+
+
+def _fixed_bytes(model: ModelFile) -> int:
+    return model.size_bytes + compute_bytes(model)
 
 
 def compute_bytes(model: ModelFile) -> int:

@@ -69,18 +69,27 @@ class _Awaited(NamedTuple):
 
 
 class AdapterRegistry:
-    """All generations. Use on the event loop; `send` reaches the engine while there is one,
-    `count_requests` says how many live requests use a generation."""
+    """All generations of one model, whose engines come and go. Use on the event loop; `send`
+    reaches the engine while there is one, `count_requests` says how many live requests use a
+    generation."""
 
     def __init__(
-        self, send: Callable[[Command], None], count_requests: Callable[[Adapter], int]
+        self,
+        send: Callable[[Command], None] = lambda _: None,
+        count_requests: Callable[[Adapter], int] = lambda _: 0,
     ) -> None:
-        self.count_requests = count_requests
-        self._send = send
+        self.attach(send, count_requests)
         self._current: dict[str, Adapter] = {}
         self._draining: list[Adapter] = []
         self._awaited: deque[_Awaited] = deque()
         self._generations: dict[str, int] = {}
+
+    def attach(
+        self, send: Callable[[Command], None], count_requests: Callable[[Adapter], int]
+    ) -> None:
+        """Belong to another engine from now on."""
+        self.count_requests = count_requests
+        self._send = send
 
     def find(self, name: str) -> Adapter | None:
         """The generation that has the name."""
@@ -128,6 +137,11 @@ class AdapterRegistry:
         self._request(adapter, loaded)
         return loaded
 
+    def keep(self, adapter: Adapter) -> Adapter:
+        """Give a generation its name while there is no engine; the next one loads it."""
+        self._publish(adapter)
+        return adapter
+
     def unload(self, name: str) -> Adapter:
         """Take the name away and free the generation once nothing uses it. Raises
         `AdapterNotFound`."""
@@ -173,6 +187,18 @@ class AdapterRegistry:
             if adapter.state is not AdapterState.FAILED:
                 adapter.state = AdapterState.LOADING
                 self._request(adapter, None)
+
+    def on_engine_gone(self, error: DomainError) -> None:
+        """The engine was ended on purpose: nobody is to blame, and the next one loads what has a
+        name. Loads under way fail with `error`."""
+        while self._awaited:
+            adapter, loaded = self._awaited.popleft()
+            if loaded is not None:
+                self._fail(adapter, loaded, error)
+        for adapter in self._current.values():
+            if adapter.state is AdapterState.READY:
+                adapter.state = AdapterState.LOADING
+        self.sweep()
 
     def on_engine_death(self, error: DomainError) -> None:
         """The load that was under way is to blame; others are repeated, or fail with `error`."""

@@ -40,12 +40,15 @@ from inference_svc.engine.request import (
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.turns import Turns
 from inference_svc.llama import library
-from inference_svc.llama.backend import LlamaBackend, ModelLoadError, load_model
+from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.warmup import WarmUp, warm_up
+from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.runtime.messages import (
     Boot,
     BootFailed,
+    LoadPhase,
+    LoadProgress,
     ModelBoot,
     ModelReady,
     Ready,
@@ -219,18 +222,27 @@ class _Loaded(NamedTuple):
     fingerprint: Fingerprint | None = None
 
 
-def load_models(boot: Boot) -> list[_Loaded]:
-    """Load and warm all models. Raises `ModelLoadError` or `ModelTooLarge`."""
+Tell = Callable[[LoadProgress], None]
+
+
+def load_models(boot: Boot, tell: Tell = lambda _: None) -> list[_Loaded]:
+    """Load and warm all models; `tell` hears how far it is. Raises `ModelLoadError` or
+    `ModelTooLarge`."""
     library.start()
     return [
-        _load_decoder(boot, model) if model.generates else _load_encoder(boot, model)
+        _load_decoder(boot, model, tell) if model.generates else _load_encoder(boot, model, tell)
         for model in boot.models
     ]
 
 
-def _load_decoder(boot: Boot, model: ModelBoot) -> _Loaded:
+def _reading(tell: Tell) -> Callable[[float], None]:
+    return lambda fraction: tell(LoadProgress(LoadPhase.WEIGHTS, fraction))
+
+
+def _load_decoder(boot: Boot, model: ModelBoot, tell: Tell) -> _Loaded:
     started = time.monotonic()
-    backend = LlamaBackend(model.backend)
+    backend = LlamaBackend(model.backend, _reading(tell))
+    tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
     measured = model.warm_up
     if measured is None:
         measured = warm_up(
@@ -274,12 +286,13 @@ def _fingerprint(backend: LlamaBackend) -> Fingerprint:
     return Fingerprint(backend.architecture, "", backend.cache_types, version("llama-cpp-python"))
 
 
-def _load_encoder(boot: Boot, model: ModelBoot) -> _Loaded:
+def _load_encoder(boot: Boot, model: ModelBoot, tell: Tell) -> _Loaded:
     """One that only embeds or ranks: its one context is made now."""
     started = time.monotonic()
     if model.embedding is None:
         raise ModelLoadError(f"{model.name} neither generates nor embeds")
-    weights = load_model(model.backend.path, model.backend.gpu_layers)
+    weights = load_model(model.backend.path, model.backend.placement, _reading(tell))
+    tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
     threads = model.threads or max(1, boot.cores - 1)
     reason = "as configured" if model.threads else "the frontends need a core"
     embedder = _embedder(weights, model.embedding, threads, now=True)
@@ -328,7 +341,7 @@ def main(pipe_fd: int) -> None:
     boot: Boot = pipe.recv()
     configure_logging("engine", level=boot.log_level, json=boot.log_json)
     try:
-        loaded = load_models(boot)
+        loaded = load_models(boot, pipe.send)
     except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(BootFailed(str(error)))
         return

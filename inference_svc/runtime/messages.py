@@ -1,5 +1,6 @@
 """What crosses the pipe beside commands and events: how the engine process begins."""
 
+import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,6 +58,23 @@ class ModelReady:
     load_s: float
     embedding: EmbeddingLimits | None = None
     pooling: str = ""
+
+
+class LoadPhase(enum.Enum):
+    """What is being done to load a model: waiting for another load or for memory, reading weights,
+    or making its context and measuring."""
+
+    WAITING = "waiting"
+    WEIGHTS = "weights"
+    WARM_UP = "warm_up"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a model is loaded; `fraction` is how much of the weights is read, 0 to 1."""
+
+    phase: LoadPhase
+    fraction: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

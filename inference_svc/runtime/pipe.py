@@ -15,11 +15,11 @@ from typing import Any
 
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
-from inference_svc.runtime.messages import Boot, BootFailed, Ready, SnapshotDone
+from inference_svc.runtime.messages import Boot, BootFailed, LoadProgress, Ready, SnapshotDone
 
 _ENGINE = "inference_svc.runtime.engine_process"
 
-FromEngine = Ready | BootFailed | SnapshotDone | list[Event]
+FromEngine = Ready | BootFailed | LoadProgress | SnapshotDone | list[Event]
 
 
 class EngineProcess:

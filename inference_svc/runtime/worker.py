@@ -37,10 +37,18 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
+from inference_svc.models.memory import resident_bytes
 from inference_svc.runtime.adapters import Adapter, AdapterRegistry
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.generation import Generation, ReaderLimits
-from inference_svc.runtime.messages import Boot, BootFailed, ModelReady, Ready, SnapshotDone
+from inference_svc.runtime.messages import (
+    Boot,
+    BootFailed,
+    LoadProgress,
+    ModelReady,
+    Ready,
+    SnapshotDone,
+)
 from inference_svc.runtime.pipe import EngineProcess, FromEngine, describe_exit
 from inference_svc.runtime.snapshot_jobs import SnapshotJobs
 from svc_kit.errors import (
@@ -56,7 +64,7 @@ log = logging.getLogger(__name__)
 
 _MAX_BACKOFF_S = 10.0
 _HEALTHY_S = 10.0
-_DRAIN_RETRY_S = 5.0
+DRAIN_RETRY_S = 5.0
 
 
 class EngineState(enum.Enum):
@@ -117,7 +125,8 @@ class _Flush:
 class EngineWorker:
     """The engine process and its streams. All methods run on the event loop.
 
-    `on_state` hears each change; `on_event` hears every engine event, for metrics.
+    `on_state` hears each change; `on_event` hears every engine event, for metrics; `on_progress`
+    hears how far the models are loaded. `adapters` may outlive it, and be its successor's.
     """
 
     def __init__(
@@ -128,23 +137,27 @@ class EngineWorker:
         *,
         on_state: Callable[[EngineState], None] = lambda _: None,
         on_event: Callable[[Event], None] = lambda _: None,
+        on_progress: Callable[[LoadProgress], None] = lambda _: None,
+        adapters: AdapterRegistry | None = None,
     ) -> None:
         self.restarts = 0
         self.live: dict[int, Live] = {}
         self.loads: dict[str, ModelLoad] = {}
         self.models: dict[str, ModelReady] = {}
         self.embeddings = EmbeddingJobs(queue.requests, queue.tokens, self._send)
-        self.snapshots = SnapshotJobs(self._send, self._check_up)
-        self.adapters = AdapterRegistry(self._send, self._count_requests)
+        self.snapshots = SnapshotJobs(self._send, self.check_open)
+        self.adapters = adapters or AdapterRegistry()
+        self.adapters.attach(self._send, self._count_requests)
         self.system_info = ""
         self._boot = boot
         self._queue = queue
         self._reader = reader
         self._on_state = on_state
         self._on_event = on_event
+        self._on_progress = on_progress
         self._process: EngineProcess | None = None
         self._state = EngineState.STARTING
-        self._draining = self._closing = False
+        self._closed_with: DomainError | None = None
         self._next_id = 0
         self._flushes: dict[int, _Flush] = {}
         self._quick_deaths = 0
@@ -162,21 +175,21 @@ class EngineWorker:
         self._spawn()
         await self._first_boot
 
-    async def close(self) -> None:
-        """End the process; streams that still run fail with DRAINING."""
-        self._closing = True
+    async def close(self, error: DomainError | None = None) -> None:
+        """End the process; streams that still run, and requests that still come, fail with `error`
+        (unset: DRAINING). May be called again."""
+        if self._closed_with is None:
+            self._closed_with = error or Draining(retry_after=DRAIN_RETRY_S)
         if self._restart is not None:
             self._restart.cancel()
-        self._fail_all(Draining(retry_after=_DRAIN_RETRY_S))
-        self.adapters.close(Draining(retry_after=_DRAIN_RETRY_S))
+        self._fail_all(self._closed_with)
+        self.adapters.on_engine_gone(self._closed_with)
         if self._process is not None:
             await self._process.close()
 
     @property
     def state(self) -> EngineState:
         """How the engine is now."""
-        if self._state is EngineState.SERVING and self._draining:
-            return EngineState.DRAINING
         return self._state
 
     @property
@@ -186,12 +199,12 @@ class EngineWorker:
 
     @property
     def _is_up(self) -> bool:
-        return self._state is EngineState.SERVING
+        return self._state is EngineState.SERVING and self._closed_with is None
 
     @property
-    def is_draining(self) -> bool:
-        """Whether nothing new is taken."""
-        return self._draining
+    def memory_bytes(self) -> int:
+        """What the process takes now, measured; 0 while it is down."""
+        return resident_bytes(self.pid) if self.pid else 0
 
     @property
     def load_s(self) -> float:
@@ -200,7 +213,7 @@ class EngineWorker:
 
     def _set_state(self, state: EngineState) -> None:
         self._state = state
-        self._on_state(self.state)
+        self._on_state(state)
 
     def _spawn(self) -> None:
         self._process = EngineProcess(self._boot, on_message=self._hear, on_death=self._on_death)
@@ -213,6 +226,8 @@ class EngineWorker:
             self._on_ready(message)
         elif isinstance(message, SnapshotDone):
             self.snapshots.deliver(message)
+        elif isinstance(message, LoadProgress):
+            self._on_progress(message)
         else:
             self._on_boot_failed(message)
 
@@ -236,7 +251,7 @@ class EngineWorker:
             self._first_boot.set_exception(StartupError(failed.problem))
 
     def _on_death(self, code: int) -> None:
-        if self._closing:
+        if self._closed_with is not None:
             return
         log.error("the engine process ended (%s)", describe_exit(code))
         if self._first_boot is not None and not self._first_boot.done():
@@ -283,14 +298,9 @@ class EngineWorker:
     # --- admission --------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Whether new work is taken. Raises `Draining` or `EngineRestarting`."""
-        if self._draining or self._closing:
-            raise Draining(retry_after=_DRAIN_RETRY_S)
-        if self._state is EngineState.STARTING:
-            return  # the catalog is still empty and says so by the model's name
-        self._check_up()
-
-    def _check_up(self) -> None:
+        """Whether new work is taken. Raises `EngineRestarting`, or what it was closed with."""
+        if self._closed_with is not None:
+            raise self._closed_with
         if not self._is_up:
             raise self._restarting()
 
@@ -300,8 +310,8 @@ class EngineWorker:
         """Admit the choices of one request; returns its stream and its place in the queue (0 is
         next).
 
-        Sequence and request ids are given here. Raises `Draining`, `EngineRestarting` or
-        `QueueFull`; then nothing was done.
+        Sequence and request ids are given here. Raises as `check_open`, or `QueueFull`; then
+        nothing was done.
         """
         self.check_open()
         model = requests[0].model
@@ -382,16 +392,6 @@ class EngineWorker:
                 return True
         return self.embeddings.abort(request_id, project=project)
 
-    def drain(self) -> None:
-        """Take nothing new; what waits and runs goes on."""
-        self._draining = True
-        self._on_state(self.state)
-
-    def undrain(self) -> None:
-        """Take new work again."""
-        self._draining = False
-        self._on_state(self.state)
-
     async def wait_idle(self) -> None:
         """Return once nothing waits or runs."""
         await self._idle.wait()
@@ -412,7 +412,7 @@ class EngineWorker:
     async def flush(self) -> int:
         """Forget every prefix that is only kept for reuse; returns the tokens. Raises
         `EngineRestarting`."""
-        self._check_up()
+        self.check_open()
         flush_id, self._next_id = self._next_id, self._next_id + 1
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         caching = sum(model.slots > 0 for model in self.models.values())

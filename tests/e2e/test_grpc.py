@@ -363,24 +363,7 @@ async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
     assert (after.cached_tokens, after.cache_source) == (0, 0)
 
 
-# --- what is not there, and what errors say -------------------------------------------------------
-
-NOT_THERE_YET: Mapping[str, Any] = {
-    "LoadModel": engine_pb.LoadModelRequest(),
-    "UnloadModel": engine_pb.UnloadModelRequest(),
-}
-
-
-@pytest.mark.parametrize("method", NOT_THERE_YET)
-async def test_what_is_not_there_yet_says_so(rpc: Rpc, method: str) -> None:
-    """UNIMPLEMENTED with the feature's name, never a bare status."""
-    stub = rpc.inference if hasattr(rpc.inference, method) else rpc.engine
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await getattr(stub, method)(NOT_THERE_YET[method])
-
-    error = rich(failure.value)
-    assert (error.code, error.reason) == (grpc.StatusCode.UNIMPLEMENTED, "FEATURE_UNSUPPORTED")
-    assert error.metadata["feature"]
+# --- what errors say -----------------------------------------------------------------------------
 
 
 async def test_an_unknown_method_is_refused_with_details(rpc: Rpc) -> None:

@@ -20,10 +20,12 @@ from inference_svc.engine.token_batch import (
     check_native_limits,
 )
 from inference_svc.llama import library
-from inference_svc.llama.backend import BackendSettings, ModelLoadError, load_model
+from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.description import Pooling, describe_model
+from inference_svc.models.placement import Placement
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.runtime.engine_process import load_models
 from inference_svc.runtime.messages import Boot, ModelBoot
@@ -54,7 +56,7 @@ def opened(
 ) -> Iterator[tuple[LlamaEmbedding, Vocabulary]]:
     """A model with an embedding context."""
     library.start()
-    model = load_model(path, 0)
+    model = load_model(path, Placement())
     settings = EmbeddingSettings(
         "m",
         pooling=pooling,

@@ -18,8 +18,9 @@ from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Sta
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama import library
-from inference_svc.llama.backend import BackendSettings, LlamaBackend, ModelLoadError
+from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
+from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.sequences import a_request
 

@@ -30,7 +30,6 @@ from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits,
 from inference_svc.snapshots.folder import FolderLimits
 from svc_kit.errors import (
     AbortedByOperator,
-    Draining,
     EngineRestarting,
     QueueFull,
     SlowReader,
@@ -375,20 +374,6 @@ async def test_abort_ends_a_request_of_its_project_only() -> None:
             await _text(stream)
         await worker.wait_idle()
         assert not worker.abort("mine", project=None)
-
-
-async def test_draining_refuses_new_work_and_finishes_the_old() -> None:
-    """Until undrained."""
-    async with a_worker() as (worker, _, _):
-        stream = _ask(worker)
-        worker.drain()
-        with pytest.raises(Draining):
-            _ask(worker)
-        assert await _text(stream) == "The capital of France is Paris."
-        await worker.wait_idle()
-        worker.undrain()
-
-        assert await _text(_ask(worker)) == "The capital of France is Paris."
 
 
 async def test_a_broken_model_ends_the_start_with_one_line(tmp_path: Path) -> None:

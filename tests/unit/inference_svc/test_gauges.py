@@ -15,7 +15,6 @@ from inference_svc.api import describe
 from inference_svc.api.adapter_loading import AdapterLoading
 from inference_svc.api.engine_service import Context, EngineServicer, ServerFacts
 from inference_svc.api.snapshots import Snapshots
-from inference_svc.catalog import Catalog
 from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
 from inference_svc.engine.events import Embedded, ModelLoad
 from inference_svc.engine.fake import VOCABULARY_SIZE
@@ -23,11 +22,13 @@ from inference_svc.engine.step_times import BOUNDS_S, StepHistogram
 from inference_svc.gauges import EngineGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
+from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
 from inference_svc.runtime.worker import EngineWorker, Live, QueueLimits
 from inference_svc.sandbox.inline import InlineJobs
+from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
 
 REPORT = ModelLoad(
@@ -68,10 +69,17 @@ def a_worker() -> EngineWorker:
     return worker
 
 
+def a_pool(worker: EngineWorker) -> ModelPool:
+    """A pool with this worker's model."""
+    pooled = Pooled(a_known("m"))
+    pooled["m"].worker = worker
+    return pooled.pool
+
+
 def samples(worker: EngineWorker, *, vllm_names: bool = False) -> dict[str, float]:
     """Every exported sample by name and labels."""
     registry = CollectorRegistry()
-    registry.register(EngineGauges(worker, vllm_names=vllm_names))
+    registry.register(EngineGauges(lambda: [worker], vllm_names=vllm_names))
     lines = generate_latest(registry).decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
@@ -145,7 +153,7 @@ async def test_an_engine_that_is_down_has_empty_gauges() -> None:
 
 async def test_the_load_over_grpc_says_the_same() -> None:
     """Sums over the models, embedding requests and histograms with them."""
-    load = describe.load(a_worker())
+    load = describe.load(a_pool(a_worker()))
 
     assert [(queue.priority, queue.num_requests, queue.num_tokens) for queue in load.queues] == [
         (1, 1, 3),
@@ -164,11 +172,10 @@ async def test_the_load_over_grpc_says_the_same() -> None:
 
 async def test_a_drain_counts_embedding_requests_too() -> None:
     """One generation of three choices and one embedding request are two requests."""
-    worker = a_worker()
+    pool = a_pool(a_worker())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
-    catalog = Catalog(worker.adapters)
-    loading = AdapterLoading(catalog, worker, InlineJobs(), (), Path())
-    servicer = EngineServicer(worker, facts, loading, Snapshots(catalog, worker))
+    loading = AdapterLoading(pool.catalog, InlineJobs(), (), Path())
+    servicer = EngineServicer(pool, facts, loading, Snapshots(pool))
 
     drained = await servicer.Drain(pb.DrainRequest(), cast(Context, None))
 

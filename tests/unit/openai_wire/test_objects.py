@@ -215,6 +215,7 @@ def test_a_model_is_openai_shaped() -> None:
     model = model_pb2.Model(
         name="m",
         aliases=["n"],
+        state=model_pb2.Model.STATE_READY,
         load_time=Timestamp(seconds=1700000000),
         resolved_limits=model_pb2.ModelLimits(context_tokens=4096),
     )
@@ -226,5 +227,6 @@ def test_a_model_is_openai_shaped() -> None:
         "created": 1700000000,
         "owned_by": "corral",
     }
+    assert shown["state"] == "ready"
     assert (shown["shutdown_date"], shown["max_model_len"], shown["aliases"]) == (None, 4096, ["n"])
     assert model_list([model]) == {"object": "list", "data": [shown]}

@@ -71,6 +71,11 @@ class EngineServiceStub:
                 request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelRequest.SerializeToString,
                 response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelResponse.FromString,
                 _registered_method=True)
+        self.WatchModels = channel.unary_stream(
+                '/corral.inference.v1.EngineService/WatchModels',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsResponse.FromString,
+                _registered_method=True)
         self.LoadAdapter = channel.unary_unary(
                 '/corral.inference.v1.EngineService/LoadAdapter',
                 request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.LoadAdapterRequest.SerializeToString,
@@ -166,7 +171,14 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """UnloadModel frees a model once nothing uses it.
+        """UnloadModel frees a model once nothing uses it, or at once by force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchModels(self, request, context):
+        """WatchModels sends every model, and then each one again whenever it changes: its state, and how far it is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,6 +290,11 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.UnloadModel,
                     request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelRequest.FromString,
                     response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelResponse.SerializeToString,
+            ),
+            'WatchModels': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchModels,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsResponse.SerializeToString,
             ),
             'LoadAdapter': grpc.unary_unary_rpc_method_handler(
                     servicer.LoadAdapter,
@@ -516,6 +533,33 @@ class EngineService:
             '/corral.inference.v1.EngineService/UnloadModel',
             corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelRequest.SerializeToString,
             corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchModels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/WatchModels',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

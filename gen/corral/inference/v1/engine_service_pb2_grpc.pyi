@@ -48,7 +48,9 @@ class EngineServiceStub:
     LoadModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.LoadModelRequest, _engine_service_pb2.LoadModelResponse]
     """LoadModel loads a model, in the background unless asked to wait."""
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]
-    """UnloadModel frees a model once nothing uses it."""
+    """UnloadModel frees a model once nothing uses it, or at once by force."""
+    WatchModels: _grpc.UnaryStreamMultiCallable[_engine_service_pb2.WatchModelsRequest, _engine_service_pb2.WatchModelsResponse]
+    """WatchModels sends every model, and then each one again whenever it changes: its state, and how far it is loaded."""
     LoadAdapter: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]
     """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
     Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
@@ -97,7 +99,9 @@ class EngineServiceAsyncStub(EngineServiceStub):
     LoadModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.LoadModelRequest, _engine_service_pb2.LoadModelResponse]  # type: ignore[assignment]
     """LoadModel loads a model, in the background unless asked to wait."""
     UnloadModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]  # type: ignore[assignment]
-    """UnloadModel frees a model once nothing uses it."""
+    """UnloadModel frees a model once nothing uses it, or at once by force."""
+    WatchModels: _aio.UnaryStreamMultiCallable[_engine_service_pb2.WatchModelsRequest, _engine_service_pb2.WatchModelsResponse]  # type: ignore[assignment]
+    """WatchModels sends every model, and then each one again whenever it changes: its state, and how far it is loaded."""
     LoadAdapter: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]  # type: ignore[assignment]
     """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
     Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
@@ -178,7 +182,14 @@ class EngineServiceServicer:
         request: _engine_service_pb2.UnloadModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.UnloadModelResponse, _abc.Awaitable[_engine_service_pb2.UnloadModelResponse]]:
-        """UnloadModel frees a model once nothing uses it."""
+        """UnloadModel frees a model once nothing uses it, or at once by force."""
+
+    def WatchModels(
+        self,
+        request: _engine_service_pb2.WatchModelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_engine_service_pb2.WatchModelsResponse], _abc.AsyncIterator[_engine_service_pb2.WatchModelsResponse]]:
+        """WatchModels sends every model, and then each one again whenever it changes: its state, and how far it is loaded."""
 
     def LoadAdapter(
         self,

@@ -18,14 +18,25 @@ class ModelClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_CLASS_ENCODER: _ClassVar[ModelClass]
     MODEL_CLASS_ENCODER_DECODER: _ClassVar[ModelClass]
     MODEL_CLASS_RERANKER: _ClassVar[ModelClass]
+
+class LoadPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOAD_POLICY_UNSPECIFIED: _ClassVar[LoadPolicy]
+    LOAD_POLICY_START: _ClassVar[LoadPolicy]
+    LOAD_POLICY_ON_DEMAND: _ClassVar[LoadPolicy]
+    LOAD_POLICY_MANUAL: _ClassVar[LoadPolicy]
 MODEL_CLASS_UNSPECIFIED: ModelClass
 MODEL_CLASS_DECODER: ModelClass
 MODEL_CLASS_ENCODER: ModelClass
 MODEL_CLASS_ENCODER_DECODER: ModelClass
 MODEL_CLASS_RERANKER: ModelClass
+LOAD_POLICY_UNSPECIFIED: LoadPolicy
+LOAD_POLICY_START: LoadPolicy
+LOAD_POLICY_ON_DEMAND: LoadPolicy
+LOAD_POLICY_MANUAL: LoadPolicy
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format")
+    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -33,11 +44,13 @@ class Model(_message.Message):
         STATE_LOADING: _ClassVar[Model.State]
         STATE_READY: _ClassVar[Model.State]
         STATE_FAILED: _ClassVar[Model.State]
+        STATE_UNLOADING: _ClassVar[Model.State]
     STATE_UNSPECIFIED: Model.State
     STATE_AVAILABLE: Model.State
     STATE_LOADING: Model.State
     STATE_READY: Model.State
     STATE_FAILED: Model.State
+    STATE_UNLOADING: Model.State
     NAME_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +74,11 @@ class Model(_message.Message):
     PARENT_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     TURN_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_USES_FIELD_NUMBER: _ClassVar[int]
+    LOAD_POLICY_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    LOAD_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     state: Model.State
@@ -84,7 +102,30 @@ class Model(_message.Message):
     parent: str
     pooling: str
     turn_format: TurnFormat
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ...) -> None: ...
+    memory_bytes: int
+    num_uses: int
+    load_policy: LoadPolicy
+    pinned: bool
+    load_progress: LoadProgress
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ...) -> None: ...
+
+class LoadProgress(_message.Message):
+    __slots__ = ("phase", "fraction")
+    class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PHASE_UNSPECIFIED: _ClassVar[LoadProgress.Phase]
+        PHASE_WAITING: _ClassVar[LoadProgress.Phase]
+        PHASE_WEIGHTS: _ClassVar[LoadProgress.Phase]
+        PHASE_WARM_UP: _ClassVar[LoadProgress.Phase]
+    PHASE_UNSPECIFIED: LoadProgress.Phase
+    PHASE_WAITING: LoadProgress.Phase
+    PHASE_WEIGHTS: LoadProgress.Phase
+    PHASE_WARM_UP: LoadProgress.Phase
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    FRACTION_FIELD_NUMBER: _ClassVar[int]
+    phase: LoadProgress.Phase
+    fraction: float
+    def __init__(self, phase: _Optional[_Union[LoadProgress.Phase, str]] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class TurnFormat(_message.Message):
     __slots__ = ("tool_calls", "reasoning", "starts_in_reasoning")

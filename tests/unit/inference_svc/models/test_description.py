@@ -227,3 +227,13 @@ def test_a_later_part_points_to_the_first() -> None:
         split_paths(Path("x-00002-of-00003.gguf"))
     with pytest.raises(ModelFileInvalid, match="claims 0 parts"):
         split_paths(Path("x-00001-of-00000.gguf"))
+
+
+def test_recommended_sampling_is_kept_as_it_stands(tmp_path: Path) -> None:
+    """By its last name; who uses it checks it."""
+    path = write_model(
+        tmp_path / "m.gguf", general__sampling__top_k=20, general__sampling__temp=0.5
+    )
+
+    assert describe_model(path, "m").sampling_hints == {"top_k": 20, "temp": 0.5}
+    assert describe_model(BUNDLED_PATH, "demo").sampling_hints == {}

@@ -1,10 +1,11 @@
 """How much memory is left, on machines and in containers."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from inference_svc.models.memory import available_memory_bytes
+from inference_svc.models.memory import available_memory_bytes, resident_bytes
 
 GIB = 1 << 30
 
@@ -76,3 +77,9 @@ def test_some_answer_comes_without_the_kernels_files(tmp_path: Path, present: bo
     paths = () if present else (tmp_path / "none", tmp_path / "none")
 
     assert available_memory_bytes(*paths) > 0
+
+
+def test_a_process_takes_memory_until_it_ends() -> None:
+    """One that is not there takes none."""
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(2**30) == 0

@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from inference_svc.models.description import ModelClass, ModelFile, describe_model
+from inference_svc.models.ggml_types import KvType
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.models.sizing import RequestedLimits, compute_bytes, plan_limits
+from inference_svc.models.sizing import (
+    RequestedLimits,
+    compute_bytes,
+    memory_needs,
+    plan_limits,
+    planned_bytes,
+)
 from svc_kit.errors import ModelTooLarge
 
 GIB = 1 << 30
@@ -30,7 +37,7 @@ def a_model(**changes: Any) -> ModelFile:
 def planned(
     available: int, requested: RequestedLimits = NOTHING, **changes: Any
 ) -> tuple[int, int]:
-    (limits,) = plan_limits([a_model(**changes)], available, requested)
+    (limits,) = plan_limits([a_model(**changes)], available, [requested])
     return limits.slots, limits.context_tokens
 
 
@@ -52,7 +59,7 @@ def test_less_memory_costs_slots_before_context() -> None:
 
 def test_the_trained_context_is_never_exceeded_unasked() -> None:
     """The demo model gets what it was trained for."""
-    (limits,) = plan_limits([describe_model(BUNDLED_PATH, "m")], 8 * GIB, NOTHING)
+    (limits,) = plan_limits([describe_model(BUNDLED_PATH, "m")], 8 * GIB, [NOTHING])
 
     assert (limits.slots, limits.context_tokens) == (16, 2048)
     assert limits.kv_bytes == 16 * 2048 * 3072
@@ -68,7 +75,7 @@ def test_what_was_asked_for_is_given() -> None:
 def test_a_context_beyond_the_trained_one_is_given_with_a_warning() -> None:
     """Some models stretch; the log says that it was asked for."""
     (limits,) = plan_limits(
-        [a_model(trained_context_tokens=512)], 64 * GIB, RequestedLimits(1, 1024)
+        [a_model(trained_context_tokens=512)], 64 * GIB, [RequestedLimits(1, 1024)]
     )
 
     assert limits.context_tokens == 1024
@@ -90,7 +97,7 @@ def test_several_models_share_the_memory() -> None:
     """What all of them take together fits."""
     models = [a_model(name="a"), a_model(name="b", kv_bytes_per_token=32 << 10)]
 
-    limits = plan_limits(models, 18 * GIB, NOTHING)
+    limits = plan_limits(models, 18 * GIB, [NOTHING] * len(models))
 
     taken = sum(m.size_bytes + compute_bytes(m) for m in models) + sum(x.kv_bytes for x in limits)
     assert taken <= 18 * GIB
@@ -99,16 +106,39 @@ def test_several_models_share_the_memory() -> None:
 
 def test_an_encoder_needs_no_cache() -> None:
     """Embedding a text leaves nothing behind."""
-    (limits,) = plan_limits([a_model(model_class=ModelClass.ENCODER)], 8 * GIB, NOTHING)
+    (limits,) = plan_limits([a_model(model_class=ModelClass.ENCODER)], 8 * GIB, [NOTHING])
 
     assert limits.kv_bytes == 0
 
 
 def test_the_reason_has_the_figures() -> None:
     """The start-up log shows the sum."""
-    (limits,) = plan_limits([a_model()], 32 * GIB, NOTHING)
+    (limits,) = plan_limits([a_model()], 32 * GIB, [NOTHING])
 
     assert limits.reason == (
         "16 slots x 8192 tokens take 16,384 MiB of KV cache beside 4,096 MiB of weights; "
         "32,768 MiB are available"
     )
+
+
+def test_what_a_load_needs_is_enough_for_it() -> None:
+    """With the least one sequence runs, and with a comfortable amount several do."""
+    model = a_model()
+    needs = memory_needs(model, NOTHING)
+    least, comfortable = (
+        plan_limits([model], bytes_free, [NOTHING])[0]
+        for bytes_free in (needs.least, needs.comfortable)
+    )
+    with pytest.raises(ModelTooLarge):
+        plan_limits([model], needs.least - 2, [NOTHING])
+
+    assert (least.slots, least.context_tokens) == (1, 512)
+    assert (comfortable.slots, comfortable.context_tokens) == (4, 4096)
+    assert planned_bytes(model, comfortable) <= needs.comfortable
+
+
+def test_a_quantized_cache_takes_less() -> None:
+    """Eight and a half bits a value instead of sixteen."""
+    model = a_model().with_kv_types(KvType.Q8_0, KvType.Q8_0)
+
+    assert model.kv_bytes_per_token == (128 << 10) * 8.5 / 16

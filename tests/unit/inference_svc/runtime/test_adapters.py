@@ -216,3 +216,34 @@ async def test_the_end_of_the_service_ends_loads(scene: Scene) -> None:
 
     with pytest.raises(Draining):
         await answer
+
+
+async def test_what_is_kept_without_an_engine_is_loaded_by_the_next(scene: Scene) -> None:
+    """It has its name at once, and its model takes it along."""
+    adapter = scene.registry.keep(scene.an_adapter())
+    assert states(scene) == [(1, AdapterState.LOADING)]
+    scene.registry.on_engine_ready()
+    scene.answer(adapter)
+
+    assert scene.sent == [LoadAdapter("demo", adapter.digest, adapter.file.path)]
+    assert states(scene) == [(1, AdapterState.READY)]
+
+
+async def test_an_engine_that_was_ended_leaves_what_has_a_name(scene: Scene) -> None:
+    """Nobody is to blame; a first load that was under way fails, old generations are freed."""
+    kept, old = await scene.loaded("kept"), await scene.loaded("new", "two")
+    scene.users[old] = 1
+    await scene.loaded("new", "three")
+    under_way = scene.registry.load(scene.an_adapter("late", "four"))
+    scene.users.clear()
+    scene.registry.on_engine_gone(RESTARTING)
+    with pytest.raises(EngineRestarting):
+        await under_way
+    scene.registry.attach(scene.sent.append, lambda _: 0)
+    scene.sent.clear()
+    scene.registry.on_engine_ready()
+
+    assert [each.name for each in scene.registry.all()] == ["kept", "new"]
+    assert {state for _, state in states(scene)} == {AdapterState.LOADING}
+    assert scene.sent[0] == LoadAdapter("demo", kept.digest, kept.file.path)
+    assert len(scene.sent) == 2

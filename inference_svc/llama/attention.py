@@ -1,0 +1,42 @@
+"""An operator's choices of attention, as llama.cpp takes them."""
+
+from typing import Any
+
+import llama_cpp
+
+from inference_svc.models.placement import Attention, FlashAttention, Rope, RopeScaling
+
+_FLASH_ATTENTION = {
+    FlashAttention.AUTO: llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    FlashAttention.ON: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    FlashAttention.OFF: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+_ROPE_SCALING = {
+    RopeScaling.NONE: llama_cpp.LLAMA_ROPE_SCALING_TYPE_NONE,
+    RopeScaling.LINEAR: llama_cpp.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    RopeScaling.YARN: llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+
+
+def set_attention(params: Any, attention: Attention) -> None:
+    """Write all of it into `llama_context_params`."""
+    params.type_k = attention.key_type.number
+    params.type_v = attention.value_type.number
+    set_positions(params, attention)
+
+
+def set_positions(params: Any, attention: Attention) -> None:
+    """Write it without the types of the KV cache: for a context whose cache is small."""
+    params.flash_attn_type = _FLASH_ATTENTION[attention.flash_attention]
+    _set_rope(params, attention.rope)
+
+
+def _set_rope(params: Any, rope: Rope) -> None:
+    if rope.scaling is not None:
+        params.rope_scaling_type = _ROPE_SCALING[rope.scaling]
+    if rope.frequency_base is not None:
+        params.rope_freq_base = rope.frequency_base
+    if rope.frequency_scale is not None:
+        params.rope_freq_scale = rope.frequency_scale
+    if rope.original_context is not None:
+        params.yarn_orig_ctx = rope.original_context

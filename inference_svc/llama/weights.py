@@ -1,0 +1,102 @@
+"""Loads a model's weights: which devices hold them, and how far the reading is."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+from llama_cpp._ggml import libggml
+
+from inference_svc.models.placement import Placement, SplitMode
+
+_libggml: Any = libggml
+_libggml.ggml_backend_dev_by_name.argtypes = [ctypes.c_char_p]
+_libggml.ggml_backend_dev_by_name.restype = ctypes.c_void_p
+_libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+_libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+_libggml.ggml_backend_dev_name.argtypes = [ctypes.c_void_p]
+_libggml.ggml_backend_dev_name.restype = ctypes.c_char_p
+_libggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+
+
+class ModelLoadError(Exception):
+    """llama.cpp could not load the model or make its context."""
+
+
+_SPLIT_MODES = {
+    SplitMode.NONE: llama_cpp.LLAMA_SPLIT_MODE_NONE,
+    SplitMode.LAYER: llama_cpp.LLAMA_SPLIT_MODE_LAYER,
+    SplitMode.ROW: llama_cpp.LLAMA_SPLIT_MODE_ROW,
+}
+
+
+def load_model(
+    path: Path, placement: Placement, on_progress: Callable[[float], None] = lambda _: None
+) -> Any:
+    """Load weights; the caller frees them.
+
+    `on_progress` hears the fraction that is read, 0 to 1, once a percent at most. Raises
+    `ModelLoadError`.
+    """
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = placement.gpu_layers
+    params.split_mode = _SPLIT_MODES[placement.split_mode]
+    params.main_gpu = placement.main_device
+    if placement.locks_memory:
+        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK
+    # llama.cpp reads these through bare pointers for as long as the call lasts.
+    devices, shares = _devices(placement), _shares(placement)
+    params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices else None
+    params.tensor_split = shares
+    progress = llama_cpp.llama_progress_callback(_Progress(on_progress))
+    params.progress_callback = progress
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise ModelLoadError(f"llama.cpp cannot load {path}")
+    return model
+
+
+class _Progress:
+    """Passes on what llama.cpp says after each tensor, without its repetitions."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._told = -1
+
+    def __call__(self, fraction: float, _: object) -> bool:
+        percent = int(fraction * 100)
+        if percent > self._told:
+            self._told = percent
+            self._tell(percent / 100)
+        return True  # go on
+
+
+def device_names() -> list[str]:
+    """The devices that ggml knows on this machine."""
+    count = _libggml.ggml_backend_dev_count()
+    devices = (_libggml.ggml_backend_dev_get(index) for index in range(count))
+    return [_libggml.ggml_backend_dev_name(device).decode() for device in devices]
+
+
+def _devices(placement: Placement) -> Any:
+    """A list that ends with NULL, or None for all devices."""
+    if not placement.devices:
+        return None
+    found = [_libggml.ggml_backend_dev_by_name(name.encode()) for name in placement.devices]
+    for name, device in zip(placement.devices, found, strict=True):
+        if not device:
+            there = ", ".join(device_names())
+            raise ModelLoadError(f"there is no device {name!r}; there are {there}")
+    return (ctypes.c_void_p * (len(found) + 1))(*found, None)
+
+
+def _shares(placement: Placement) -> Any:
+    """A share for each device there may be, or None to split by their memory."""
+    if not placement.tensor_split:
+        return None
+    most = int(llama_cpp.llama_max_devices())
+    if len(placement.tensor_split) > most:
+        given = len(placement.tensor_split)
+        raise ModelLoadError(f"tensor_split has {given} shares, and there may be {most} devices")
+    return (ctypes.c_float * most)(*placement.tensor_split)

@@ -1,0 +1,160 @@
+"""Opens the fronts of models and starts their engines, as the settings say."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from inference_svc.catalog import KnownModel, ServedModel
+from inference_svc.chat.templates import ChatTemplates, ModelTemplate
+from inference_svc.chat.tokenizing import PromptTokenizer
+from inference_svc.config import InferenceSettings, ModelSettings, TurnFormatSettings
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.loading.booting import Booting
+from inference_svc.loading.sampling import default_sampling
+from inference_svc.metrics import EngineObserver
+from inference_svc.models.gguf import ModelFileInvalid
+from inference_svc.models.sizing import ResolvedLimits
+from inference_svc.runtime.generation import ReaderLimits
+from inference_svc.runtime.messages import LoadProgress
+from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
+from inference_svc.sandbox.pool import SandboxPool
+from svc_kit.startup import StartupError
+from svc_kit.telemetry import EngineMetrics
+
+log = logging.getLogger(__name__)
+
+_DIGEST_BLOCK = 1 << 20
+
+
+class ModelLoader:
+    """What the pool loads with. Digests are computed beside everything else: reading large files
+    must not delay serving."""
+
+    def __init__(
+        self,
+        settings: InferenceSettings,
+        *,
+        num_models: int,
+        sandbox: SandboxPool,
+        templates: ChatTemplates,
+        metrics: EngineMetrics,
+    ) -> None:
+        self._settings = settings
+        self._booting = Booting(settings, num_models)
+        self._sandbox = sandbox
+        self._templates = templates
+        self._metrics = metrics
+        self._digests: set[asyncio.Task[None]] = set()
+
+    async def open(self, known: KnownModel) -> ServedModel:
+        """Open a model's vocabulary and template. Raises `StartupError`."""
+        file, name = known.file, known.name
+        sampling = default_sampling(
+            file.sampling_hints,
+            self._settings.per_model.get(name, ModelSettings()).sampling,
+            vocabulary_size=file.vocabulary_size,
+            context_tokens=file.trained_context_tokens,
+        )
+        try:
+            vocabulary = await asyncio.to_thread(Vocabulary.load, file.path)
+        except ModelFileInvalid as problem:
+            raise StartupError(f"model {problem.path}: {problem.problem}") from problem
+        override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
+        template = ModelTemplate.of_model(file.chat_template, vocabulary, override)
+        return ServedModel(
+            file=file,
+            vocabulary=vocabulary,
+            template=template,
+            turn_format=await self._templates.find_format(template),
+            tokenizer=PromptTokenizer(vocabulary, self._sandbox, file.path),
+            default_sampling=sampling,
+        )
+
+    def engine(
+        self,
+        known: KnownModel,
+        sizes: ResolvedLimits,
+        on_change: Callable[[], None],
+        on_progress: Callable[[LoadProgress], None],
+    ) -> EngineWorker:
+        """An engine for the model, not started yet."""
+        engine, observer = self._settings.engine, EngineObserver(self._metrics)
+
+        def on_state(state: EngineState) -> None:
+            observer.on_state(state)
+            on_change()
+
+        worker = EngineWorker(
+            self._booting.boot(known.file, known.requested, sizes),
+            QueueLimits(engine.queued_requests, engine.queued_tokens),
+            ReaderLimits(engine.unread_events, engine.reader_patience_s),
+            on_state=on_state,
+            on_event=observer.on_event,
+            on_progress=on_progress,
+            adapters=known.adapters,
+        )
+        observer.bind(worker)
+        return worker
+
+    def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
+        """Log what was loaded, and begin to compute its digest."""
+        _log_ready(known, sizes)
+        if not known.digest:
+            task = asyncio.create_task(_compute_digest(known))
+            self._digests.add(task)
+            task.add_done_callback(self._digests.discard)
+
+    def close(self) -> None:
+        """Stop computing digests."""
+        for task in self._digests:
+            task.cancel()
+
+
+async def _compute_digest(known: KnownModel) -> None:
+    known.digest = await asyncio.to_thread(_digest, known.file.paths)
+    known.digest_known.set()
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(_DIGEST_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _log_ready(known: KnownModel, sizes: ResolvedLimits) -> None:
+    if known.worker is None or known.front is None:
+        return
+    ready, turn_format = known.worker.models[known.name], known.front.turn_format
+    warm_up = ready.warm_up
+    if not known.file.generates:
+        log.info(
+            "model %s (%s): ready in %.1f s, inputs up to %d tokens, %d compute thread(s): %s",
+            known.name,
+            known.file.model_class.value,
+            ready.load_s,
+            ready.slot_tokens,
+            warm_up.threads,
+            warm_up.reason,
+        )
+        return
+    log.info("model %s: %s", known.name, sizes.reason)
+    log.info(
+        "model %s: ready in %.1f s, %d slots of %d tokens, %d compute thread(s): %s",
+        known.name,
+        ready.load_s,
+        ready.slots,
+        ready.slot_tokens,
+        warm_up.threads,
+        warm_up.reason,
+    )
+    log.info(
+        "model %s: tool calls as %s, thinking as %s",
+        known.name,
+        turn_format.tool_calls,
+        turn_format.reasoning,
+    )

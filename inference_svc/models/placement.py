@@ -1,0 +1,71 @@
+"""Where a model's weights go and how its context attends: what an operator may choose."""
+
+import enum
+from dataclasses import dataclass
+
+from inference_svc.models.ggml_types import KvType
+
+
+class SplitMode(enum.StrEnum):
+    """How several devices share a model: not at all, by layers, by rows of each matrix."""
+
+    NONE = "none"
+    LAYER = "layer"
+    ROW = "row"
+
+
+class FlashAttention(enum.StrEnum):
+    """Whether attention is computed in one fused operation. AUTO: where the device can."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+class RopeScaling(enum.StrEnum):
+    """How positions beyond the trained context are squeezed into it."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    YARN = "yarn"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where weights go.
+
+    `gpu_layers` is how many layers leave the processor, -1 for all. `devices` are ggml's names
+    ("CUDA0"), none for all there are; `tensor_split` gives each its share, `main_device` (an index)
+    takes what is not split. `locks_memory` keeps the weights from being swapped out.
+    """
+
+    gpu_layers: int = -1
+    devices: tuple[str, ...] = ()
+    split_mode: SplitMode = SplitMode.LAYER
+    tensor_split: tuple[float, ...] = ()
+    main_device: int = 0
+    locks_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions; what is None is as the model's file says.
+
+    A `frequency_scale` below 1 stretches the context by its inverse; `original_context` is what the
+    model was trained for (YaRN).
+    """
+
+    scaling: RopeScaling | None = None
+    frequency_base: float | None = None
+    frequency_scale: float | None = None
+    original_context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """`key_type` and `value_type` are what the KV cache is kept in."""
+
+    key_type: KvType = KvType.F16
+    value_type: KvType = KvType.F16
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    rope: Rope = Rope()

@@ -1,0 +1,337 @@
+"""Several models of real processes: served at once, loaded and unloaded beside running streams."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from pathlib import Path
+
+import grpc
+import openai
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import model_pb2
+
+from tests.e2e.conftest import PIRATE_FILE
+from tests.support.bert import random_bert
+from tests.support.model_kinds import write_model_of_kind
+from tests.support.rpc import (
+    PARIS,
+    RichError,
+    Rpc,
+    a_chat,
+    a_text,
+    connect,
+    endless,
+    failure_of,
+    first_delta,
+    rich,
+)
+from tests.support.services import LONG_CONTEXT, MODEL, Corral, corral_up, inference_alone
+
+pytestmark = pytest.mark.e2e
+
+ENGINE = "inference_svc.runtime.engine_process"
+ALIAS, NOISE, ENCODER, MANUAL, SECOND = "gpt-4o", "noise", "tiny-encoder", "by-hand", "second"
+VOICE = "pirate"
+ON_DEMAND = {"load": "on_demand", "slots": 3, "kv_type_k": "f32"}
+
+State = model_pb2.Model.State
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with the demo model, and others that are not loaded at the start."""
+    folder = tmp_path_factory.mktemp("models")
+    sources = {
+        MODEL: "bundled",
+        NOISE: write_model_of_kind("window", folder / "noise.gguf"),
+        ENCODER: random_bert().write(folder / "encoder.gguf"),
+        MANUAL: write_model_of_kind("recurrent", folder / "by-hand.gguf"),
+        SECOND: "bundled",
+    }
+    flags = [flag for name, path in sources.items() for flag in ("--model", f"{name}={path}")]
+    per_model = {
+        MODEL: {"aliases": [ALIAS], "pinned": True},
+        NOISE: ON_DEMAND,
+        ENCODER: {"load": "on_demand"},
+        MANUAL: {"load": "manual"},
+        SECOND: {"load": "on_demand"},
+    }
+    with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
+        yield corral
+
+
+@pytest.fixture
+async def rpc(many: Corral) -> AsyncIterator[Rpc]:
+    """A bare gRPC client of it."""
+    async with connect(many.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def sdk(many: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The SDK at it, without retries of its own."""
+    async with openai.AsyncOpenAI(base_url=many.api, api_key="x", max_retries=0) as connected:
+        yield connected
+
+
+def noise(model: str = NOISE, **settings: object) -> pb.GenerateRequest:
+    """A continuation by a model with random weights."""
+    request = a_text("some words", **settings)
+    request.model = model
+    return request
+
+
+def endless_noise() -> pb.GenerateRequest:
+    """One that goes on for a long time."""
+    return noise(stopping={"ignore_eos": True})
+
+
+async def load(rpc: Rpc, model: str, *, wait: bool = True) -> model_pb2.Model:
+    """Load a model."""
+    answer = await rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=model, wait=wait))
+    return answer.model
+
+
+async def unload(rpc: Rpc, model: str, **how: bool) -> model_pb2.Model:
+    """Unload a model."""
+    answer = await rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=model, **how))
+    return answer.model
+
+
+async def get(rpc: Rpc, model: str) -> model_pb2.Model:
+    """A model as it is now."""
+    return (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model
+
+
+async def until_ready(rpc: Rpc, model: str) -> None:
+    """Return once a model answers (again)."""
+    watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=model))
+    async for answer in watch:
+        if answer.model.state == State.STATE_READY:
+            break
+    watch.cancel()
+
+
+async def refusal(call: Awaitable[object]) -> RichError:
+    """The error of a call."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    return rich(failure.value)
+
+
+# --- served at once -------------------------------------------------------------------------------
+
+
+async def test_models_are_served_at_once(rpc: Rpc) -> None:
+    """A chat runs on while two other models are loaded by the requests that name them."""
+    story = rpc.inference.Chat(endless())
+    await first_delta(story)
+    embedded, continued, answer = await asyncio.gather(
+        rpc.inference.Embed(pb.EmbedRequest(model=ENCODER, inputs=[pb.TextOrTokens(text="hello")])),
+        rpc.generate(noise(stopping={"ignore_eos": True, "max_tokens": 8})),
+        rpc.chat(a_chat()),
+    )
+    await first_delta(story)
+    story.cancel()
+    states = {
+        model.name: model.state
+        for model in (await rpc.inference.ListModels(pb.ListModelsRequest())).models
+    }
+
+    assert (embedded.model, continued.accepted.model) == (ENCODER, NOISE)
+    assert continued.finished[0].completion_tokens == 8
+    assert answer.text[0] == PARIS
+    assert states[MODEL] == states[NOISE] == states[ENCODER] == State.STATE_READY
+
+
+async def test_the_sdk_finds_models_by_name_and_alias(sdk: openai.AsyncOpenAI) -> None:
+    """Whatever their state; an answer names the model itself."""
+    listed = {model.id: model.model_dump() for model in (await sdk.models.list()).data}
+    one = await sdk.models.retrieve(ALIAS)
+    chat = await sdk.chat.completions.create(
+        model=ALIAS, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+    )
+    vectors = await sdk.embeddings.create(model=ENCODER, input="hello")
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await sdk.chat.completions.create(
+            model="nobody", messages=[{"role": "user", "content": "Hello"}]
+        )
+
+    assert set(listed) >= {MODEL, NOISE, ENCODER, MANUAL, SECOND}
+    assert (listed[MODEL]["state"], listed[MODEL]["aliases"]) == ("ready", [ALIAS])
+    assert listed[MANUAL]["state"] == "available"
+    assert (one.id, chat.model, vectors.model) == (MODEL, MODEL, ENCODER)
+    assert unknown.value.code == "model_not_found"
+
+
+async def test_a_crash_is_one_models_alone(many: Corral, rpc: Rpc) -> None:
+    """The other's stream goes on, and so does what is asked of it next."""
+    await load(rpc, NOISE)
+    await unload(rpc, ENCODER)
+    info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+    engines = {each.pid for each in many.program.family() if ENGINE in each.command}
+    (victim,) = engines - {info.engine_pid}
+    story, torn = rpc.inference.Chat(endless()), rpc.inference.Generate(endless_noise())
+    await first_delta(story)
+    await anext(aiter(torn))
+    os.kill(victim, signal.SIGKILL)
+    failure = await failure_of(torn)
+    for _ in range(3):
+        await first_delta(story)
+    answer = await rpc.chat(a_chat())
+    story.cancel()
+    await until_ready(rpc, NOISE)
+
+    assert failure.reason == "ENGINE_RESTARTING"
+    assert answer.text[0] == PARIS
+
+
+# --- loaded and unloaded --------------------------------------------------------------------------
+
+
+async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
+    """Every state and some progress is told, and a running stream does not wait for it."""
+    await unload(rpc, NOISE)
+    story = rpc.inference.Chat(endless())
+    await first_delta(story)
+    watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=NOISE))
+    seen = [(await anext(aiter(watch))).model]
+    begun = await load(rpc, NOISE, wait=False)
+    async for answer in watch:
+        seen.append(answer.model)
+        if answer.model.state == State.STATE_READY:
+            break
+    watch.cancel()
+    await first_delta(story)
+    story.cancel()
+
+    assert begun.state == State.STATE_LOADING
+    states = [model.state for model in seen]
+    assert (states[0], set(states[1:-1])) == (State.STATE_AVAILABLE, {State.STATE_LOADING})
+    phases = [model.load_progress.phase for model in seen if model.HasField("load_progress")]
+    assert phases == sorted(phases)
+    assert seen[-1].memory_bytes > seen[-1].size_bytes
+
+
+async def test_limits_are_shown_as_asked_for_and_as_they_are(rpc: Rpc) -> None:
+    """Before the load the template and what was asked; after it what came of it."""
+    await unload(rpc, NOISE)
+    before = await get(rpc, NOISE)
+    limits = model_pb2.ModelLimits(slots=2, threads=1)
+    request = engine_pb.LoadModelRequest(model=NOISE, limits=limits, wait=True)
+    after = (await rpc.engine.LoadModel(request)).model
+
+    assert before.requested_limits.slots in (2, 3)
+    assert before.requested_limits.context_tokens == LONG_CONTEXT
+    assert not before.HasField("resolved_limits")
+    assert before.HasField("default_sampling")
+    assert (after.requested_limits.slots, after.resolved_limits.slots) == (2, 2)
+    assert after.resolved_limits.context_tokens == LONG_CONTEXT
+    assert after.num_uses == 0
+
+
+async def test_a_model_of_operators_is_loaded_by_them_alone(rpc: Rpc) -> None:
+    """Requests are refused before and after."""
+    before = await failure_of(rpc.inference.Generate(noise(MANUAL)))
+    await load(rpc, MANUAL)
+    served = await rpc.generate(noise(MANUAL, stopping={"ignore_eos": True, "max_tokens": 4}))
+    gone = await unload(rpc, MANUAL)
+    after = await failure_of(rpc.inference.Generate(noise(MANUAL)))
+
+    assert (before.code, before.reason) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "MODEL_NOT_LOADED",
+    )
+    assert served.finished[0].completion_tokens == 4
+    assert gone.state == State.STATE_AVAILABLE
+    assert after.reason == "MODEL_NOT_LOADED"
+
+
+async def test_an_unload_waits_for_streams_or_ends_them(rpc: Rpc) -> None:
+    """Gently the stream ends by itself; by force with MODEL_UNLOADED."""
+    await load(rpc, NOISE)
+    stream = rpc.inference.Generate(noise(stopping={"ignore_eos": True, "max_tokens": 3000}))
+    await anext(aiter(stream))
+    leaving = await unload(rpc, NOISE, wait=False)
+    rest = [response.WhichOneof("event") async for response in stream]
+    await unload(rpc, NOISE)
+    torn = rpc.inference.Generate(endless_noise())
+    await anext(aiter(torn))
+    gone = await unload(rpc, NOISE, force=True)
+    failure = await failure_of(torn)
+
+    assert (leaving.state, rest[-1]) == (State.STATE_UNLOADING, "done")
+    assert gone.state == State.STATE_AVAILABLE
+    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "MODEL_UNLOADED")
+    assert failure.metadata == {"model": NOISE}
+
+
+async def test_an_adapter_comes_and_goes_with_its_model(rpc: Rpc) -> None:
+    """Registered without an engine; its name loads the model, and outlives it."""
+    await unload(rpc, SECOND)
+    order = engine_pb.LoadAdapterRequest(name=VOICE, model=SECOND, path=PIRATE_FILE)
+    kept = (await rpc.engine.LoadAdapter(order)).adapter
+    before = await get(rpc, VOICE)
+    request = a_chat()
+    request.model = VOICE
+    said = []
+    for _ in range(2):
+        said.append(await rpc.chat(request))
+        await unload(rpc, SECOND)
+    await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=VOICE))
+    gone = await failure_of(rpc.inference.Chat(request))
+
+    assert kept.model == before.parent == SECOND
+    assert before.state == State.STATE_AVAILABLE
+    assert said[0].text[0] == said[1].text[0] != PARIS
+    assert [answer.accepted.model for answer in said] == [VOICE, VOICE]
+    assert gone.reason == "MODEL_NOT_FOUND"
+
+
+async def test_what_cannot_fit_is_refused_with_the_sum(rpc: Rpc) -> None:
+    """At once, also in the background, and nothing is unloaded for it."""
+    await unload(rpc, NOISE)
+    limits = model_pb2.ModelLimits(slots=256, context_tokens=2**24)
+    request = engine_pb.LoadModelRequest(model=NOISE, limits=limits)
+    failure = await refusal(rpc.engine.LoadModel(request))
+    unknown = await refusal(rpc.engine.LoadModel(engine_pb.LoadModelRequest(model="nobody")))
+
+    assert (failure.code, failure.reason) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "MODEL_TOO_LARGE",
+    )
+    assert int(failure.metadata["needed_bytes"]) > int(failure.metadata["available_bytes"])
+    assert (await get(rpc, MODEL)).state == State.STATE_READY
+    assert unknown.reason == "MODEL_NOT_FOUND"
+
+
+async def test_the_model_used_least_lately_gives_way_to_another(rpc: Rpc, tmp_path: Path) -> None:
+    """By measured memory, under a budget; what was evicted is loaded again when it is named."""
+    await unload(rpc, NOISE)
+    one = (await load(rpc, NOISE)).memory_bytes
+    names = ["a", "b", "c"]
+    path = write_model_of_kind("window", tmp_path / "model.gguf")
+    settings = {
+        "models": [f"{name}={path}" for name in names],
+        "per_model": dict.fromkeys(names, ON_DEMAND),
+        "pool.memory_mib": int(2.4 * one) >> 20,  # two of them, and not three
+    }
+
+    with inference_alone(tmp_path, settings) as service:
+        async with connect(service.target) as alone:
+            told = []
+            for name in [*names, "a"]:
+                await alone.generate(noise(name, stopping={"max_tokens": 2}))
+                listed = await alone.inference.ListModels(pb.ListModelsRequest())
+                told.append([model.state for model in listed.models])
+
+    away, there = State.STATE_AVAILABLE, State.STATE_READY
+    assert told == [
+        [there, away, away],
+        [there, there, away],
+        [away, there, there],
+        [there, away, there],
+    ]

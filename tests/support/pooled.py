@@ -1,0 +1,169 @@
+"""A model pool whose engines are fakes: tests decide when a load ends, and how."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from inference_svc.catalog import Catalog, KnownModel, ServedModel
+from inference_svc.models.description import ModelFile
+from inference_svc.models.residency import LoadPolicy, Resident
+from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, planned_bytes
+from inference_svc.pool.moving import Memory
+from inference_svc.pool.pool import ModelPool
+from inference_svc.runtime.messages import LoadPhase, LoadProgress
+from inference_svc.runtime.worker import EngineState, EngineWorker
+from svc_kit.errors import DomainError
+from svc_kit.startup import StartupError
+from tests.support.sequences import ManualClock
+from tests.unit.inference_svc.models.test_sizing import a_model
+
+GIB = 1 << 30
+BUDGET = 10 * GIB
+
+
+class FakeEngine:
+    """An engine that loads when it is told to, and takes what was planned for it unless `excess`
+    says otherwise."""
+
+    def __init__(self, name: str, planned: int, on_change: Callable[[], None]) -> None:
+        self.name = name
+        self.memory_bytes = planned
+        self.state = EngineState.STARTING
+        self.models: dict[str, object] = {}
+        self.closed_with: DomainError | None = None
+        self.is_closed = False
+        self._on_change = on_change
+        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its load can be ended."""
+        return not self._loaded.done()
+
+    async def start(self) -> None:
+        """Wait for the test."""
+        await self._loaded
+
+    def loads(self) -> None:
+        """The load is done."""
+        self.state = EngineState.SERVING
+        self._loaded.set_result(None)
+
+    def breaks(self, problem: str = "broken") -> None:
+        """The load fails."""
+        self._loaded.set_exception(StartupError(problem))
+
+    def dies(self) -> None:
+        """The process ends, and comes again some time."""
+        self.state = EngineState.RESTARTING
+        self._on_change()
+
+    def recovers(self) -> None:
+        """It is there again."""
+        self.state = EngineState.SERVING
+        self._on_change()
+
+    def check_open(self) -> None:
+        """Raise what it was closed with."""
+        if self.closed_with is not None:
+            raise self.closed_with
+
+    async def wait_idle(self) -> None:
+        """Nothing runs here."""
+
+    async def close(self, error: DomainError | None = None) -> None:
+        """End it."""
+        self.is_closed, self.closed_with = True, self.closed_with or error
+
+
+class FakeLoader:
+    """Makes fake engines; `engines` are all there ever were. Those of `at_once` load by
+    themselves."""
+
+    def __init__(self) -> None:
+        self.engines: list[FakeEngine] = []
+        self.at_once = False
+        self.excess = 0
+        self._tell: dict[str, Callable[[LoadProgress], None]] = {}
+
+    async def open(self, known: KnownModel) -> ServedModel:
+        """A front without anything in it."""
+        return cast(ServedModel, known.file)
+
+    def engine(
+        self,
+        known: KnownModel,
+        sizes: ResolvedLimits,
+        on_change: Callable[[], None],
+        on_progress: Callable[[LoadProgress], None],
+    ) -> EngineWorker:
+        """A fake one."""
+        engine = FakeEngine(known.name, planned_bytes(known.file, sizes) + self.excess, on_change)
+        self.engines.append(engine)
+        self._tell[known.name] = on_progress
+        if self.at_once:
+            engine.loads()
+        return cast(EngineWorker, engine)
+
+    def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
+        """Nobody listens."""
+
+    def progress(self, name: str, fraction: float) -> None:
+        """Say how far a load is."""
+        self._tell[name](LoadProgress(LoadPhase.WEIGHTS, fraction))
+
+    def loading(self) -> list[FakeEngine]:
+        """Engines whose load has begun and not ended."""
+        return [each for each in self.engines if each.is_loading and not each.is_closed]
+
+    def alive(self, name: str) -> list[FakeEngine]:
+        """The model's engines that were not closed."""
+        return [each for each in self.engines if each.name == name and not each.is_closed]
+
+
+def a_known(name: str, gib: float = 4, **changes: Any) -> KnownModel:
+    """A model of a size, loaded on demand."""
+    file: ModelFile = a_model(
+        name=name, size_bytes=int(gib * GIB), kv_bytes_per_token=1, **changes.pop("file", {})
+    )
+    resident = Resident(name, is_pinned=changes.pop("pinned", False))
+    policy = changes.pop("policy", LoadPolicy.ON_DEMAND)
+    return KnownModel(file, RequestedLimits(), resident, policy=policy, **changes)
+
+
+class Pooled:
+    """A pool over fakes. `clock` is the pool's."""
+
+    def __init__(
+        self, *models: KnownModel, wait_s: float = 60, patience_s: float = 60, budget: int = BUDGET
+    ) -> None:
+        self.loader = FakeLoader()
+        self.clock = ManualClock()
+        self.catalog = Catalog(models)
+        self.pool = ModelPool(
+            self.catalog,
+            self.loader,
+            Memory(budget, lambda: 100 * GIB, patience_s),
+            wait_s=wait_s,
+            clock=self.clock,
+        )
+
+    def __getitem__(self, name: str) -> KnownModel:
+        return self.catalog.find_model(name)
+
+    def states(self) -> dict[str, str]:
+        """The state of every model."""
+        return {known.name: known.state.value for known in self.catalog}
+
+    async def started(self, *, at_once: bool = True) -> "Pooled":
+        """Open for calls; loads end by themselves unless told otherwise."""
+        self.loader.at_once = at_once
+        await self.pool.start()
+        self.pool.open()
+        return self
+
+
+async def settle() -> None:
+    """Let every task run until all wait."""
+    for _ in range(30):
+        await asyncio.sleep(0)

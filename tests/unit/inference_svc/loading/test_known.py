@@ -1,0 +1,93 @@
+"""From settings to the models that are known, and to what their engines are told."""
+
+from typing import Any
+
+import pytest
+
+from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.loading.booting import Booting
+from inference_svc.loading.known import find_models
+from inference_svc.models.ggml_types import KvType
+from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
+from inference_svc.models.residency import LoadPolicy
+from inference_svc.models.sizing import RequestedLimits, ResolvedLimits
+from svc_kit.startup import StartupError
+
+ENGINE = EngineSettings(slots=4, threads=2, gpu_layers=7)
+
+
+def settings(**own: Any) -> InferenceSettings:
+    """The demo model twice; `own` is what one of them has of its own."""
+    models = ["plain=bundled", "special=bundled"]
+    per_model = {"special": ModelSettings(**own)}
+    return InferenceSettings(models=models, per_model=per_model, engine=ENGINE)
+
+
+def backend(name: str, **own: Any) -> BackendSettings:
+    """What a model's engine is told."""
+    given = settings(**own)
+    known = find_models(given).find_model(name)
+    sizes = ResolvedLimits(4, 512, 0, "")
+    boot = Booting(given, num_models=2).boot(known.file, known.requested, sizes)
+    return boot.models[0].backend
+
+
+def test_a_model_has_what_is_its_own_and_the_rest_from_the_engine() -> None:
+    """Names, policy, sizes."""
+    catalog = find_models(
+        settings(slots=1, aliases=["s"], load="manual", pinned=True, kv_type_k="q8_0")
+    )
+    plain, special = catalog.find_model("plain"), catalog.find_model("s")
+
+    assert plain.requested == RequestedLimits(slots=4, threads=2)
+    assert special.requested == RequestedLimits(slots=1, threads=2)
+    assert (plain.policy, special.policy) == (LoadPolicy.START, LoadPolicy.MANUAL)
+    assert special.resident.is_pinned
+    assert special.file.kv_bytes_per_token < plain.file.kv_bytes_per_token
+
+
+def test_an_engine_is_told_where_its_model_goes() -> None:
+    """Layers, devices and shares; for all alike unless a model says otherwise."""
+    assert backend("plain").placement.gpu_layers == 7
+    placement = backend(
+        "special",
+        gpu_layers=0,
+        devices=["CPU"],
+        split_mode="row",
+        tensor_split=[3.0, 1.0],
+        main_device=1,
+    ).placement
+
+    assert (placement.gpu_layers, placement.devices) == (0, ("CPU",))
+    assert (placement.split_mode, placement.tensor_split) == (SplitMode.ROW, (3.0, 1.0))
+    assert placement.main_device == 1
+
+
+def test_an_engine_is_told_how_its_model_attends() -> None:
+    """Cache types, flash attention and rope."""
+    attention = backend(
+        "special",
+        kv_type_k="q8_0",
+        kv_type_v="q4_0",
+        flash_attention="on",
+        rope_scaling="yarn",
+        rope_frequency_scale=0.5,
+    ).attention
+
+    assert (attention.key_type, attention.value_type) == (KvType.Q8_0, KvType.Q4_0)
+    assert attention.flash_attention is FlashAttention.ON
+    assert attention.rope == Rope(RopeScaling.YARN, frequency_scale=0.5)
+
+
+def test_settings_of_a_model_that_is_not_there_are_a_mistake() -> None:
+    """A misspelt name would silently change nothing."""
+    wrong = InferenceSettings(per_model={"demo": ModelSettings(slots=1)})
+    with pytest.raises(StartupError, match="no model is called 'demo'; there are demo-chat"):
+        find_models(wrong)
+
+
+def test_quantized_values_need_flash_attention() -> None:
+    """llama.cpp would refuse it at load."""
+    with pytest.raises(ValueError, match="flash_attention"):
+        ModelSettings(kv_type_v=KvType.Q8_0, flash_attention=FlashAttention.OFF)

@@ -1,0 +1,105 @@
+"""Who may come into memory, and who has to go."""
+
+import pytest
+
+from inference_svc.models.residency import (
+    Fits,
+    IllegalMove,
+    MakeRoom,
+    ModelState,
+    Resident,
+    Verdict,
+    Wait,
+    judge,
+    surplus,
+)
+from svc_kit.errors import ModelTooLarge
+
+
+def a_resident(
+    name: str,
+    held: int = 10,
+    *,
+    used_at: float = 0,
+    uses: int = 0,
+    pinned: bool = False,
+    state: ModelState = ModelState.READY,
+) -> Resident:
+    """A model in memory."""
+    return Resident(
+        name, is_pinned=pinned, state=state, uses=uses, used_at=used_at, held_bytes=held
+    )
+
+
+def verdict(*others: Resident, needed: int = 20, available: int = 1000) -> Verdict:
+    """What a newcomer hears in a budget of 50."""
+    newcomer = Resident("new", state=ModelState.LOADING)
+    residents = [newcomer, *others]
+    return judge(newcomer, residents, needed, budget_bytes=50, available_bytes=available)
+
+
+def test_what_fits_may_load() -> None:
+    """With all that is free, of the budget and of the machine."""
+    assert verdict() == Fits(50)
+    assert verdict(a_resident("a", 30)) == Fits(20)
+    assert verdict(available=25) == Fits(25)
+
+
+def test_the_one_used_least_lately_goes_first() -> None:
+    """Of those that nobody uses, waits for, or has pinned."""
+    old, young = a_resident("old", 20, used_at=1), a_resident("young", 20, used_at=2)
+    assert verdict(young, old) == MakeRoom(old)
+    old.awaited = 1
+    assert verdict(young, old) == MakeRoom(young)
+    old.awaited, old.is_pinned = 0, True
+    assert verdict(young, old) == MakeRoom(young)
+
+
+def test_models_in_use_are_waited_for() -> None:
+    """And so is one that is going."""
+    assert verdict(a_resident("a", 40, uses=1)) == Wait(10)
+    assert verdict(a_resident("a", 40, state=ModelState.UNLOADING)) == Wait(10)
+
+
+def test_nobody_goes_for_what_cannot_fit_anyway() -> None:
+    """The refusal says what there would be at most."""
+    pinned = a_resident("a", 20, pinned=True)
+    with pytest.raises(ModelTooLarge) as refusal:
+        verdict(pinned, a_resident("b", 20), needed=31)
+    assert (refusal.value.needed_bytes, refusal.value.available_bytes) == (31, 30)
+
+
+def test_what_the_machine_does_not_have_is_not_waited_for() -> None:
+    """Once nobody is left who could go."""
+    with pytest.raises(ModelTooLarge) as refusal:
+        verdict(available=5)
+    assert refusal.value.available_bytes == 5
+
+
+def test_a_budget_that_is_overrun_costs_the_oldest_its_place() -> None:
+    """Never the one used last, and nobody who is used."""
+    old, young = a_resident("old", 30, used_at=1), a_resident("young", 30, used_at=2)
+
+    assert surplus([old, young], 60) is None
+    assert surplus([old, young], 59) is old
+    assert surplus([a_resident("used", 30, uses=1), young], 59) is None
+    assert surplus([young], 10) is None
+
+
+def test_a_model_cannot_skip_a_state() -> None:
+    """That would be a defect of the pool, not of a request."""
+    model = Resident("a")
+    for skip in (model.retire, model.gone, model.abandon, lambda: model.acquire(1.0)):
+        with pytest.raises(IllegalMove):
+            skip()
+    model.begin()
+    model.plan(10)
+    model.ready(1.0)
+    model.acquire(2.0)
+    model.retire()
+    with pytest.raises(IllegalMove):
+        model.gone()
+    model.release(3.0)
+    model.gone()
+
+    assert (model.state, model.held_bytes, model.used_at) == (ModelState.AVAILABLE, 0, 3.0)
