@@ -10,6 +10,7 @@ from corral_cli.adapters import adapters
 from corral_cli.chat import chat
 from corral_cli.config import config
 from corral_cli.keys import keys
+from corral_cli.models import models
 from corral_cli.serve import serve
 from corral_cli.up import up
 from svc_kit.startup import StartupError
@@ -28,7 +29,7 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, adapters, config, keys):
+for command in (up, serve, chat, models, adapters, config, keys):
     cli.add_command(command)
 
 

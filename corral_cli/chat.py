@@ -217,7 +217,9 @@ async def find_model(stub: "InferenceServiceAsyncStub", name: str, target: str) 
 def introduction(model: model_pb2.Model) -> str:
     """Who the user talks to, in one to three lines."""
     size = f"{model.num_parameters / 1e6:,.0f} million parameters"
-    context = f"{model.resolved_limits.context_tokens:,} tokens of context"
+    context = "loaded by the first question"
+    if model.HasField("resolved_limits"):
+        context = f"{model.resolved_limits.context_tokens:,} tokens of context"
     lines = [f"{model.name}: {size}, {context}. /help lists the commands."]
     if is_bundled(model.name):
         lines.append(

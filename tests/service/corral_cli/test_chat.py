@@ -184,3 +184,8 @@ def test_a_conversation_starts_with_its_system_message() -> None:
     """Without one there is no empty turn in its place."""
     assert list(Conversation("m").request().conversation.messages) == []
     assert len(Conversation("m", system="Be brief.").request().conversation.messages) == 1
+
+
+def test_a_model_that_is_not_loaded_says_when_it_will_be() -> None:
+    """Its context is not known before."""
+    assert "loaded by the first question" in introduction(model_pb2.Model(name="small"))

@@ -1,0 +1,142 @@
+"""`corral models` against a server whose models are written down beforehand."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
+from corral.inference.v1 import inference_service_pb2 as inference_pb
+from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
+from corral.inference.v1 import model_pb2
+
+from corral_cli.models import models
+
+Model = model_pb2.Model
+Progress = model_pb2.LoadProgress
+
+
+def a_model(name: str = "small", state: Any = Model.STATE_READY, **more: Any) -> Model:
+    """A model in memory."""
+    return Model(name=name, state=state, **more)
+
+
+class Stable(inference_rpc.InferenceServiceServicer, engine_rpc.EngineServiceServicer):
+    """Answers as it was told, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[object] = []
+        self.watched: list[Model] = []
+
+    def ListModels(
+        self, request: inference_pb.ListModelsRequest, context: grpc.ServicerContext
+    ) -> inference_pb.ListModelsResponse:
+        """Two, on two pages."""
+        if not request.page_token:
+            limits = model_pb2.ModelLimits(slots=4, context_tokens=2048)
+            first = a_model(resolved_limits=limits, memory_bytes=150 << 20, aliases=["gpt-4o"])
+            return inference_pb.ListModelsResponse(models=[first], next_page_token="1")
+        return inference_pb.ListModelsResponse(models=[a_model("big", Model.STATE_AVAILABLE)])
+
+    def GetModel(
+        self, request: inference_pb.GetModelRequest, context: grpc.ServicerContext
+    ) -> inference_pb.GetModelResponse:
+        """One."""
+        return inference_pb.GetModelResponse(model=a_model(request.model))
+
+    def LoadModel(
+        self, request: engine_pb.LoadModelRequest, context: grpc.ServicerContext
+    ) -> engine_pb.LoadModelResponse:
+        """It begins."""
+        self.requests.append(request)
+        if request.model == "nobody":
+            context.abort(grpc.StatusCode.NOT_FOUND, "The model 'nobody' does not exist.")
+        return engine_pb.LoadModelResponse(model=a_model(request.model, Model.STATE_LOADING))
+
+    def WatchModels(
+        self, request: engine_pb.WatchModelsRequest, context: grpc.ServicerContext
+    ) -> Iterator[engine_pb.WatchModelsResponse]:
+        """What was written down."""
+        for model in self.watched:
+            yield engine_pb.WatchModelsResponse(model=model)
+
+    def UnloadModel(
+        self, request: engine_pb.UnloadModelRequest, context: grpc.ServicerContext
+    ) -> engine_pb.UnloadModelResponse:
+        """It is gone."""
+        self.requests.append(request)
+        return engine_pb.UnloadModelResponse(model=a_model(request.model, Model.STATE_AVAILABLE))
+
+
+@pytest.fixture
+def stable() -> Stable:
+    """The servicer, to be told what to say."""
+    return Stable()
+
+
+@pytest.fixture
+def target(stable: Stable) -> Iterator[str]:
+    """The address of a server with it."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    inference_rpc.add_InferenceServiceServicer_to_server(stable, server)
+    engine_rpc.add_EngineServiceServicer_to_server(stable, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def run(target: str, *arguments: str) -> Result:
+    """The command's end."""
+    return CliRunner().invoke(models, ["--target", target, *arguments])
+
+
+def test_the_list_is_a_table(target: str) -> None:
+    """Every page of it."""
+    lines = run(target, "list").output.splitlines()
+
+    assert lines == [
+        "MODEL  STATE      MEMORY   USES  CONTEXT   ALIASES",
+        "small  ready      150 MiB        4 x 2048  gpt-4o",
+        "big    available",
+    ]
+
+
+def test_a_model_is_shown_whole(target: str) -> None:
+    """As the server says it."""
+    assert run(target, "show", "small").output == 'name: "small"\nstate: STATE_READY\n'
+
+
+def test_a_load_is_followed_to_its_end(target: str, stable: Stable) -> None:
+    """With the sizes that were asked for."""
+    loading = Progress(phase=Progress.PHASE_WEIGHTS, fraction=0.5)
+    stable.watched = [a_model(state=Model.STATE_LOADING, load_progress=loading), a_model()]
+    result = run(target, "load", "small", "--slots", "2")
+
+    assert result.exit_code == 0
+    assert "weights 50%" in result.output
+    assert result.output.splitlines()[-1].split() == ["small", "ready"]
+    limits = model_pb2.ModelLimits(slots=2)
+    assert stable.requests == [engine_pb.LoadModelRequest(model="small", limits=limits)]
+
+
+def test_a_load_that_fails_says_why(target: str, stable: Stable) -> None:
+    """In one line, with the code of a failure."""
+    stable.watched = [a_model(state=Model.STATE_FAILED, problem="no such tensor")]
+    result = run(target, "load", "small")
+    unknown = run(target, "load", "nobody")
+
+    assert (result.exit_code, unknown.exit_code) == (1, 1)
+    assert "Error: no such tensor" in result.output
+    assert "Error: The model 'nobody' does not exist." in unknown.output
+
+
+def test_an_unload_may_use_force(target: str, stable: Stable) -> None:
+    """Only where it is asked for."""
+    assert "available" in run(target, "unload", "small").output
+    run(target, "unload", "small", "--force")
+
+    assert [request.force for request in stable.requests] == [False, True]  # type: ignore[attr-defined]
