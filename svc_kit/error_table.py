@@ -67,6 +67,7 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.RequestTooLarge: 413,
     errors.UnsupportedMediaType: 415,
     errors.MethodNotAllowed: 405,
+    errors.RangeNotSatisfiable: 416,
 }
 """Reasons for which HTTP has a more exact word than its kind has."""
 
@@ -107,6 +108,8 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "UNSUPPORTED_FIELD": "unsupported_parameter",
     "API_KEY_MISSING": None,
     "API_KEY_INVALID": "invalid_api_key",
+    "FILE_NOT_FOUND": None,
+    "UPLOAD_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 """`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""

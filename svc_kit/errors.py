@@ -165,10 +165,11 @@ class RequestTooLarge(InvalidArgument):
 
 
 class UnsupportedMediaType(InvalidArgument):
-    """The content type '{media_type}' is not supported; send application/json."""
+    """The content type '{media_type}' is not supported; send {expected}."""
 
     reason = "UNSUPPORTED_MEDIA_TYPE"
     media_type: str
+    expected: str = "application/json"
 
 
 class UnsupportedValue(InvalidArgument):
@@ -192,6 +193,29 @@ class MethodNotAllowed(InvalidArgument):
     reason = "METHOD_NOT_ALLOWED"
     method: str
     path: str
+
+
+class SizeMismatch(InvalidArgument):
+    """{actual_bytes} bytes were sent where {expected_bytes} were announced."""
+
+    reason = "SIZE_MISMATCH"
+    expected_bytes: int
+    actual_bytes: int
+
+
+class ChecksumMismatch(InvalidArgument):
+    """The bytes do not have the digest given in '{field}'."""
+
+    reason = "CHECKSUM_MISMATCH"
+    field: str
+
+
+class RangeNotSatisfiable(InvalidArgument):
+    """Invalid '{field}': the range begins beyond the end, which is at {size} bytes."""
+
+    reason = "RANGE_NOT_SATISFIABLE"
+    field: str
+    size: int
 
 
 # ---- FAILED_PRECONDITION
@@ -308,6 +332,15 @@ class ModelNotLoaded(FailedPrecondition):
     model: str
 
 
+class UploadNotPending(FailedPrecondition):
+    """The upload '{upload}' is {state} and takes no further changes."""
+
+    reason = "UPLOAD_NOT_PENDING"
+    upload: str
+    state: str
+    """"completed", "cancelled" or "expired"."""
+
+
 # ---- UNAUTHENTICATED
 
 
@@ -408,6 +441,24 @@ class RouteNotFound(NotFound):
     path: str
 
 
+class FileNotFound(NotFound):
+    """No such File object: {file}"""
+
+    reason = "FILE_NOT_FOUND"
+    file: str
+    field: str = "id"
+    """What named the file."""
+
+
+class UploadNotFound(NotFound):
+    """No such Upload object: {upload}"""
+
+    reason = "UPLOAD_NOT_FOUND"
+    upload: str
+    field: str = "id"
+    """What named the upload."""
+
+
 # ---- ALREADY_EXISTS
 
 
@@ -427,6 +478,14 @@ class AdapterExists(AlreadyExists):
 
     reason = "ADAPTER_EXISTS"
     adapter: str
+
+
+class RequestIdReused(AlreadyExists):
+    """Another request had the id '{request_id}' within the last day; choose a new one."""
+
+    reason = "REQUEST_ID_REUSED"
+    field: str
+    request_id: str
 
 
 # ---- ABORTED

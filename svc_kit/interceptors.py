@@ -16,6 +16,7 @@ metadata leaves with the first message, so that a call which is refused before s
 
 import asyncio
 import contextvars
+import functools
 import logging
 import secrets
 import time
@@ -156,10 +157,9 @@ class RpcStack(grpc.aio.ServerInterceptor):
             log_level=logging.DEBUG if scope is Scope.PUBLIC else logging.INFO,
         )
         serve = _function_of(handler)
-        deserializer: Any = handler.request_deserializer
-        parse: Callable[[Any], Any] = _as_it_is
-        if not handler.request_streaming:
-            deserializer, parse = None, self._parser(handler.request_deserializer)
+        parse: Callable[[Any], Any] = self._parser(handler.request_deserializer)
+        if handler.request_streaming:
+            parse = functools.partial(_parse_each, parse)
 
         async def respond(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             return await self._run(method, context, lambda: serve(parse(request), context))
@@ -173,7 +173,6 @@ class RpcStack(grpc.aio.ServerInterceptor):
             handler.request_streaming,
             handler.response_streaming,
             stream if handler.response_streaming else respond,
-            deserializer,
             handler.response_serializer,
         )
 
@@ -345,8 +344,11 @@ def _refusing_handler(name: str) -> Any:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _as_it_is(request: Any) -> Any:
-    return request
+async def _parse_each(
+    parse: Callable[[bytes], Any], requests: AsyncIterator[bytes]
+) -> AsyncIterator[Any]:
+    async for raw in requests:
+        yield parse(raw)
 
 
 def _function_of(handler: Any) -> Callable[[Any, Any], Any]:
@@ -360,9 +362,9 @@ def _make_handler(
     request_streaming: bool,
     response_streaming: bool,
     function: Callable[[Any, Any], Any],
-    deserializer: Any,
     serializer: Any,
 ) -> Any:
+    """A handler that gets the bytes of requests, so that parsing them can fail with details."""
     makers = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -370,4 +372,4 @@ def _make_handler(
         (True, True): grpc.stream_stream_rpc_method_handler,
     }
     make: Any = makers[request_streaming, response_streaming]
-    return make(function, deserializer, serializer)
+    return make(function, None, serializer)

@@ -22,7 +22,7 @@ class Scope(StrEnum):
     KNOWN = "known"
     """Any valid credential."""
     INFERENCE = "inference"
-    """Generate, embed, tokenize; see and abort one's own project's requests."""
+    """Generate, embed, tokenize; see and abort one's own project's requests; keep its files."""
     ADMIN = "admin"
     """Operate the service: models, adapters, drain, everybody's requests, connections."""
 
@@ -76,6 +76,24 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "FlushCache",
             "Drain",
             "Undrain",
+        ),
+        **_rows(
+            "corral.control.v1.FileService",
+            Scope.INFERENCE,
+            "CreateFile",
+            "GetFile",
+            "ListFiles",
+            "DeleteFile",
+            "DownloadFile",
+        ),
+        **_rows(
+            "corral.control.v1.UploadService",
+            Scope.INFERENCE,
+            "CreateUpload",
+            "GetUpload",
+            "AddUploadPart",
+            "CompleteUpload",
+            "CancelUpload",
         ),
         # Load balancers and kubelets probe without a credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),

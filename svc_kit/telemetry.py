@@ -50,6 +50,8 @@ def configure_logging(
     for chatty in ("asyncio", "grpc"):
         # At DEBUG they write several lines for each call.
         logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
+    # At INFO it tells of itself; what it did to a database, the service tells.
+    logging.getLogger("alembic").setLevel(max(root.level, logging.WARNING))
 
 
 def _context() -> dict[str, str]:

@@ -38,7 +38,12 @@ EXPECTED: dict[str, tuple[grpc.StatusCode, int, str, bool]] = {
     "Unimplemented": (Code.UNIMPLEMENTED, 501, INVALID, False),
     "Internal": (Code.INTERNAL, 500, "server_error", False),
 }
-EXACT_STATUS = {"REQUEST_TOO_LARGE": 413, "UNSUPPORTED_MEDIA_TYPE": 415, "METHOD_NOT_ALLOWED": 405}
+EXACT_STATUS = {
+    "REQUEST_TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+    "METHOD_NOT_ALLOWED": 405,
+    "RANGE_NOT_SATISFIABLE": 416,
+}
 
 OPENAI_CODES = {
     "INVALID_FIELD": "invalid_value",
@@ -55,6 +60,8 @@ OPENAI_CODES = {
     "API_KEY_MISSING": None,
     "API_KEY_INVALID": "invalid_api_key",
     "MODEL_NOT_FOUND": "model_not_found",
+    "FILE_NOT_FOUND": None,
+    "UPLOAD_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 

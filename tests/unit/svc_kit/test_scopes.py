@@ -1,6 +1,7 @@
 """The scope of every RPC."""
 
 import pytest
+from corral.control.v1 import file_service_pb2, upload_service_pb2
 from corral.inference.v1 import engine_service_pb2, inference_service_pb2
 
 from svc_kit.scopes import GRANTABLE, METHOD_SCOPES, Scope, check_scopes_cover
@@ -10,7 +11,11 @@ INFERENCE = inference_service_pb2.DESCRIPTOR.services_by_name["InferenceService"
 ENGINE = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
 
 
-@pytest.mark.parametrize("service", [INFERENCE, ENGINE])
+FILES = file_service_pb2.DESCRIPTOR.services_by_name["FileService"].full_name
+UPLOADS = upload_service_pb2.DESCRIPTOR.services_by_name["UploadService"].full_name
+
+
+@pytest.mark.parametrize("service", [INFERENCE, ENGINE, FILES, UPLOADS])
 def test_every_method_of_our_services_has_a_scope(service: str) -> None:
     """An RPC that nobody gave a scope must not reach a release."""
     check_scopes_cover([service])
