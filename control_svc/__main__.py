@@ -1,0 +1,29 @@
+"""`python -m control_svc`: serve with the settings of the environment."""
+
+import asyncio
+import sys
+
+import uvloop
+
+from control_svc.app import serve
+from control_svc.config import ControlSettings
+from svc_kit.settings import load_settings
+from svc_kit.startup import StartupError
+from svc_kit.telemetry import configure_logging
+
+
+def main() -> int:
+    """Serve until told to stop; returns the exit code."""
+    try:
+        settings = load_settings(ControlSettings)
+        configure_logging("control", level=settings.log_level)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except StartupError as error:
+        sys.stderr.write(f"{error}\n")
+        return StartupError.EXIT_CODE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

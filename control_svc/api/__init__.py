@@ -1,0 +1,1 @@
+"""gRPC: servicers that convert, call and convert."""

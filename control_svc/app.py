@@ -1,0 +1,210 @@
+"""The composition of the control service: settings in, a running server out."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+
+from corral.control.v1 import file_service_pb2_grpc, upload_service_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from control_svc.api.file_service import FileServicer
+from control_svc.api.upload_service import UploadServicer
+from control_svc.config import ControlSettings
+from control_svc.domain.files import FileLimits
+from control_svc.domain.ids import IdSource
+from control_svc.domain.listing import PageTokens
+from control_svc.domain.ports import BlobStore, Clock
+from control_svc.storage import migrating
+from control_svc.storage.blobs import FolderBlobs
+from control_svc.storage.database import Database, open_database
+from control_svc.usecases.files import Files
+from control_svc.usecases.sweeping import Sweeper
+from control_svc.usecases.uploads import Uploads
+from svc_kit.auth import build_authenticator
+from svc_kit.errors import DomainError
+from svc_kit.management import ManagementServer
+from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.signals import stop_on_signals
+from svc_kit.startup import StartupError
+from svc_kit.telemetry import ProcessMetrics
+
+log = logging.getLogger(__name__)
+
+_SECRET_BYTES = 32
+
+
+def utc_now() -> datetime:
+    """The clock of the service."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Control:
+    """The running service."""
+
+    server: RpcServer
+    sweeper: Sweeper
+    management: ManagementServer | None
+
+
+@asynccontextmanager
+async def build(
+    settings: ControlSettings, *, blobs: BlobStore | None = None, clock: Clock = utc_now
+) -> AsyncIterator[Control]:
+    """Open everything in order and close it in reverse. Raises StartupError.
+
+    `blobs` is the folder's store unless given.
+    """
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, service="control", version=version("corral"))
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(_database(settings))
+        await _prepare_schema(database, settings)
+        store = blobs or _folder_blobs(_folder(settings) / "blobs")
+        grace = timedelta(seconds=2 * settings.server.max_deadline_s)
+        sweeper = Sweeper(database.transactions, store, clock, grace)
+        server = _server(settings, registry, await _services(settings, database, store, clock))
+        await server.start()
+        stack.push_async_callback(server.drain, 0)
+        management = await _management(settings, registry, server)
+        if management is not None:
+            stack.push_async_callback(management.close)
+        sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
+        stack.push_async_callback(_end, sweeping)
+        server.set_serving(True)
+        yield Control(server, sweeper, management)
+
+
+async def serve(settings: ControlSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
+    stopping = stop_on_signals()
+    async with build(settings) as control:
+        await stopping.wait()
+        log.info("draining")
+        await control.server.drain()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def upgrade_database(settings: ControlSettings) -> str:
+    """Bring the database to this release's schema; its revision. Raises StartupError."""
+    async with _database(settings) as database:
+        await migrating.upgrade(database.writer)
+    return migrating.head()
+
+
+async def check_database(settings: ControlSettings) -> str:
+    """The revision of the database, which is this release's. Raises StartupError otherwise."""
+    async with _database(settings) as database:
+        await migrating.check(database.writer)
+    return migrating.head()
+
+
+def _database(settings: ControlSettings) -> AbstractAsyncContextManager[Database]:
+    url = settings.database_url
+    folder = _folder(settings)
+    return open_database(None if url is None else url.get_secret_value(), folder)
+
+
+def _folder(settings: ControlSettings) -> Path:
+    return settings.data_dir / "control"
+
+
+async def _prepare_schema(database: Database, settings: ControlSettings) -> None:
+    wanted = settings.auto_migrate
+    if not database.is_shared if wanted is None else wanted:
+        await migrating.upgrade(database.writer)
+    await migrating.check_revision(database.writer)
+
+
+def _folder_blobs(folder: Path) -> FolderBlobs:
+    store = FolderBlobs(folder)
+    try:
+        store.prepare()
+    except OSError as error:
+        raise StartupError(f"cannot keep files in {folder}: {error.strerror}") from error
+    return store
+
+
+async def _services(
+    settings: ControlSettings, database: Database, blobs: BlobStore, clock: Clock
+) -> list[Service]:
+    bounds, ids, transactions = settings.files, IdSource(clock), database.transactions
+    tokens = PageTokens(await _page_token_key(database))
+    files = Files(
+        transactions,
+        blobs,
+        ids,
+        tokens,
+        FileLimits(bounds.file_bytes, bounds.batch_bytes),
+        clock,
+    )
+    uploads = Uploads(
+        transactions,
+        blobs,
+        ids,
+        FileLimits(bounds.upload_bytes, bounds.batch_bytes),
+        bounds.part_bytes,
+        clock,
+    )
+    return [
+        Service(
+            file_service_pb2_grpc.add_FileServiceServicer_to_server,
+            FileServicer(files),
+            "corral.control.v1.FileService",
+        ),
+        Service(
+            upload_service_pb2_grpc.add_UploadServiceServicer_to_server,
+            UploadServicer(uploads),
+            "corral.control.v1.UploadService",
+        ),
+    ]
+
+
+async def _page_token_key(database: Database) -> bytes:
+    candidate = secrets.token_bytes(_SECRET_BYTES)
+    try:
+        return await database.transactions.write(
+            lambda repositories: repositories.housekeeping.page_token_key(candidate)
+        )
+    except DomainError as error:
+        raise StartupError(error.message) from error
+
+
+def _server(
+    settings: ControlSettings, registry: CollectorRegistry, services: Sequence[Service]
+) -> RpcServer:
+    return RpcServer(
+        services,
+        listen=settings.listen,
+        authenticator=build_authenticator(
+            listen=settings.listen,
+            keys=settings.keys,
+            allow_keyless=settings.allow_keyless,
+            service_token_file=settings.service_token_file,
+        ),
+        registry=registry,
+        settings=settings.server,
+        tls=settings.tls,
+    )
+
+
+async def _management(
+    settings: ControlSettings, registry: CollectorRegistry, server: RpcServer
+) -> ManagementServer | None:
+    if settings.management_listen is None:
+        return None
+    management = ManagementServer(
+        listen=settings.management_listen, registry=registry, is_ready=lambda: server.is_serving
+    )
+    await management.start()
+    return management

@@ -1,0 +1,66 @@
+"""Settings of the control service."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from svc_kit.settings import (
+    KeySettings,
+    ListenAddress,
+    ServerSettings,
+    ServiceSettings,
+    SettingsGroup,
+    TlsSettings,
+    default_data_dir,
+)
+
+MIB = 1024 * 1024
+
+
+class FileSettings(SettingsGroup):
+    """Bounds on files."""
+
+    file_bytes: int = Field(512 * MIB, ge=1)
+    """The largest file that is sent in one request."""
+    batch_bytes: int = Field(200 * MIB, ge=1)
+    """The largest file of purpose batch."""
+    upload_bytes: int = Field(8192 * MIB, ge=1)
+    """The largest file that is sent in parts."""
+    part_bytes: int = Field(64 * MIB, ge=1)
+    """The largest part."""
+
+
+class ControlSettings(ServiceSettings):
+    """Everything the control service can be told."""
+
+    model_config = SettingsConfigDict(env_prefix="CORRAL_CONTROL_")
+    toml_table: ClassVar[str] = "control"
+
+    listen: ListenAddress = "127.0.0.1:50052"
+    """Where gRPC is served."""
+    management_listen: ListenAddress | None = "127.0.0.1:50062"
+    """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
+    data_dir: Path = Field(default_factory=default_data_dir)
+    """The bytes of files are kept here, in blobs/; so is the database, unless it has a URL."""
+    database_url: SecretStr | None = None
+    """postgresql://user:password@host/name, or sqlite:///FILE. Unset: SQLite in data_dir."""
+    auto_migrate: bool | None = None
+    """Bring the database to this release's schema at the start. Unset: on SQLite only."""
+    sweep_interval_s: float = Field(300.0, gt=0)
+    """How often what has expired, and bytes that belong to nothing, are removed."""
+    keys: list[KeySettings] = Field(default_factory=list)
+    """API keys that are accepted."""
+    service_token_file: Path | None = None
+    """The installation's own credential, which the gateway presents."""
+    allow_keyless: bool = False
+    """Serve without keys beyond the loopback interface."""
+    tls: TlsSettings | None = None
+    """Serve over TLS."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    files: FileSettings = FileSettings()
+    """Bounds on files."""
+    server: ServerSettings = ServerSettings()
+    """The gRPC server."""

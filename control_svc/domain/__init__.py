@@ -1,0 +1,1 @@
+"""Resources and their rules: frozen dataclasses, without transport, database or clock."""

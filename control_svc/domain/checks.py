@@ -1,0 +1,52 @@
+"""Checks of what callers write that several resources share. Each names the field it refuses."""
+
+import re
+from datetime import timedelta
+from typing import Final
+
+from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
+
+MAX_NAME_CHARACTERS: Final = 255
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+SHORTEST_TTL: Final = timedelta(hours=1)
+LONGEST_TTL: Final = timedelta(days=30)
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def check_text(field: str, text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
+    """A short text for people, as it is. Raises MissingField, TooLong or InvalidField.
+
+    Control characters are refused: a database may not store them, and a header must not.
+    """
+    if not text:
+        raise MissingField(field=field)
+    if len(text) > limit:
+        raise TooLong(field=field, length=len(text), limit=limit, unit="characters")
+    if _CONTROL.search(text):
+        raise InvalidField(field=field, problem="it has control characters")
+    return text
+
+
+def check_request_id(request_id: str) -> str:
+    """The name of a request; empty is none. Raises TooLong or InvalidField."""
+    return request_id and check_text("request_id", request_id, MAX_REQUEST_ID_CHARACTERS)
+
+
+def check_ttl(ttl: timedelta | None) -> timedelta | None:
+    """How long an object is kept. Raises OutOfRange, in seconds."""
+    if ttl is not None and not SHORTEST_TTL <= ttl <= LONGEST_TTL:
+        raise OutOfRange(
+            field="ttl",
+            value=int(ttl.total_seconds()),
+            minimum=int(SHORTEST_TTL.total_seconds()),
+            maximum=int(LONGEST_TTL.total_seconds()),
+        )
+    return ttl
+
+
+def check_digest(field: str, digest: str, digits: int) -> str:
+    """A digest in hex, in lower case; empty is none. Raises InvalidField."""
+    if digest and not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", digest):
+        raise InvalidField(field=field, problem=f"it is not {digits} hexadecimal digits")
+    return digest.lower()

@@ -1,0 +1,42 @@
+"""Ids that say what they name, that nobody can guess, and that grow with time.
+
+Because they grow, a list ordered by id is a list ordered by creation, and the id of an object that
+has been deleted since still says where the next page begins.
+"""
+
+import re
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+FILE: Final = "file-"
+UPLOAD: Final = "upload_"
+PART: Final = "part_"
+
+_TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
+_RANDOM_BYTES: Final = 9
+_SUFFIX: Final = re.compile(rf"[0-9a-f]{{{_TIME_DIGITS + 2 * _RANDOM_BYTES}}}")
+
+
+class IdSource:
+    """Makes ids; those of one source are strictly increasing."""
+
+    def __init__(
+        self,
+        clock: Callable[[], datetime],
+        random: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._last = 0
+
+    def new(self, prefix: str) -> str:
+        """A new id that begins with `prefix`."""
+        self._last = max(round(self._clock().timestamp() * 1_000_000), self._last + 1)
+        return f"{prefix}{self._last:0{_TIME_DIGITS}x}{self._random(_RANDOM_BYTES).hex()}"
+
+
+def is_id(text: str, prefix: str) -> bool:
+    """Whether a text has the form of an id with this prefix; nothing says that the object is."""
+    return text.startswith(prefix) and _SUFFIX.fullmatch(text, len(prefix)) is not None

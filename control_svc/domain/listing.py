@@ -1,0 +1,105 @@
+"""Pages of lists: what a caller asks for, and tokens that nobody but us can make.
+
+A token is the place after the last object shown, signed together with the project, the list and
+its filters: one that is used beside other filters would silently leave objects out.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from svc_kit.errors import InvalidField, OutOfRange
+
+_MAC_BYTES: Final = 16
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+ItemT = TypeVar("ItemT", bound=_HasId)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a list that is ordered by id."""
+
+    limit: int
+    """The most objects; at least 1."""
+    after: str = ""
+    """The id before the window, in the chosen order; empty: from the start."""
+    newest_first: bool = True
+
+
+@dataclass(frozen=True)
+class Page(Generic[ItemT]):
+    """The objects of a page, and the token of the next one; empty at the end."""
+
+    items: Sequence[ItemT]
+    next_token: str
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What a caller asks for."""
+
+    size: int = 0
+    token: str = ""
+    after: str = ""
+    newest_first: bool = True
+
+
+class PageTokens:
+    """Makes and reads page tokens with the installation's key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def window(self, asked: PageRequest, binding: Sequence[str], most: int) -> Window:
+        """What to read: one object more than the page has, so that its end is known.
+
+        `binding` is what a token belongs to: the project, the list, its filters. Raises OutOfRange
+        for a negative size, InvalidField for a token that was made for something else.
+        """
+        if asked.size < 0:
+            raise OutOfRange(field="page_size", value=asked.size, minimum=0)
+        if asked.token and asked.after:
+            raise InvalidField(field="after", problem="it cannot stand beside a page_token")
+        after = self._read(asked.token, _bound(binding, asked)) if asked.token else asked.after
+        return Window(min(asked.size or most, most) + 1, after, asked.newest_first)
+
+    def page(
+        self, found: Sequence[ItemT], window: Window, asked: PageRequest, binding: Sequence[str]
+    ) -> Page[ItemT]:
+        """The page out of what the window held."""
+        if len(found) < window.limit:
+            return Page(found, "")
+        items = found[: window.limit - 1]
+        return Page(items, self._make(items[-1].id, _bound(binding, asked)))
+
+    def _make(self, last_id: str, bound: bytes) -> str:
+        return base64.urlsafe_b64encode(self._sign(last_id, bound) + last_id.encode()).decode()
+
+    def _read(self, token: str, bound: bytes) -> str:
+        try:
+            raw = base64.urlsafe_b64decode(token.encode("ascii"))
+            last_id = raw[_MAC_BYTES:].decode("ascii")
+        except (binascii.Error, ValueError):
+            last_id, raw = "", b""
+        if not hmac.compare_digest(raw[:_MAC_BYTES], self._sign(last_id, bound)):
+            raise InvalidField(field="page_token", problem="it was not made for this list")
+        return last_id
+
+    def _sign(self, last_id: str, bound: bytes) -> bytes:
+        text = bound + last_id.encode()
+        return hmac.new(self._key, text, hashlib.sha256).digest()[:_MAC_BYTES]
+
+
+def _bound(binding: Sequence[str], asked: PageRequest) -> bytes:
+    order = "newest first" if asked.newest_first else "oldest first"
+    return "".join(f"{len(part)}:{part}" for part in (*binding, order)).encode()

@@ -1,0 +1,183 @@
+"""What the use cases need from the outside: repositories, transactions and a store of bytes.
+
+Methods of a repository take the project first and find nothing of another one. Only what keeps the
+house, `Housekeeping`, looks across projects, and no caller reaches it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol, TypeVar
+
+from control_svc.domain.files import File, FilePurpose
+from control_svc.domain.listing import Window
+from control_svc.domain.requests import RememberedRequest
+from control_svc.domain.uploads import Upload, UploadPart
+
+Clock = Callable[[], datetime]
+"""The time, with its zone."""
+ResultT = TypeVar("ResultT")
+
+
+class FileRepository(Protocol):
+    """The rows of files."""
+
+    async def add(self, project: str, file: File) -> None:
+        """Keep a new file."""
+
+    async def get(self, project: str, file_id: str, now: datetime) -> File:
+        """Raises FileNotFound, also for a file that has expired."""
+
+    async def page(
+        self, project: str, window: Window, purpose: FilePurpose | None, now: datetime
+    ) -> list[File]:
+        """The files of a window that have not expired; `purpose` None: any."""
+
+    async def delete(self, project: str, file_id: str, now: datetime) -> File:
+        """Forget a file; its bytes are the caller's to delete. Raises FileNotFound."""
+
+
+class UploadRepository(Protocol):
+    """The rows of uploads and their parts."""
+
+    async def add(self, project: str, upload: Upload) -> None:
+        """Keep a new upload."""
+
+    async def get(self, project: str, upload_id: str) -> Upload:
+        """Raises UploadNotFound."""
+
+    async def lock(self, project: str, upload_id: str) -> Upload:
+        """As `get`; until the end of the transaction nobody else changes the upload."""
+
+    async def update(self, project: str, upload: Upload) -> None:
+        """Keep what has changed of a locked upload: its state and its file."""
+
+    async def add_part(self, project: str, part: UploadPart) -> None:
+        """Keep a new part."""
+
+    async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
+        """The parts, oldest first."""
+
+    async def drop_parts(self, project: str, upload_id: str) -> list[str]:
+        """Forget all parts; the keys of their bytes, which are the caller's to delete."""
+
+
+class RequestRepository(Protocol):
+    """The rows of remembered requests."""
+
+    async def recall(
+        self, project: str, method: str, request_id: str, since: datetime
+    ) -> RememberedRequest | None:
+        """The request of this id that was carried out after `since`; an older one is forgotten."""
+
+    async def add(self, project: str, request: RememberedRequest) -> None:
+        """Remember a request."""
+
+
+class Dropped(NamedTuple):
+    """Rows that are gone, and the keys of their bytes, which are the caller's to delete."""
+
+    num_rows: int
+    blob_keys: Sequence[str]
+
+
+class Housekeeping(Protocol):
+    """What the sweeper asks, over all projects. Limits bound one transaction."""
+
+    async def drop_expired_files(self, now: datetime, limit: int) -> Dropped:
+        """Forget files that have expired."""
+
+    async def expire_uploads(self, now: datetime, limit: int) -> Dropped:
+        """Turn late uploads to expired and forget their parts."""
+
+    async def forget_requests(self, before: datetime, limit: int) -> int:
+        """Forget requests carried out before a time; how many there were."""
+
+    async def unreferenced(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that no row names."""
+
+    async def page_token_key(self, candidate: bytes) -> bytes:
+        """The installation's secret; the candidate, where it has none yet."""
+
+
+class Repositories(Protocol):
+    """All repositories of one transaction."""
+
+    @property
+    def files(self) -> FileRepository: ...
+    @property
+    def uploads(self) -> UploadRepository: ...
+    @property
+    def requests(self) -> RequestRepository: ...
+    @property
+    def housekeeping(self) -> Housekeeping: ...
+
+
+class Transactions(Protocol):
+    """Units of work: everything in one, or nothing.
+
+    The work may be run again from its start, after a conflict with another transaction. It must do
+    nothing that cannot be done twice: no bytes, no calls. Raises UpstreamUnavailable while the
+    database cannot be reached, StorageFailed where its disk is full.
+    """
+
+    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Run the work and commit; what it returns is durable when this returns."""
+
+    async def read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Run work that changes nothing."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes that are stored durably."""
+
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StoredKey:
+    """A key in the store, complete or not, and when bytes last came under it."""
+
+    key: str
+    touched_at: datetime
+
+
+class BlobSink(Protocol):
+    """Bytes on their way into the store. Left without `commit` they leave nothing behind."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much has been written."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Append. Raises StorageFailed, perhaps for an earlier chunk."""
+
+    async def sha256(self) -> str:
+        """The digest of what has been written, in lower-case hex. Raises StorageFailed."""
+
+    async def commit(self) -> Blob:
+        """Make the bytes durable under their key. Raises StorageFailed."""
+
+
+class BlobMissing(Exception):
+    """The store has no bytes under a key."""
+
+
+class BlobStore(Protocol):
+    """A store of bytes that never change, under keys of its own making."""
+
+    def create(self) -> AbstractAsyncContextManager[BlobSink]:
+        """Begin new bytes."""
+
+    def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
+        """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
+
+    async def delete(self, keys: Collection[str]) -> None:
+        """Delete; what is not there is no error."""
+
+    def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
+        """Everything in the store, in groups."""

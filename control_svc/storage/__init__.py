@@ -1,0 +1,1 @@
+"""The ports of the domain on a real database and a real disk."""

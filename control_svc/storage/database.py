@@ -1,0 +1,145 @@
+"""Databases by URL: how connections are made, and what keeps writers apart.
+
+SQLite takes one writer at a time, and answers a second one with "database is locked" after a wait.
+So there is one writing connection here, taken in order of arrival, and the data folder is locked
+against a second process. PostgreSQL keeps writers apart itself, from any number of processes.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import URL, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from control_svc.storage.unit_of_work import SqlTransactions
+from svc_kit.startup import StartupError
+
+FILE_NAME: Final = "control.sqlite3"
+_LOCK_NAME: Final = "control.lock"
+_READERS: Final = 4
+_POSTGRES_LIMITS: Final = {
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+
+class Database(NamedTuple):
+    """An open database."""
+
+    writer: AsyncEngine
+    transactions: SqlTransactions
+    is_shared: bool
+    """Whether other control processes may use it at the same time."""
+
+
+@asynccontextmanager
+async def open_database(url: str | None, data_dir: Path) -> AsyncIterator[Database]:
+    """The database of a URL; None: SQLite in the data folder.
+
+    Raises StartupError for a URL of another kind, and where another process has the data folder.
+    """
+    target = _target(url, data_dir)
+    if target.get_backend_name() == "postgresql":
+        engine = create_async_engine(
+            target,
+            pool_pre_ping=True,
+            pool_size=10,
+            max_overflow=10,
+            connect_args={"server_settings": _POSTGRES_LIMITS, "timeout": 10},
+        )
+        # A read sees one moment, however many queries it has.
+        reader = engine.execution_options(isolation_level="REPEATABLE READ")
+        transactions = SqlTransactions(engine, reader, nullcontext)
+        try:
+            yield Database(engine, transactions, True)
+        finally:
+            await transactions.close()
+            await engine.dispose()
+        return
+    folder = Path(str(target.database)).parent
+    with _locked(folder):
+        writer = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER)
+        reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
+        turn = asyncio.Lock()  # first come, first served
+        transactions = SqlTransactions(writer, reader, lambda: turn)
+        try:
+            yield Database(writer, transactions, False)
+        finally:
+            await transactions.close()
+            await reader.dispose()
+            await writer.dispose()
+
+
+_BOTH: Final = ("PRAGMA foreign_keys = ON", "PRAGMA busy_timeout = 5000")
+# FULL: what a caller was told is on the disk, also after a power cut.
+_WRITER: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", *_BOTH)
+_READER: Final = (*_BOTH, "PRAGMA query_only = ON")
+
+
+def _target(url: str | None, data_dir: Path) -> URL:
+    if url is None:
+        return URL.create("sqlite+aiosqlite", database=str(data_dir / FILE_NAME))
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StartupError("database_url cannot be read; write postgresql://...") from None
+    drivers = {
+        "postgresql": "postgresql+asyncpg",
+        "postgres": "postgresql+asyncpg",
+        "sqlite": "sqlite+aiosqlite",
+    }
+    kind = parsed.drivername.partition("+")[0]
+    if kind not in drivers or (kind == "sqlite" and not parsed.database):
+        raise StartupError(
+            f"database_url names {kind}; there are postgresql://... and sqlite:///FILE"
+        )
+    return parsed.set(drivername=drivers[kind])
+
+
+def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> AsyncEngine:
+    engine = create_async_engine(target, pool_size=size, max_overflow=0)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def prepare(connection: DBAPIConnection, _record: Any) -> None:
+        # The driver would begin transactions on its own, and deferred ones.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(pragma)
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def start(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder, ours alone until this process ends. Raises StartupError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StartupError(f"cannot use the data folder {folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StartupError(
+            f"another control process has the data folder {folder}: stop it, choose another"
+            " data_dir, or use PostgreSQL (database_url), which takes any number of them"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)

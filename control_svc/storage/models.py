@@ -1,0 +1,142 @@
+"""The tables. Migrations make them; these classes are what the queries are written with.
+
+Rows never leave the repositories. Everything belongs to a project, which leads every primary key:
+a query that forgot it would not find its index, and a child cannot name a parent of another one.
+Ids grow with time, so the primary key also orders a project's lists.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Interval,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+"""A name for every constraint, so that a migration can drop what an earlier one made."""
+
+
+class Instant(TypeDecorator[datetime]):
+    """A time with its zone. SQLite has no zones: there it is UTC, and gets its zone back."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To UTC."""
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """From UTC."""
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+# Ids and keys are ordered by their bytes, as in SQLite; a database's own language may differ.
+Key = String(64).with_variant(String(64, collation="C"), "postgresql")
+Project = Text().with_variant(Text(collation="C"), "postgresql")
+
+
+class Table(DeclarativeBase):
+    """The root of all tables."""
+
+    metadata = MetaData(naming_convention=NAMING)
+
+
+class FileRow(Table):
+    """A file; its bytes are in the blob store before the row is here."""
+
+    __tablename__ = "files"
+    __table_args__ = (Index(None, "project", "purpose", "id"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what its owner says
+    filename: Mapped[str] = mapped_column(Text)
+    purpose: Mapped[str] = mapped_column(String(32))
+    # its bytes
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    # its life
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
+
+
+class UploadRow(Table):
+    """A file that comes in parts."""
+
+    __tablename__ = "uploads"
+    __table_args__ = (Index(None, "state", "expires_at"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what its owner says
+    filename: Mapped[str] = mapped_column(Text)
+    purpose: Mapped[str] = mapped_column(String(32))
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    mime_type: Mapped[str] = mapped_column(Text)
+    ttl: Mapped[timedelta | None] = mapped_column(Interval)
+    # its life
+    state: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime] = mapped_column(Instant)
+    # what it has become; no foreign key, because the file may be deleted and the upload stays
+    file_id: Mapped[str | None] = mapped_column(Key)
+    completion: Mapped[str] = mapped_column(String(64))
+
+
+class UploadPartRow(Table):
+    """A part of an upload that is still pending."""
+
+    __tablename__ = "upload_parts"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["project", "upload_id"], ["uploads.project", "uploads.id"], ondelete="CASCADE"
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    upload_id: Mapped[str] = mapped_column(Key, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+
+
+class RequestRow(Table):
+    """A request with an id of the caller's, remembered so that it is carried out once."""
+
+    __tablename__ = "requests"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    method: Mapped[str] = mapped_column(String(64), primary_key=True)
+    request_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    resource_id: Mapped[str] = mapped_column(Key)
+    created_at: Mapped[datetime] = mapped_column(Instant, index=True)
+
+
+class SecretRow(Table):
+    """Secrets that all control processes of an installation share."""
+
+    __tablename__ = "secrets"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[bytes] = mapped_column(LargeBinary)

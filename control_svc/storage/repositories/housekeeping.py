@@ -1,0 +1,97 @@
+"""Queries over all projects, for the sweeper and the start of the service alone."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from sqlalchemy import delete, insert, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from control_svc.domain.ports import Dropped
+from control_svc.domain.uploads import UploadState
+from control_svc.storage.models import FileRow, RequestRow, SecretRow, UploadPartRow, UploadRow
+
+_PAGE_TOKEN_KEY = "page_token_key"  # noqa: S105  (the name of a secret, not one)
+
+
+class SqlHousekeeping:
+    """What has to be done whoever it belongs to, in one transaction.
+
+    Rows that another control process is sweeping are skipped, not waited for.
+    """
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def drop_expired_files(self, now: datetime, limit: int) -> Dropped:
+        """Forget files that have expired."""
+        expired = (
+            select(FileRow.project, FileRow.id)
+            .where(FileRow.expires_at <= now)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        keys = await self._session.scalars(
+            delete(FileRow)
+            .where(tuple_(FileRow.project, FileRow.id).in_(expired))
+            .returning(FileRow.blob_key)
+        )
+        found = list(keys)
+        return Dropped(len(found), found)
+
+    async def expire_uploads(self, now: datetime, limit: int) -> Dropped:
+        """Turn late uploads to expired and forget their parts."""
+        late = (
+            select(UploadRow.project, UploadRow.id)
+            .where(UploadRow.state == UploadState.PENDING.value, UploadRow.expires_at <= now)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        uploads = (
+            await self._session.execute(
+                update(UploadRow)
+                .where(tuple_(UploadRow.project, UploadRow.id).in_(late))
+                .values(state=UploadState.EXPIRED.value)
+                .returning(UploadRow.project, UploadRow.id)
+            )
+        ).all()
+        keys = await self._session.scalars(
+            delete(UploadPartRow)
+            .where(
+                tuple_(UploadPartRow.project, UploadPartRow.upload_id).in_(
+                    [tuple(upload) for upload in uploads]
+                )
+            )
+            .returning(UploadPartRow.blob_key)
+        )
+        return Dropped(len(uploads), list(keys))
+
+    async def forget_requests(self, before: datetime, limit: int) -> int:
+        """Forget requests carried out before a time; how many there were."""
+        old = (
+            select(RequestRow.project, RequestRow.method, RequestRow.request_id)
+            .where(RequestRow.created_at < before)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        key = tuple_(RequestRow.project, RequestRow.method, RequestRow.request_id)
+        forgotten = await self._session.scalars(
+            delete(RequestRow).where(key.in_(old)).returning(RequestRow.request_id)
+        )
+        return len(forgotten.all())
+
+    async def unreferenced(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that no row names."""
+        left = set(keys)
+        for column in (FileRow.blob_key, UploadPartRow.blob_key):
+            left.difference_update(
+                await self._session.scalars(select(column).where(column.in_(left)))
+            )
+        return left
+
+    async def page_token_key(self, candidate: bytes) -> bytes:
+        """The installation's secret; the candidate, where it has none yet."""
+        row = await self._session.get(SecretRow, _PAGE_TOKEN_KEY)
+        if row is not None:
+            return row.value
+        await self._session.execute(insert(SecretRow).values(name=_PAGE_TOKEN_KEY, value=candidate))
+        return candidate

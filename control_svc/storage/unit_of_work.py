@@ -1,0 +1,135 @@
+"""One unit of work is one transaction: it is committed here and nowhere else.
+
+Work that meets another transaction's (a serialization failure, a deadlock, a unique key that both
+want) is run again from its start, a few times. A database that cannot be reached is UNAVAILABLE,
+with a time to come back; one without room is STORAGE_FAILED.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from control_svc.domain.ports import Repositories
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.housekeeping import SqlHousekeeping
+from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.repositories.uploads import SqlUploads
+from svc_kit.errors import StorageFailed, UpstreamUnavailable
+
+ResultT = TypeVar("ResultT")
+
+ATTEMPTS: Final = 5
+_LONGEST_PAUSE_S: Final = 0.05
+# Of PostgreSQL; SQLite has one writer and therefore no conflicts.
+_CONFLICTS: Final = frozenset({"40001", "40P01"})
+_DISK_FULL: Final = "53100"
+_NOT_SERVING: Final = ("08", "57P", "53300")
+"""Classes of states in which a server is not there, is stopping or starting, or is too busy."""
+
+
+class SqlRepositories:
+    """All repositories over one transaction."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self.files = SqlFiles(session)
+        self.uploads = SqlUploads(session)
+        self.requests = SqlRequests(session)
+        self.housekeeping = SqlHousekeeping(session)
+
+
+class SqlTransactions:
+    """Units of work on a database.
+
+    A caller that is cancelled stops waiting; its transaction runs to its end. To break one off
+    would cost its connection, and SQLite has only one that writes.
+    """
+
+    def __init__(
+        self,
+        writer: AsyncEngine,
+        reader: AsyncEngine,
+        turn: Callable[[], AbstractAsyncContextManager[object]],
+    ) -> None:
+        """`turn` is held by whoever writes: a lock where there can be one writer only."""
+        self._writer = writer
+        self._reader = reader
+        self._turn = turn
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Wait for transactions that nobody waits for any more."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Run the work and commit. Raises UpstreamUnavailable or StorageFailed."""
+        return await self._to_its_end(self._write(work))
+
+    async def read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Run work that changes nothing. Raises UpstreamUnavailable."""
+        return await self._to_its_end(self._read(work))
+
+    async def _to_its_end(self, transaction: Coroutine[None, None, ResultT]) -> ResultT:
+        running = asyncio.create_task(transaction)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return await asyncio.shield(running)
+
+    async def _read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        async with _translated(), _transaction(self._reader) as repositories:
+            return await work(repositories)
+
+    async def _write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._write_once(work)
+            except DBAPIError as error:
+                if not _is_conflict(error):
+                    raise
+            await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE_S))  # noqa: S311  (no secret)
+        return await self._write_once(work)
+
+    async def _write_once(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        async with self._turn(), _translated(), _transaction(self._writer) as repositories:
+            return await work(repositories)
+
+
+@asynccontextmanager
+async def _transaction(engine: AsyncEngine) -> AsyncIterator[Repositories]:
+    async with AsyncSession(engine, expire_on_commit=False) as session, session.begin():
+        yield SqlRepositories(session)
+
+
+@asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    """What the state of the database is to a caller; conflicts and defects pass as they are."""
+    try:
+        yield
+    except DBAPIError as error:
+        if _is_full(error):
+            raise StorageFailed(problem="the database's disk is full") from error
+        if error.connection_invalidated or _state(error).startswith(_NOT_SERVING):
+            raise UpstreamUnavailable(service="database") from error
+        raise
+    except (OSError, PoolTimeout) as error:
+        # Nobody listens there, or all connections are in use.
+        raise UpstreamUnavailable(service="database") from error
+
+
+def _is_conflict(error: DBAPIError) -> bool:
+    return isinstance(error, IntegrityError) or _state(error) in _CONFLICTS
+
+
+def _is_full(error: DBAPIError) -> bool:
+    return _state(error) == _DISK_FULL or "database or disk is full" in str(error.orig)
+
+
+def _state(error: DBAPIError) -> str:
+    """The SQLSTATE; empty on SQLite, which has none."""
+    return getattr(error.orig, "sqlstate", None) or ""

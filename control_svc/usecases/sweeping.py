@@ -1,0 +1,109 @@
+"""The sweeper: what has expired goes, and bytes that no row names go too.
+
+A file's bytes are stored before its row, so a crash between the two leaves bytes without a row,
+never a row without bytes. What is younger than the grace may be on its way to a row.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from control_svc.domain.ports import (
+    BlobStore,
+    Clock,
+    Dropped,
+    Repositories,
+    StoredKey,
+    Transactions,
+)
+from control_svc.domain.requests import REMEMBERED_FOR
+from svc_kit.errors import DomainError
+
+_log = logging.getLogger(__name__)
+
+ROWS_AT_ONCE: Final = 500
+
+
+class Swept(NamedTuple):
+    """What one round found."""
+
+    expired: int
+    """Files and uploads whose time had come."""
+    orphans: int
+    """Bytes without a row."""
+
+
+class Sweeper:
+    """Removes what nobody can see any more."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        blobs: BlobStore,
+        clock: Clock,
+        grace: timedelta,
+    ) -> None:
+        """`grace` is the age from which bytes without a row are orphans: longer than any call."""
+        self._transactions = transactions
+        self._blobs = blobs
+        self._clock = clock
+        self._grace = grace
+
+    async def run(self, interval_s: float) -> None:
+        """Sweep now and then until cancelled; a round that fails is tried again at the next."""
+        while True:
+            try:
+                swept = await self.sweep()
+            except DomainError as error:
+                _log.warning("sweeping failed: %s", error)
+            except Exception:  # nobody else hears of it, and the next round may do better
+                _log.exception("sweeping failed")
+            else:
+                if any(swept):
+                    _log.info("swept", extra={"fields": swept._asdict()})
+            await asyncio.sleep(interval_s)
+
+    async def sweep(self) -> Swept:
+        """One round."""
+        now = self._clock()
+        expired = await self._drop(
+            lambda repositories: repositories.housekeeping.drop_expired_files(now, ROWS_AT_ONCE)
+        )
+        expired += await self._drop(
+            lambda repositories: repositories.housekeeping.expire_uploads(now, ROWS_AT_ONCE)
+        )
+        await self._forget_requests(now)
+        return Swept(expired, await self._drop_orphans(now))
+
+    async def _drop(self, drop: Callable[[Repositories], Awaitable[Dropped]]) -> int:
+        total, dropped = 0, await self._transactions.write(drop)
+        while dropped.num_rows:
+            await self._blobs.delete(dropped.blob_keys)
+            total += dropped.num_rows
+            dropped = await self._transactions.write(drop)
+        return total
+
+    async def _forget_requests(self, now: datetime) -> None:
+        before = now - REMEMBERED_FOR
+        while await self._transactions.write(
+            lambda repositories: repositories.housekeeping.forget_requests(before, ROWS_AT_ONCE)
+        ):
+            pass  # each round is a transaction of its own
+
+    async def _drop_orphans(self, now: datetime) -> int:
+        total = 0
+        async for group in self._blobs.keys():
+            orphans = await self._orphans(group, now)
+            await self._blobs.delete(orphans)
+            total += len(orphans)
+        return total
+
+    async def _orphans(self, group: Sequence[StoredKey], now: datetime) -> set[str]:
+        old = [stored.key for stored in group if stored.touched_at <= now - self._grace]
+        if not old:
+            return set()
+        return await self._transactions.read(
+            lambda repositories: repositories.housekeeping.unreferenced(old)
+        )

@@ -1,0 +1,120 @@
+"""The migrations, forward and back on both databases."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect
+
+from control_svc.app import check_database, upgrade_database
+from control_svc.config import ControlSettings
+from control_svc.storage import migrating
+from control_svc.storage.database import open_database
+from control_svc.storage.models import Table
+from svc_kit.startup import StartupError
+from tests.support.postgres import a_postgres, create_database, execute
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL without anything in it."""
+    with a_postgres() as server:
+        yield server
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgres", marks=pytest.mark.timeout(120))],
+)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ControlSettings:
+    """Settings that lead to an empty database of each kind."""
+    url = None
+    if request.param == "postgres":
+        url = create_database(request.getfixturevalue("postgres"))
+    return ControlSettings(data_dir=tmp_path, database_url=url)
+
+
+async def go_back(settings: ControlSettings) -> list[str]:
+    """Take a database back to nothing; the tables that are left."""
+    url = settings.database_url
+    async with open_database(
+        None if url is None else url.get_secret_value(), settings.data_dir / "control"
+    ) as database:
+        await migrating.downgrade(database.writer, "base")
+        async with database.writer.connect() as connection:
+            return await connection.run_sync(lambda each: inspect(each).get_table_names())
+
+
+def test_there_is_one_newest_revision() -> None:
+    """Two heads are two people's work that nobody has put in order."""
+    script = ScriptDirectory.from_config(migrating.configuration())
+
+    assert script.get_heads() == [migrating.head()]
+
+
+async def test_up_down_up_ends_where_it_began(settings: ControlSettings) -> None:
+    """Forward makes the tables that the models say, back leaves none, and forward works again."""
+    await upgrade_database(settings)
+    assert await check_database(settings) == migrating.head()
+    assert await go_back(settings) == ["alembic_version"]
+    await upgrade_database(settings)
+    assert await check_database(settings) == migrating.head()
+    await upgrade_database(settings)
+
+
+async def test_a_database_that_is_behind_or_ahead_is_told_apart(settings: ControlSettings) -> None:
+    """Behind: the command that helps is named. Ahead: this release leaves it alone."""
+    with pytest.raises(StartupError, match="run `corral db upgrade`"):
+        await check_database(settings)
+    await upgrade_database(settings)
+    await change(settings, "UPDATE alembic_version SET version_num = '9999'")
+
+    for use in (check_database, upgrade_database):
+        with pytest.raises(StartupError, match="made by a later one"):
+            await use(settings)
+
+
+async def test_a_table_that_somebody_changed_is_found(settings: ControlSettings) -> None:
+    """The revision alone does not say what is there."""
+    await upgrade_database(settings)
+    await change(settings, "ALTER TABLE files ADD COLUMN extra INTEGER")
+
+    with pytest.raises(StartupError, match="not as its migrations made it"):
+        await check_database(settings)
+
+
+async def change(settings: ControlSettings, statement: str) -> None:
+    """Do to a database what no migration does."""
+    url = settings.database_url
+    if url is not None:
+        await execute(url.get_secret_value(), statement)
+        return
+    async with (
+        open_database(None, settings.data_dir / "control") as database,
+        database.writer.begin() as connection,
+    ):
+        await connection.exec_driver_sql(statement)
+
+
+def test_every_table_belongs_to_a_project_or_to_the_house() -> None:
+    """The project leads the key of whatever a caller can reach."""
+    house = {"secrets"}
+
+    leading = {name: next(iter(t.primary_key)).name for name, t in Table.metadata.tables.items()}
+
+    assert {name for name, column in leading.items() if column != "project"} == house
+
+
+async def test_a_schema_change_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """Also on SQLite, whose driver would commit each statement by itself."""
+    async with open_database(None, tmp_path) as database:
+
+        async def change_half() -> None:
+            async with database.writer.begin() as connection:
+                await connection.exec_driver_sql("CREATE TABLE half (id INTEGER)")
+                raise StartupError("in between")
+
+        with pytest.raises(StartupError):
+            await change_half()
+        async with database.writer.connect() as connection:
+            assert await connection.run_sync(lambda each: inspect(each).get_table_names()) == []

