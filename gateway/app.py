@@ -14,7 +14,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from gateway.auth import Authentication, Credentials
-from gateway.config import GatewaySettings
+from gateway.config import GatewaySettings, UpstreamTlsSettings
+from gateway.control import ControlClient
 from gateway.docs import describe_api, docs_page
 from gateway.edge import Edge
 from gateway.errors import EXCEPTION_HANDLERS, json_response
@@ -26,10 +27,20 @@ from gateway.parts import Parts
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
 from gateway.routes.embeddings import embeddings_router
+from gateway.routes.files import files_router
 from gateway.routes.health import health_router
 from gateway.routes.models import models_router
 from gateway.routes.rerank import rerank_router
-from openai_wire.requests import ChatCompletionBody, CompletionBody, EmbeddingBody, RerankBody
+from gateway.routes.uploads import uploads_router
+from openai_wire.requests import (
+    ChatCompletionBody,
+    CompleteUploadBody,
+    CompletionBody,
+    EmbeddingBody,
+    FileFields,
+    RerankBody,
+    UploadBody,
+)
 from svc_kit.addresses import Address, parse_address
 from svc_kit.auth import ServiceToken, build_authenticator
 from svc_kit.errors import Draining
@@ -42,7 +53,15 @@ _log = logging.getLogger(__name__)
 
 CHANNEL_OPTIONS = [("grpc.http2.bdp_probe", 0)]
 """Keeps the window of a stream at 64 KiB: what a client leaves unread must not pile up here."""
-BODIES = (ChatCompletionBody, CompletionBody, EmbeddingBody, RerankBody)
+BODIES = (
+    ChatCompletionBody,
+    CompletionBody,
+    EmbeddingBody,
+    RerankBody,
+    FileFields,
+    UploadBody,
+    CompleteUploadBody,
+)
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
 
@@ -60,23 +79,32 @@ class Gateway:
 
 @asynccontextmanager
 async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
-    """Puts a gateway together. Leaving closes its channel. Raises StartupError."""
+    """Puts a gateway together. Leaving closes its channels. Raises StartupError."""
     authenticator = build_authenticator(
         listen=settings.listen, keys=settings.keys, allow_keyless=settings.allow_keyless
     )
     registry = CollectorRegistry()
     corral_version = version("corral")
     ProcessMetrics(registry, service="gateway", version=corral_version)
-    async with open_channel(
-        settings.inference_target, tls=_client_tls(settings), options=CHANNEL_OPTIONS
-    ) as channel:
+    async with (
+        open_channel(
+            settings.inference_target,
+            tls=_client_tls(settings.inference_tls),
+            options=CHANNEL_OPTIONS,
+        ) as inference_channel,
+        open_channel(
+            settings.control_target, tls=_client_tls(settings.control_tls)
+        ) as control_channel,
+    ):
         token_file = settings.service_token_file
         token = None if token_file is None else ServiceToken.read(token_file)
-        inference = InferenceClient(channel, Credentials(token), settings.request_timeout_s)
+        credentials, patience_s = Credentials(token), settings.request_timeout_s
+        inference = InferenceClient(inference_channel, credentials, patience_s)
         parts = Parts(
             settings=settings,
             authentication=Authentication(authenticator),
             inference=inference,
+            control=ControlClient(control_channel, credentials, patience_s),
             live=LiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
@@ -158,8 +186,7 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
         await server.close()
 
 
-def _client_tls(settings: GatewaySettings) -> ClientTls | None:
-    tls = settings.inference_tls
+def _client_tls(tls: UpstreamTlsSettings | None) -> ClientTls | None:
     if tls is None:
         return None
     return ClientTls(
@@ -189,6 +216,8 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         embeddings_router,
         rerank_router,
         models_router,
+        files_router,
+        uploads_router,
         health_router,
     ):
         api.include_router(router(parts))

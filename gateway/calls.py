@@ -43,24 +43,28 @@ class Calls(Protocol[Message_co]):
 
 
 class OneCall(Generic[Message]):
-    """A single call: the token path."""
+    """A single call: the token path, and the bytes of files."""
 
-    def __init__(self, call: grpc.aio.UnaryStreamCall[Any, Message]) -> None:
+    def __init__(
+        self, call: grpc.aio.UnaryStreamCall[Any, Message], service: str = SERVICE
+    ) -> None:
+        """`service` is what errors call the other side."""
         self._call = call
+        self._service = service
         self._first: Message | None = None
         self._stopped: DomainError | None = None
 
     async def open(self) -> None:
         """Waits for the first event."""
-        with translate_errors(SERVICE):
+        with translate_errors(self._service):
             self._first = await self._read()
         if self._first is None:
-            raise UpstreamUnavailable(service=SERVICE, retry_after=1.0)
+            raise UpstreamUnavailable(service=self._service, retry_after=1.0)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """The events of the call, all numbered 0."""
         message = self._first
-        with translate_errors(SERVICE):
+        with translate_errors(self._service):
             while message is not None:
                 yield 0, message
                 message = await self._read()

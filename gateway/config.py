@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class UpstreamTlsSettings(SettingsGroup):
-    """TLS towards the inference service."""
+    """TLS towards another service of ours."""
 
     ca_file: ExistingFile | None = None
     """PEM: who may sign the service's certificate. Unset: the system's authorities."""
@@ -28,7 +28,7 @@ class UpstreamTlsSettings(SettingsGroup):
     key_file: ExistingFile | None = None
     """PEM: the private key of the certificate."""
     server_name: str | None = None
-    """The name in the service's certificate where it is not the host of `inference_target`."""
+    """The name in the service's certificate where it is not the host of its target."""
 
 
 class GatewaySettings(ServiceSettings):
@@ -59,15 +59,20 @@ class GatewaySettings(ServiceSettings):
     """The inference service, host:port."""
     inference_tls: UpstreamTlsSettings | None = None
     """TLS towards it. Unset: plain."""
+    control_target: str = "127.0.0.1:50052"
+    """The control service, host:port. Without one, files and uploads answer 503."""
+    control_tls: UpstreamTlsSettings | None = None
+    """TLS towards it. Unset: plain."""
     service_token_file: Path | None = None
-    """The token that tells the inference service that a service of ours calls."""
+    """The token that tells the other services that a service of ours calls."""
     request_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
-    """The deadline of one generation, its time in the queue included."""
+    """The deadline of one generation, its time in the queue included, and of one file's bytes."""
 
     body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 16 * MIB
-    """The largest request body. A larger one gets 413."""
+    """The largest request body that is no form. A larger one gets 413."""
     receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """How long a client may take to send the head of a request, and again for its body."""
+    """How long a client may take to send the head of a request, and again for its body; in a form
+    with a file, for its next bytes."""
     max_requests: Annotated[int, Field(ge=1)] = 1024
     """How many HTTP requests run at a time. Further ones get 429."""
     ping_interval_s: Annotated[float, Field(gt=0)] = 15.0

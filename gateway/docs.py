@@ -47,6 +47,18 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+def form_body(fields: type[BaseModel] | None, file_field: str) -> dict[str, Any]:
+    """The `openapi_extra` of a route that takes a form: a file, and the fields of a model."""
+    file = {
+        "type": "object",
+        "required": [file_field],
+        "properties": {file_field: {"type": "string", "format": "binary"}},
+    }
+    parts = [file] if fields is None else [{"$ref": _SCHEMAS + fields.__name__}, file]
+    content = {"multipart/form-data": {"schema": {"allOf": parts}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def answers(summary: str, *, stream: bool = False) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: its answer, and the envelope of every failure."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}

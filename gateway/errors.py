@@ -11,7 +11,13 @@ from starlette.responses import Response
 
 from openai_wire.errors import error_body
 from svc_kit.error_table import http_status, is_retryable
-from svc_kit.errors import DomainError, InvalidField, MethodNotAllowed, RouteNotFound
+from svc_kit.errors import (
+    DomainError,
+    InvalidField,
+    MethodNotAllowed,
+    RangeNotSatisfiable,
+    RouteNotFound,
+)
 
 _RETRIED_BY_CLIENTS = (408, 409, 501)
 """Statuses that OpenAI's clients try again although a second try cannot end better."""
@@ -33,6 +39,8 @@ def error_response(error: DomainError) -> Response:
         response.headers["x-should-retry"] = "false"
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
+    if isinstance(error, RangeNotSatisfiable):
+        response.headers["content-range"] = f"bytes */{error.size}"
     if status == 413:
         response.headers["connection"] = "close"  # the rest of the body is not read
     return response

@@ -3,17 +3,23 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
-from gateway.calls import Calls
 from svc_kit.errors import DomainError, Draining
+
+
+class Stoppable(Protocol):
+    """A call, or several, that can be ended from outside."""
+
+    def stop(self, error: DomainError) -> None:
+        """Cancels it; whoever waits for it gets `error`."""
 
 
 class LiveCalls:
     """The running calls of one gateway."""
 
     def __init__(self) -> None:
-        self._running: set[Calls[Any]] = set()
+        self._running: set[Stoppable] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
@@ -31,7 +37,7 @@ class LiveCalls:
         return len(self._running)
 
     @contextmanager
-    def holding(self, calls: Calls[Any]) -> Iterator[None]:
+    def holding(self, calls: Stoppable) -> Iterator[None]:
         """Counts the calls as running. Raises Draining when nothing new is taken."""
         if self._closed:
             raise Draining

@@ -13,9 +13,10 @@ from gateway.auth import Authentication
 from gateway.bodies import read_json
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
+from gateway.control import ControlClient
 from gateway.inference import InferenceClient
 from gateway.live import LiveCalls
-from gateway.sse import CallResponse, Chunks, Collector, EventStream, WholeObject
+from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
 from svc_kit.errors import Draining
@@ -33,6 +34,7 @@ class Parts:
     settings: GatewaySettings
     authentication: Authentication
     inference: InferenceClient
+    control: ControlClient
     live: LiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix
@@ -63,10 +65,16 @@ class Parts:
     ) -> Response:
         """An answer as server-sent events."""
         answer = EventStream(chunks, params, self.settings.ping_interval_s)
-        return CallResponse(start, answer, self.live, params)
+        return self.answered(start, answer, params)
 
     def whole(
         self, start: Callable[[], Calls[Any]], collector: Collector, params: ParamNames
     ) -> Response:
         """An answer as one object."""
-        return CallResponse(start, WholeObject(collector), self.live, params)
+        return self.answered(start, WholeObject(collector), params)
+
+    def answered(
+        self, start: Callable[[], Calls[Any]], answer: Answer, params: ParamNames
+    ) -> Response:
+        """An answer of any other form."""
+        return CallResponse(start, answer, self.live, params)

@@ -5,7 +5,8 @@ for some of them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from svc_kit.error_table import openai_error
 from svc_kit.errors import KINDS, DomainError
@@ -43,6 +44,14 @@ COMPLETION_PARAMS: ParamNames = _COMMON | {
 EMBEDDING_PARAMS: ParamNames = _COMMON | {"inputs": "input"}
 RERANK_PARAMS: ParamNames = _COMMON
 
+FILE_PARAMS: ParamNames = {
+    "chunk": "data",
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+    "size_bytes": "bytes",
+    "ttl": "expires_after.seconds",
+}
+
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
 )
@@ -72,6 +81,15 @@ def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
             retry_after=error.retry_after,
         )
     return type(error).from_metadata(metadata, error.retry_after)
+
+
+@contextmanager
+def openai_names(params: ParamNames) -> Iterator[None]:
+    """Errors that leave the block name fields as the caller wrote them."""
+    try:
+        yield
+    except DomainError as error:
+        raise with_openai_names(error, params) from error.__cause__
 
 
 def openai_name(field: str, params: ParamNames) -> str:

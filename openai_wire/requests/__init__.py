@@ -3,16 +3,32 @@
 from openai_wire.requests.chat import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.requests.completions import CompletionBody, parse_completion, prompt_requests
 from openai_wire.requests.embeddings import EmbeddingBody, embed_request, parse_embedding
+from openai_wire.requests.files import (
+    CompleteUploadBody,
+    FileFields,
+    UploadBody,
+    complete_upload_request,
+    create_upload_request,
+    file_header,
+    list_files_request,
+)
 from openai_wire.requests.json_body import parse_object
 from openai_wire.requests.reranking import RerankBody, parse_rerank, rerank_request
 
 __all__ = [
     "ChatCompletionBody",
+    "CompleteUploadBody",
     "CompletionBody",
     "EmbeddingBody",
+    "FileFields",
     "RerankBody",
+    "UploadBody",
     "chat_request",
+    "complete_upload_request",
+    "create_upload_request",
     "embed_request",
+    "file_header",
+    "list_files_request",
     "parse_chat",
     "parse_completion",
     "parse_embedding",

@@ -25,6 +25,9 @@ async def test_the_document_has_every_route_and_field() -> None:
     assert document["paths"].keys() == {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
         "/v1/models/{model}", "/v1/rerank",
+        "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content",
+        "/v1/uploads", "/v1/uploads/{upload_id}/parts", "/v1/uploads/{upload_id}/complete",
+        "/v1/uploads/{upload_id}/cancel",
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]

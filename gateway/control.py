@@ -1,0 +1,117 @@
+"""The control service as the routes see it: typed calls, the caller's identity, a deadline."""
+
+from typing import Final
+
+import grpc.aio
+from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
+from corral.control.v1.file_service_pb2_grpc import FileServiceStub
+from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
+
+from gateway.auth import Caller, Credentials
+from gateway.calls import OneCall
+from gateway.sending import Sending
+from svc_kit.rpc_client import translate_errors
+
+SERVICE: Final = "control"
+UNARY_TIMEOUT_S: Final = 30.0
+
+FileSending = Sending[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse]
+PartSending = Sending[
+    upload_service_pb2.AddUploadPartRequest, upload_service_pb2.AddUploadPartResponse
+]
+FileCalls = OneCall[file_service_pb2.DownloadFileResponse]
+
+
+class ControlClient:
+    """Calls over one channel. `transfer_timeout_s` is the deadline of calls that move bytes.
+
+    Every method raises the service's DomainErrors, UpstreamUnavailable where there is none.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
+    ) -> None:
+        self._files = FileServiceStub(channel)
+        self._uploads = UploadServiceStub(channel)
+        self._credentials = credentials
+        self._transfer_timeout_s = transfer_timeout_s
+
+    def send_file(self, caller: Caller) -> FileSending:
+        """Begin a new file."""
+        metadata = self._credentials.for_caller(caller)
+        call = self._files.CreateFile(timeout=self._transfer_timeout_s, metadata=metadata)
+        return Sending(call, SERVICE)
+
+    def read_file(
+        self, file_id: str, caller: Caller, *, offset: int = 0, length: int | None = None
+    ) -> FileCalls:
+        """Begin to read a file."""
+        request = file_service_pb2.DownloadFileRequest(
+            file_id=file_id, offset=offset, length=length
+        )
+        metadata = self._credentials.for_caller(caller)
+        call = self._files.DownloadFile(
+            request, timeout=self._transfer_timeout_s, metadata=metadata
+        )
+        return OneCall(call, SERVICE)
+
+    async def get_file(self, file_id: str, caller: Caller) -> file_pb2.File:
+        """One file."""
+        request = file_service_pb2.GetFileRequest(file_id=file_id)
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._files.GetFile(request, timeout=UNARY_TIMEOUT_S, metadata=metadata)
+        return answer.file
+
+    async def list_files(
+        self, request: file_service_pb2.ListFilesRequest, caller: Caller
+    ) -> file_service_pb2.ListFilesResponse:
+        """A page of files."""
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            return await self._files.ListFiles(request, timeout=UNARY_TIMEOUT_S, metadata=metadata)
+
+    async def delete_file(self, file_id: str, caller: Caller) -> None:
+        """Delete a file."""
+        request = file_service_pb2.DeleteFileRequest(file_id=file_id)
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            await self._files.DeleteFile(request, timeout=UNARY_TIMEOUT_S, metadata=metadata)
+
+    async def create_upload(
+        self, request: upload_service_pb2.CreateUploadRequest, caller: Caller
+    ) -> upload_service_pb2.Upload:
+        """Announce a file that comes in parts."""
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._uploads.CreateUpload(
+                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
+            )
+        return answer.upload
+
+    def send_part(self, caller: Caller) -> PartSending:
+        """Begin a new part."""
+        metadata = self._credentials.for_caller(caller)
+        call = self._uploads.AddUploadPart(timeout=self._transfer_timeout_s, metadata=metadata)
+        return Sending(call, SERVICE)
+
+    async def complete_upload(
+        self, request: upload_service_pb2.CompleteUploadRequest, caller: Caller
+    ) -> upload_service_pb2.Upload:
+        """Make a file of parts."""
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._uploads.CompleteUpload(
+                request, timeout=self._transfer_timeout_s, metadata=metadata
+            )
+        return answer.upload
+
+    async def cancel_upload(self, upload_id: str, caller: Caller) -> upload_service_pb2.Upload:
+        """Give an upload up."""
+        request = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._uploads.CancelUpload(
+                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
+            )
+        return answer.upload

@@ -1,0 +1,166 @@
+"""Forms with files, read piece by piece: nothing of a file is kept, and fields have limits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from svc_kit.errors import (
+    CallerCancelled,
+    DeadlineExpired,
+    InvalidField,
+    TooLong,
+    UnsupportedMediaType,
+)
+
+MEDIA_TYPE: Final = "multipart/form-data"
+MAX_FIELDS: Final = 32
+MAX_FIELD_BYTES: Final = 4096
+
+
+class FormField(NamedTuple):
+    """A field with a text."""
+
+    name: str
+    text: str
+
+
+class FormFile(NamedTuple):
+    """A file begins; its bytes follow."""
+
+    name: str
+    filename: str
+
+
+FormPiece = FormField | FormFile | bytes
+
+
+async def read_form(request: Request, idle_timeout_s: float) -> AsyncIterator[FormPiece]:
+    """The pieces of a form in their order, as they arrive.
+
+    Raises UnsupportedMediaType, InvalidField or TooLong for what is no form or one out of bounds,
+    DeadlineExpired when nothing comes for `idle_timeout_s` seconds, CallerCancelled when the client
+    leaves before the end.
+    """
+    form = _Form(_boundary(request))
+    chunks = aiter(request.stream())
+    try:
+        while True:
+            async with asyncio.timeout(idle_timeout_s):
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            for piece in form.feed(chunk):
+                yield piece
+    except TimeoutError:
+        raise DeadlineExpired(phase="call") from None
+    except ClientDisconnect:
+        raise CallerCancelled from None
+    if not form.is_complete:
+        raise InvalidField(field="request", problem="the form has no end")
+
+
+def _boundary(request: Request) -> bytes:
+    given = request.headers.get("content-type", "")
+    media_type, options = parse_options_header(given)
+    if media_type != MEDIA_TYPE.encode() or not options.get(b"boundary"):
+        raise UnsupportedMediaType(media_type=given, expected=MEDIA_TYPE)
+    return options[b"boundary"]
+
+
+@dataclass
+class _Part:
+    """One part while it is read."""
+
+    headers: dict[bytes, bytes]
+    name: str = ""
+    text: bytes | None = None
+    """What a field has so far; None: the part is a file."""
+
+
+class _Form:
+    """The state of a parser between two chunks."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self._part = _Part({})
+        self._header = [b"", b""]
+        self._found: list[FormPiece] = []
+        self._num_parts = 0
+        self.is_complete = False
+        callbacks: dict[str, Callable[..., None]] = {
+            "on_part_begin": self._begin,
+            "on_header_field": self._add_header_name,
+            "on_header_value": self._add_header_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._add_data,
+            "on_part_end": self._end,
+            "on_end": self._complete,
+        }
+        try:
+            self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
+        except FormParserError as error:
+            raise InvalidField(field="content-type", problem=str(error)) from None
+
+    def feed(self, chunk: bytes) -> list[FormPiece]:
+        """What a chunk completes. Raises InvalidField or TooLong."""
+        try:
+            self._parser.write(chunk)
+        except FormParserError as error:
+            raise InvalidField(field="request", problem=str(error)) from None
+        found, self._found = self._found, []
+        return found
+
+    # ---- callbacks of the parser
+
+    def _begin(self) -> None:
+        self._part = _Part({})
+        self._num_parts += 1
+        if self._num_parts > MAX_FIELDS:
+            raise TooLong(field="request", length=self._num_parts, limit=MAX_FIELDS, unit="fields")
+
+    def _add_header_name(self, data: bytes, start: int, end: int) -> None:
+        self._header[0] += data[start:end]
+
+    def _add_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header[1] += data[start:end]
+
+    def _end_header(self) -> None:
+        name, value = self._header
+        self._part.headers[name.lower()] = value
+        self._header = [b"", b""]
+
+    def _end_headers(self) -> None:
+        _, options = parse_options_header(self._part.headers.get(b"content-disposition"))
+        if b"name" not in options:
+            raise InvalidField(field="request", problem="a part of the form has no name")
+        self._part.name = _text(options[b"name"])
+        if b"filename" in options:
+            self._found.append(FormFile(self._part.name, _text(options[b"filename"])))
+        else:
+            self._part.text = b""
+
+    def _add_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._part
+        if part.text is None:
+            self._found.append(data[start:end])
+            return
+        part.text += data[start:end]
+        if len(part.text) > MAX_FIELD_BYTES:
+            length = len(part.text)
+            raise TooLong(field=part.name, length=length, limit=MAX_FIELD_BYTES, unit="bytes")
+
+    def _end(self) -> None:
+        if self._part.text is not None:
+            self._found.append(FormField(self._part.name, _text(self._part.text)))
+
+    def _complete(self) -> None:
+        self.is_complete = True
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

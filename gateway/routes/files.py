@@ -1,0 +1,118 @@
+"""The routes under /v1/files."""
+
+import functools
+from typing import Annotated
+
+from corral.control.v1 import file_pb2, file_service_pb2
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.content import FileContent
+from gateway.control import FileSending
+from gateway.docs import answers, form_body
+from gateway.errors import json_response
+from gateway.multipart import FormField, FormFile, read_form
+from gateway.parts import Parts
+from gateway.ranges import parse_range
+from openai_wire.errors import FILE_PARAMS, openai_names
+from openai_wire.files import deleted_file, file_list, file_object
+from openai_wire.requests import FileFields, file_header, list_files_request
+from svc_kit.errors import CallerCancelled, InvalidField, MissingField
+from svc_kit.telemetry import current_request_id
+
+IDEMPOTENCY_KEY = "idempotency-key"
+FILE_FIELD = "file"
+
+
+def files_router(parts: Parts) -> APIRouter:
+    """The routes of files."""
+    router = APIRouter(prefix="/v1/files")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "",
+        summary="Store a file",
+        openapi_extra=form_body(FileFields, FILE_FIELD),
+        responses=answers("A file."),
+    )
+    async def create_file(request: Request, caller: known_caller) -> Response:
+        """Keeps the bytes of a form's file, streamed, under a purpose."""
+        sending = parts.control.send_file(caller)
+        with parts.live.holding(sending), openai_names(FILE_PARAMS):
+            try:
+                file = await _send_form(request, sending, parts.settings.receive_timeout_s)
+            finally:
+                sending.stop(CallerCancelled())
+        return json_response(file_object(file))
+
+    @router.get("", summary="List the files", responses=answers("A list of files."))
+    async def list_files(request: Request, caller: known_caller) -> Response:
+        """A page of files: `after`, `limit`, `order` and `purpose` choose it."""
+        with openai_names(FILE_PARAMS):
+            asked = list_files_request(request.query_params)
+            page = await parts.control.list_files(asked, caller)
+        return json_response(file_list(page.files, has_more=bool(page.next_page_token)))
+
+    @router.get("/{file_id}", summary="Describe a file", responses=answers("A file."))
+    async def retrieve_file(file_id: str, caller: known_caller) -> Response:
+        """One file."""
+        return json_response(file_object(await parts.control.get_file(file_id, caller)))
+
+    @router.delete("/{file_id}", summary="Delete a file", responses=answers("What is left."))
+    async def delete_file(file_id: str, caller: known_caller) -> Response:
+        """Deletes a file and its bytes."""
+        await parts.control.delete_file(file_id, caller)
+        return json_response(deleted_file(file_id))
+
+    @router.get("/{file_id}/content", summary="Read a file", responses=answers("Its bytes."))
+    async def retrieve_content(request: Request, file_id: str, caller: known_caller) -> Response:
+        """The bytes of a file, or one range of them."""
+        header, wanted = request.headers.get("range"), None
+        if header is not None:
+            file = await parts.control.get_file(file_id, caller)
+            wanted = parse_range(header, file.size_bytes)
+        offset, length = (0, None) if wanted is None else (wanted.first, wanted.length)
+        start = functools.partial(
+            parts.control.read_file, file_id, caller, offset=offset, length=length
+        )
+        return parts.answered(start, FileContent(wanted), FILE_PARAMS)
+
+    return router
+
+
+def name_request(request: Request) -> str:
+    """The client's name for its request, else ours: gRPC sends a call whose answer was lost again,
+    and what it makes must be made once."""
+    return request.headers.get(IDEMPOTENCY_KEY) or current_request_id()
+
+
+async def _send_form(request: Request, sending: FileSending, idle_s: float) -> file_pb2.File:
+    """Pass the file of a form on while it arrives.
+
+    The header goes first where the form names the purpose first, so that limits hold from the first
+    byte on; and last again, because a form may name anything last.
+    """
+    request_id = name_request(request)
+    fields: dict[str, str] = {}
+    filename: str | None = None
+    async for piece in read_form(request, idle_s):
+        if isinstance(piece, FormField):
+            fields[piece.name] = piece.text
+        elif isinstance(piece, FormFile):
+            if piece.name != FILE_FIELD or filename is not None:
+                raise InvalidField(field=piece.name, problem="the form has one file, 'file'")
+            filename = piece.filename
+            if "purpose" in fields:
+                await _send_header(sending, file_header(fields, filename, request_id))
+        else:
+            await sending.write(file_service_pb2.CreateFileRequest(chunk=piece))
+    if filename is None:
+        raise MissingField(field=FILE_FIELD)
+    await _send_header(sending, file_header(fields, filename, request_id))
+    return (await sending.finish()).file
+
+
+async def _send_header(sending: FileSending, header: file_pb2.FileHeader) -> None:
+    await sending.write(file_service_pb2.CreateFileRequest(header=header))

@@ -1,0 +1,143 @@
+"""What clients say of files and uploads, and the requests of the control service it becomes."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from corral.control.v1 import file_pb2, file_service_pb2, listing_pb2, upload_service_pb2
+from google.protobuf.duration_pb2 import Duration
+from pydantic import Field
+
+from openai_wire.requests.fields import WireModel, validated, without_neutral
+
+INT64_MAX = 2**63 - 1
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+AnyPurpose = Purpose | Literal["assistants_output", "batch_output", "fine-tune-results"]
+
+
+class ExpiresAfter(WireModel):
+    """When a file goes away by itself."""
+
+    anchor: Literal["created_at"] = Field(description="What the time counts from.")
+    seconds: Annotated[int, Field(ge=3600, le=2_592_000)] = Field(description="An hour to 30 days.")
+
+
+class FileFields(WireModel):
+    """The fields of the form that creates a file, beside the file."""
+
+    purpose: Purpose = Field(description="What the file is for.")
+    expires_after: ExpiresAfter | None = Field(
+        None, description="Default: 30 days for a batch, never for others."
+    )
+
+
+class UploadBody(WireModel):
+    """The announcement of a file that comes in parts."""
+
+    bytes: Annotated[int, Field(ge=1, le=INT64_MAX)] = Field(description="The length of the file.")
+    filename: str = Field(min_length=1, description="The name of the file.")
+    mime_type: str = Field(min_length=1, description="Its media type.")
+    purpose: Purpose = Field(description="What the file is for.")
+    expires_after: ExpiresAfter | None = Field(
+        None, description="Counts from the completion. Default: as for a file."
+    )
+
+
+class CompleteUploadBody(WireModel):
+    """What a file is made of."""
+
+    part_ids: list[str] = Field(min_length=1, description="The parts in the order of the file.")
+    md5: str | None = Field(None, description="The digest that the file must have, in hex.")
+
+
+class FileListQuery(WireModel):
+    """The query of a list of files."""
+
+    purpose: AnyPurpose | None = None
+    limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    order: Literal["asc", "desc"] | None = None
+    after: str | None = None
+
+
+def file_header(form: Mapping[str, str], filename: str, request_id: str) -> file_pb2.FileHeader:
+    """The header of a file from the fields of its form.
+
+    Raises DomainErrors with the form's field names.
+    """
+    fields = validated(FileFields, _nested(form))
+    return file_pb2.FileHeader(
+        filename=filename,
+        purpose=_purpose(fields.purpose),
+        ttl=_ttl(fields.expires_after),
+        request_id=request_id,
+    )
+
+
+def list_files_request(query: Mapping[str, str]) -> file_service_pb2.ListFilesRequest:
+    """The page that a query asks for. Parameters that are not known are ignored."""
+    known: dict[str, Any] = {
+        name: query[name] for name in FileListQuery.model_fields if query.get(name)
+    }
+    if "limit" in known:
+        known["limit"] = _number(known["limit"])
+    asked = validated(FileListQuery, known)
+    return file_service_pb2.ListFilesRequest(
+        page_size=asked.limit or 0,
+        after=asked.after or "",
+        order=listing_pb2.LIST_ORDER_OLDEST_FIRST
+        if asked.order == "asc"
+        else listing_pb2.LIST_ORDER_NEWEST_FIRST,
+        purpose=_purpose(asked.purpose) if asked.purpose else None,
+    )
+
+
+def create_upload_request(
+    fields: Mapping[str, Any], request_id: str
+) -> upload_service_pb2.CreateUploadRequest:
+    """The announcement in a body. Raises DomainErrors with the body's field names."""
+    body = validated(UploadBody, without_neutral(fields, {}))
+    return upload_service_pb2.CreateUploadRequest(
+        filename=body.filename,
+        purpose=_purpose(body.purpose),
+        size_bytes=body.bytes,
+        mime_type=body.mime_type,
+        ttl=_ttl(body.expires_after),
+        request_id=request_id,
+    )
+
+
+def complete_upload_request(
+    upload_id: str, fields: Mapping[str, Any]
+) -> upload_service_pb2.CompleteUploadRequest:
+    """The completion in a body. Raises DomainErrors with the body's field names."""
+    body = validated(CompleteUploadBody, without_neutral(fields, {}))
+    return upload_service_pb2.CompleteUploadRequest(
+        upload_id=upload_id, part_ids=body.part_ids, md5=body.md5 or ""
+    )
+
+
+def _nested(form: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a form as JSON would write them: `a[b]` is `b` in the object `a`."""
+    fields: dict[str, Any] = {}
+    for name, text in form.items():
+        outer, bracket, inner = name.partition("[")
+        if bracket and inner.endswith("]"):
+            key = inner.removesuffix("]")
+            group = fields.setdefault(outer, {})
+            if isinstance(group, dict):
+                group[key] = _number(text) if key == "seconds" else text
+        else:
+            fields[name] = text
+    return fields
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+
+
+def _purpose(purpose: str) -> str:
+    """The name of the enum's value, which stands for it."""
+    return f"FILE_PURPOSE_{purpose.upper().replace('-', '_')}"
+
+
+def _ttl(expires_after: ExpiresAfter | None) -> Duration | None:
+    return None if expires_after is None else Duration(seconds=expires_after.seconds)
