@@ -9,6 +9,7 @@ import click
 from corral_cli.adapters import adapters
 from corral_cli.chat import chat
 from corral_cli.config import config
+from corral_cli.db import db
 from corral_cli.keys import keys
 from corral_cli.models import models
 from corral_cli.serve import serve
@@ -29,7 +30,7 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, models, adapters, config, keys):
+for command in (up, serve, chat, models, adapters, config, db, keys):
     cli.add_command(command)
 
 

@@ -21,8 +21,10 @@ class Announcement:
 
     gateway: Address
     inference: Address
+    control: Address
     gateway_management: Address
     inference_management: Address
+    control_management: Address
     models: Sequence[model_pb2.Model]
     data_dir: Path
     elapsed_s: float
@@ -32,11 +34,12 @@ class Announcement:
     def text(self) -> str:
         """Everything, ready to print."""
         base = f"http://{reachable(self.gateway)}"
-        metrics = [f"http://{self.gateway_management}/metrics"]
-        metrics.append(f"http://{self.inference_management}/metrics")
+        management = (self.gateway_management, self.inference_management, self.control_management)
+        metrics = [f"http://{address}/metrics" for address in management]
         rows = [
             ("OpenAI API", f"{base}/v1    (description: {base}/docs)"),
             ("gRPC", f"{reachable(self.inference)}    (reflection is on)"),
+            ("", f"{reachable(self.control)}    (files and uploads)"),
             ("metrics", "  ".join(metrics)),
             ("data", str(self.data_dir)),
             *(("model", describe(model)) for model in self.models),

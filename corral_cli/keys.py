@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from corral_cli.services import SERVICES
 from svc_kit.auth import create_key, hash_key
 
 
@@ -31,7 +32,7 @@ def create(
     key = create_key()
     click.echo(f"key (shown once): {key}\n")
     click.echo("Put these lines into the file of --config:\n")
-    for service in ("gateway", "inference"):
+    for service in SERVICES:
         click.echo(f"[[{service}.keys]]")
         click.echo(_entry(name, hash_key(key), project, scopes, priority, days) + "\n")
     click.echo("Callers send it as: authorization: Bearer <key>")

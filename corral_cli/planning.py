@@ -1,6 +1,6 @@
 """From the flags of `corral up` to what each service is started with.
 
-Both settings classes are loaded here with the same sources that the services read, so that a
+All settings classes are loaded here with the same sources that the services read, so that a
 mistake in a file or a variable is found before any process starts. Nothing here starts anything.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from control_svc.config import ControlSettings
 from corral_cli.ports import reachable, why_not, with_free_port
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
@@ -17,6 +18,7 @@ from svc_kit.auth import keyless_scopes
 from svc_kit.settings import StartupError, load_settings
 
 ANY_LOOPBACK_PORT = "127.0.0.1:0"
+ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class UpFlags:
     data_dir: Path | None = None
     listen: str | None = None
     inference_listen: str | None = None
+    control_listen: str | None = None
     slots: int | None = None
     context_tokens: int | None = None
     threads: int | None = None
@@ -47,6 +50,11 @@ class UpFlags:
         }
         return {name: value for name, value in flags.items() if value is not None}
 
+    def for_control(self) -> dict[str, Any]:
+        """What they set for the control service."""
+        flags = {"data_dir": self.data_dir, "listen": self.control_listen}
+        return {name: value for name, value in flags.items() if value is not None}
+
     def for_gateway(self) -> dict[str, Any]:
         """What they set for the gateway."""
         return {"listen": self.listen} if self.listen else {}
@@ -54,10 +62,11 @@ class UpFlags:
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings that both services will have, and the overrides that make them have them."""
+    """The settings that all services will have, and the overrides that make them have them."""
 
     config: Path | None
     inference: InferenceSettings
+    control: ControlSettings
     gateway: GatewaySettings
     overrides: Mapping[str, Mapping[str, Any]]
     """By service: what is passed on beside the file and the environment."""
@@ -65,10 +74,15 @@ class Plan:
     @classmethod
     def make(cls, flags: UpFlags) -> Self:
         """Load, fill in what connects the services, and load again. Raises StartupError."""
-        overrides = {"inference": flags.for_inference(), "gateway": flags.for_gateway()}
+        overrides = {
+            "inference": flags.for_inference(),
+            "control": flags.for_control(),
+            "gateway": flags.for_gateway(),
+        }
         first = cls._load(flags.config, overrides)
-        overrides["inference"] |= first.inference_ports()
-        overrides["gateway"] |= first.gateway_ports()
+        for service, settings in first.by_service.items():
+            overrides[service] |= _settled(settings, "listen")
+            overrides[service] |= _settled(settings, "management_listen")
         second = cls._load(flags.config, overrides)
         overrides["gateway"] |= second.connection()
         for service in overrides:
@@ -78,28 +92,29 @@ class Plan:
     @classmethod
     def _load(cls, config: Path | None, overrides: dict[str, dict[str, Any]]) -> Self:
         inference = load_settings(InferenceSettings, toml=config, overrides=overrides["inference"])
+        control = load_settings(ControlSettings, toml=config, overrides=overrides["control"])
         gateway = load_settings(GatewaySettings, toml=config, overrides=overrides["gateway"])
-        return cls(config, inference, gateway, overrides)
+        return cls(config, inference, control, gateway, overrides)
 
-    def inference_ports(self) -> dict[str, Any]:
-        """Ports that were left open, chosen."""
-        return _settled(self.inference, "listen") | _settled(self.inference, "management_listen")
-
-    def gateway_ports(self) -> dict[str, Any]:
-        """Ports that were left open, chosen."""
-        return _settled(self.gateway, "listen") | _settled(self.gateway, "management_listen")
+    @property
+    def by_service(self) -> "dict[str, ServiceWithPorts]":
+        """The settings of every service."""
+        return {"inference": self.inference, "control": self.control, "gateway": self.gateway}
 
     def connection(self) -> dict[str, Any]:
-        """Where the gateway finds the inference service, unless the operator said."""
-        if "inference_target" in self.gateway.model_fields_set:
-            return {}
-        return {"inference_target": str(reachable(self.inference_address))}
+        """Where the gateway finds the other services, unless the operator said."""
+        targets = {
+            "inference_target": str(reachable(self.inference_address)),
+            "control_target": str(reachable(self.control_address)),
+        }
+        told = self.gateway.model_fields_set
+        return {name: target for name, target in targets.items() if name not in told}
 
     @property
     def token_file(self) -> Path:
         """The file of the token by which the services know each other."""
-        chosen = self.inference.service_token_file or self.gateway.service_token_file
-        return chosen or self.inference.data_dir / "service-token"
+        chosen = [settings.service_token_file for settings in self.by_service.values()]
+        return next(filter(None, chosen), self.inference.data_dir / "service-token")
 
     @property
     def gateway_address(self) -> Address:
@@ -112,6 +127,11 @@ class Plan:
         return parse_address(self.inference.listen)
 
     @property
+    def control_address(self) -> Address:
+        """Where files and uploads are served over gRPC."""
+        return parse_address(self.control.listen)
+
+    @property
     def gateway_management(self) -> Address:
         """Where the gateway is probed."""
         return parse_address(self.gateway.management_listen or ANY_LOOPBACK_PORT)
@@ -121,13 +141,20 @@ class Plan:
         """Where the inference service is probed."""
         return parse_address(self.inference.management_listen or ANY_LOOPBACK_PORT)
 
+    @property
+    def control_management(self) -> Address:
+        """Where the control service is probed."""
+        return parse_address(self.control.management_listen or ANY_LOOPBACK_PORT)
+
     def check_ports(self) -> None:
         """Raise StartupError with a line for each address that is taken or given twice."""
         listeners = [
             self.gateway_address,
             self.inference_address,
+            self.control_address,
             self.gateway_management,
             self.inference_management,
+            self.control_management,
         ]
         problems = [problem for problem in map(why_not, dict.fromkeys(listeners)) if problem]
         problems += [
@@ -141,7 +168,7 @@ class Plan:
     def check_access(self) -> None:
         """Raise StartupError where the gateway would serve other machines without keys.
 
-        The inference service always has the service token, so it is never open.
+        The other services always have the service token, so they are never open.
         """
         keyless_scopes(
             self.gateway.listen,
@@ -150,7 +177,7 @@ class Plan:
         )
 
 
-def _settled(settings: InferenceSettings | GatewaySettings, name: str) -> dict[str, Any]:
+def _settled(settings: ServiceWithPorts, name: str) -> dict[str, Any]:
     """The address of a listener with its port decided. The supervisor needs the management ones.
 
     Port 0 becomes a free port. So does the port of a management listener that nobody asked for:

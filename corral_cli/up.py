@@ -61,6 +61,7 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port. Default: 8080. 0: any.")
 @click.option("--listen", type=AddressText(), help="Both in one.")
 @click.option("--inference-listen", type=AddressText(), help="gRPC. Default: 127.0.0.1:50051.")
+@click.option("--control-listen", type=AddressText(), help="Files. Default: 127.0.0.1:50052.")
 @click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once. Default: by memory.")
 @click.option("--context", type=click.IntRange(min=256), help="Tokens of one. Default: by memory.")
 @click.option("--threads", type=click.IntRange(min=1), help="Computing threads. Default: by CPU.")
@@ -73,12 +74,14 @@ def up(
     port: int | None,
     listen: str | None,
     inference_listen: str | None,
+    control_listen: str | None,
     slots: int | None,
     context: int | None,
     threads: int | None,
     config: Path | None,
 ) -> None:
-    """Start the inference service and the gateway, and keep them running until Ctrl-C."""
+    """Start the inference service, the control service and the gateway, and keep them running
+    until Ctrl-C."""
     started = time.monotonic()
     flags = UpFlags(
         config=config,
@@ -87,6 +90,7 @@ def up(
         data_dir=data_dir,
         listen=listen_flag(host, port, listen),
         inference_listen=inference_listen,
+        control_listen=control_listen,
         slots=slots,
         context_tokens=context,
         threads=threads,
@@ -125,7 +129,7 @@ async def keep_running(plan: Plan, started: float) -> None:
 
 
 def services(plan: Plan) -> list[Service]:
-    """Inference first, so that the gateway is the first to stop."""
+    """The gateway last, so that it is the first to stop."""
     return [
         a_service(
             name,
@@ -142,6 +146,12 @@ def services(plan: Plan) -> list[Service]:
                 plan.inference.server.drain_grace_s,
             ),
             (
+                "control",
+                plan.control.env_prefix(),
+                plan.control_management,
+                plan.control.server.drain_grace_s,
+            ),
+            (
                 "gateway",
                 plan.gateway.env_prefix(),
                 plan.gateway_management,
@@ -156,8 +166,10 @@ async def announcement(plan: Plan, elapsed_s: float) -> Announcement:
     return Announcement(
         gateway=plan.gateway_address,
         inference=plan.inference_address,
+        control=plan.control_address,
         gateway_management=reachable(plan.gateway_management),
         inference_management=reachable(plan.inference_management),
+        control_management=reachable(plan.control_management),
         models=await list_models(plan),
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,

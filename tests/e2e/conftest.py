@@ -116,7 +116,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
     with corral_up(
         folder, "--model", f"{MODEL}={model}", inference=inference, gateway=gateway
     ) as corral:
-        yield Mortal(corral.program, corral.url, corral.target, model)
+        yield Mortal(corral.program, corral.url, corral.target, corral.control, model)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
         "adapter_folders": [str(folder)],
     }
     with corral_up(directory, inference=inference) as corral:
-        yield Adapted(corral.program, corral.url, corral.target, folder)
+        yield Adapted(corral.program, corral.url, corral.target, corral.control, folder)
 
 
 def digest_of(path: Path) -> str:

@@ -1,5 +1,6 @@
 """`buf curl` as an operator's tool: reflection tells it everything it needs."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -17,13 +18,19 @@ BUF = Path(sys.executable).with_name("buf")
 PROTOS = Path(__file__).resolve().parents[2] / "protos"
 INFERENCE = "corral.inference.v1.InferenceService"
 ENGINE = "corral.inference.v1.EngineService"
+FILES = "corral.control.v1.FileService"
 
 
-def buf_curl(up: Corral, path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run it against the shared server."""
+def buf_curl(
+    up: Corral, path: str, *arguments: str, target: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """Run it against the shared server; `target` is the inference service unless given."""
     command = [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments]
     return subprocess.run(
-        [*command, f"http://{up.target}/{path}"], capture_output=True, text=True, timeout=25
+        [*command, f"http://{target or up.target}/{path}"],
+        capture_output=True,
+        text=True,
+        timeout=25,
     )
 
 
@@ -46,12 +53,28 @@ def test_reflection_lists_the_services(up: Corral, version: str) -> None:
 
 
 def test_reflection_lists_the_methods(up: Corral) -> None:
-    """What the protos declare is what the server shows."""
+    """What the protos declare is what the servers show, each its own."""
     listed = buf_curl(up, "", "--list-methods").stdout.split()
+    listed += buf_curl(up, "", "--list-methods", target=up.control).stdout.split()
     declared = buf_curl(up, "", "--schema", str(PROTOS), "--list-methods").stdout.split()
 
-    assert f"{INFERENCE}/Chat" in declared
+    assert {f"{INFERENCE}/Chat", f"{FILES}/CreateFile"} <= set(declared)
     assert set(declared) <= set(listed)
+
+
+def test_a_file_is_kept_and_read_by_reflection_alone(up: Corral) -> None:
+    """A stream of a header and bytes in, the file's description and its bytes out."""
+    header = {"header": {"filename": "a.txt", "purpose": "FILE_PURPOSE_USER_DATA"}}
+    pieces = json.dumps(header) + json.dumps({"chunk": base64.b64encode(b"hello").decode()})
+    made = buf_curl(up, f"{FILES}/CreateFile", "--data", pieces, target=up.control)
+    file = json.loads(made.stdout)["file"]
+    wanted = json.dumps({"file_id": file["id"], "offset": 1})
+    read = buf_curl(up, f"{FILES}/DownloadFile", "--data", wanted, target=up.control)
+    first, second = messages(read.stdout)
+
+    assert (file["filename"], file["sizeBytes"]) == ("a.txt", "5")
+    assert first["file"] == file
+    assert base64.b64decode(second["chunk"]) == b"ello"
 
 
 def test_a_stream_is_called_by_reflection_alone(up: Corral) -> None:

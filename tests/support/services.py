@@ -32,11 +32,13 @@ ANY_MANAGEMENT_PORT: Settings = {"management_listen": "127.0.0.1:0"}
 
 @dataclass(frozen=True)
 class Corral:
-    """A running Corral: `url` is the gateway's, `target` the inference service's."""
+    """A running Corral: `url` is the gateway's, `target` the inference service's, `control` the
+    control service's."""
 
     program: Program
     url: str
     target: str
+    control: str
 
     @property
     def api(self) -> str:
@@ -59,6 +61,7 @@ def environment(
     return {
         "CORRAL_DATA_DIR": str(data_dir),
         **_variables("CORRAL_INFERENCE_", {**TINY, **(inference or {})}),
+        **_variables("CORRAL_CONTROL_", ANY_MANAGEMENT_PORT),
         **_variables("CORRAL_GATEWAY_", {**ANY_MANAGEMENT_PORT, **(gateway or {})}),
     }
 
@@ -91,12 +94,15 @@ def corral_up(
     gateway: Settings | None = None,
 ) -> Iterator[Corral]:
     """`corral up` on free ports, ready; leaving stops it and fails if anything is left behind."""
-    ports = ("--port", "0", "--inference-listen", "127.0.0.1:0")
+    ports = ["--port", "0"]
+    for service in ("inference", "control"):
+        ports += [f"--{service}-listen", "127.0.0.1:0"]
     with start(directory, "up", *ports, *flags, inference=inference, gateway=gateway) as program:
         program.wait_for_line(r"Ctrl-C stops everything", stream="stdout")
         url = program.wait_for_line(r"OpenAI API +(http://\S+)/v1", stream="stdout")[1]
         target = program.wait_for_line(r"gRPC +(\S+)", stream="stdout")[1]
-        yield Corral(program, url, target)
+        control = program.wait_for_line(r"(\S+) +\(files and uploads\)", stream="stdout")[1]
+        yield Corral(program, url, target, control)
 
 
 @contextmanager

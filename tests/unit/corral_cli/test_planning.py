@@ -15,11 +15,17 @@ from svc_kit.settings import StartupError
 def test_open_ports_are_chosen(tmp_path: Path) -> None:
     """Port 0 becomes a port that the gateway can be told of."""
     plan = Plan.make(
-        UpFlags(data_dir=tmp_path, listen="127.0.0.1:0", inference_listen="127.0.0.1:0")
+        UpFlags(
+            data_dir=tmp_path,
+            listen="127.0.0.1:0",
+            inference_listen="127.0.0.1:0",
+            control_listen="127.0.0.1:0",
+        )
     )
 
     assert parse_address(plan.gateway.listen).port > 0
     assert plan.gateway.inference_target == plan.inference.listen
+    assert plan.gateway.control_target == plan.control.listen
     plan.check_ports()
 
 
@@ -45,12 +51,14 @@ def test_adapters_reach_the_inference_service_through_its_environment(tmp_path: 
     assert passed == {"CORRAL_INFERENCE_ADAPTERS": '{"voice": {"path": "v=1.gguf"}}'}
 
 
-def test_both_services_get_the_same_token_file(tmp_path: Path) -> None:
+def test_all_services_get_the_same_token_file(tmp_path: Path) -> None:
     """It stands in the data folder, where the operator did not choose another place."""
     plan = Plan.make(UpFlags(data_dir=tmp_path))
 
     assert plan.token_file == tmp_path / "service-token"
     assert plan.gateway.service_token_file == plan.inference.service_token_file
+    assert plan.control.service_token_file == plan.token_file
+    assert plan.control.data_dir == tmp_path
 
 
 def test_a_token_file_of_the_operator_is_shared(tmp_path: Path) -> None:

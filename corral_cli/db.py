@@ -1,0 +1,41 @@
+"""`corral db`: the schema of the control service's database."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from svc_kit.settings import load_settings
+
+
+@click.group("db")
+def db() -> None:
+    """Look after the database of the control service."""
+
+
+_config = click.option(
+    "--config", type=click.Path(path_type=Path), help="A TOML file with settings."
+)
+
+
+@db.command("upgrade")
+@_config
+def upgrade(config: Path | None) -> None:
+    """Bring the database to the schema of this release; nothing happens where it has it."""
+    # Here, because most commands need no database.
+    from control_svc.app import upgrade_database
+    from control_svc.config import ControlSettings
+
+    revision = asyncio.run(upgrade_database(load_settings(ControlSettings, toml=config)))
+    click.echo(f"the database is at revision {revision}")
+
+
+@db.command("check")
+@_config
+def check(config: Path | None) -> None:
+    """Say whether the database has the schema of this release; if not, the code is 1."""
+    from control_svc.app import check_database
+    from control_svc.config import ControlSettings
+
+    revision = asyncio.run(check_database(load_settings(ControlSettings, toml=config)))
+    click.echo(f"the database is at revision {revision}, as this release needs it")

@@ -1,0 +1,264 @@
+"""Files and uploads: the official SDK, plain HTTP and kills, against a real `corral up`."""
+
+import asyncio
+import hashlib
+import io
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.support.processes import Ends
+from tests.support.services import Corral, corral_up
+
+pytestmark = pytest.mark.e2e
+
+LINES = b'{"custom_id": "1"}\n' * 1000
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def client(up: Corral) -> Iterator[openai.OpenAI]:
+    """The synchronous client."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+def test_a_file_has_a_whole_life(client: openai.OpenAI) -> None:
+    """Created, waited for, described, listed, read and deleted, all by the SDK."""
+    made = client.files.create(
+        file=("ünï.jsonl", LINES),
+        purpose="batch",
+        expires_after={"anchor": "created_at", "seconds": 3600},
+    )
+
+    assert made.id.startswith("file-")
+    assert (made.object, made.bytes, made.filename) == ("file", len(LINES), "ünï.jsonl")
+    assert made.expires_at == made.created_at + 3600
+    assert client.files.wait_for_processing(made.id).status == "processed"
+    assert client.files.retrieve(made.id) == made
+    assert made.id in [file.id for file in client.files.list(purpose="batch")]
+    assert client.files.content(made.id).read() == LINES
+    assert client.files.delete(made.id).deleted
+    with pytest.raises(openai.NotFoundError, match=f"No such File object: {made.id}") as missing:
+        client.files.retrieve(made.id)
+    assert (missing.value.code, missing.value.param) == (None, "id")
+
+
+def test_a_walk_that_deletes_reaches_every_file(client: openai.OpenAI) -> None:
+    """The cursor of the next page is a file that is gone by then."""
+    made = {client.files.create(file=b"x", purpose="vision").id for _ in range(5)}
+
+    walked = []
+    for file in client.files.list(purpose="vision", limit=2, order="asc"):
+        walked.append(file.id)
+        client.files.delete(file.id)
+
+    assert set(walked) >= made
+    assert walked == sorted(walked)
+
+
+def test_a_file_can_come_in_parts(client: openai.OpenAI, tmp_path: Path) -> None:
+    """By the SDK's own helper, in several parts with a checksum."""
+    path = tmp_path / "big.bin"
+    path.write_bytes(os.urandom(3 * MIB))
+
+    upload = client.uploads.upload_file_chunked(
+        file=path,
+        mime_type="application/octet-stream",
+        purpose="user_data",
+        part_size=MIB,
+        md5=hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(),
+    )
+
+    assert (upload.status, upload.object) == ("completed", "upload")
+    assert upload.file is not None
+    assert upload.file.filename == "big.bin"
+    assert client.files.content(upload.file.id).read() == path.read_bytes()
+
+
+def test_an_upload_can_be_given_up(client: openai.OpenAI) -> None:
+    """Then it takes nothing any more."""
+    upload = client.uploads.create(
+        bytes=5, filename="a", mime_type="text/plain", purpose="user_data"
+    )
+    part = client.uploads.parts.create(upload.id, data=io.BytesIO(b"abcde"))
+
+    assert (part.object, part.upload_id) == ("upload.part", upload.id)
+    assert client.uploads.cancel(upload.id).status == "cancelled"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.uploads.complete(upload.id, part_ids=[part.id])
+    assert refused.value.code == "upload_not_pending"
+
+
+async def test_mistakes_are_named_in_openais_words(
+    http: httpx.AsyncClient, subtests: pytest.Subtests
+) -> None:
+    """The field as the client wrote it, the code as clients look for it."""
+    file = {"file": ("a.txt", b"x")}
+    cases: list[tuple[str, dict[str, object], int, str | None, str | None]] = [
+        ("/v1/files", {"files": file}, 400, "missing_required_parameter", "purpose"),
+        (
+            "/v1/files",
+            {"files": file, "data": {"purpose": "nonsense"}},
+            400,
+            "invalid_value",
+            "purpose",
+        ),
+        (
+            "/v1/files",
+            {"files": {"file": ("x" * 256, b"x")}, "data": {"purpose": "batch"}},
+            400,
+            "string_above_max_length",
+            "filename",
+        ),
+        (
+            "/v1/files",
+            {
+                "files": file,
+                "data": {
+                    "purpose": "batch",
+                    "expires_after[anchor]": "created_at",
+                    "expires_after[seconds]": "5",
+                },
+            },
+            400,
+            "integer_below_min_value",
+            "expires_after.seconds",
+        ),
+        ("/v1/files", {"data": {"purpose": "batch"}}, 415, "unsupported_media_type", None),
+        ("/v1/files", {"json": {"purpose": "batch"}}, 415, "unsupported_media_type", None),
+        (
+            "/v1/uploads",
+            {"json": {"filename": "a", "mime_type": "b", "purpose": "batch"}},
+            400,
+            "missing_required_parameter",
+            "bytes",
+        ),
+        (
+            "/v1/uploads",
+            {"json": {"bytes": 10**12, "filename": "a", "mime_type": "b", "purpose": "vision"}},
+            413,
+            "request_too_large",
+            None,
+        ),
+        ("/v1/uploads/upload_x/complete", {"json": {"part_ids": ["a"]}}, 404, None, "id"),
+        ("/v1/uploads/upload_x/parts", {"files": {"data": b"x"}}, 404, None, "id"),
+    ]
+    for path, body, status, code, param in cases:
+        with subtests.test(path=path, body=body):
+            answer = await http.post(path, **body)  # type: ignore[arg-type]
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+
+
+async def test_a_form_may_name_the_purpose_last(http: httpx.AsyncClient) -> None:
+    """As `curl -F file=@a -F purpose=vision` does; a form without an end is refused."""
+    part = '--x\r\ncontent-disposition: form-data; name="{}"{}\r\n\r\n{}\r\n'
+    form = part.format("file", '; filename="../../a"', "bytes") + part.format(
+        "purpose", "", "vision"
+    )
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+
+    made = await http.post("/v1/files", content=form + "--x--\r\n", headers=headers)
+    cut = await http.post("/v1/files", content=form, headers=headers)
+
+    assert (made.json()["filename"], made.json()["purpose"]) == ("../../a", "vision")
+    assert cut.status_code == 400
+
+
+async def test_content_is_never_shown_by_a_browser(http: httpx.AsyncClient) -> None:
+    """An attachment of no type, under a name that cannot break out; ranges are served."""
+    name = 'a".html'
+    made = await http.post(
+        "/v1/files",
+        data={"purpose": "user_data"},
+        files={"file": (name, b"<script>0123456789</script>")},
+    )
+    url = f"/v1/files/{made.json()['id']}/content"
+    whole = await http.get(url)
+    part = await http.get(url, headers={"range": "bytes=8-17"})
+    tail = await http.get(url, headers={"range": "bytes=-9"})
+    beyond = await http.get(url, headers={"range": "bytes=1000-"})
+
+    assert whole.headers["content-type"] == "application/octet-stream"
+    assert whole.headers["x-content-type-options"] == "nosniff"
+    assert whole.headers["content-disposition"].startswith("attachment; filename*=UTF-8''a%")
+    assert (part.status_code, part.content) == (206, b"0123456789")
+    assert part.headers["content-range"] == "bytes 8-17/27"
+    assert tail.content == b"</script>"
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */27")
+
+
+async def test_a_request_with_a_key_is_done_once(http: httpx.AsyncClient) -> None:
+    """A retry gets the first answer; other content under the same key is a conflict for good."""
+
+    async def post(content: bytes) -> httpx.Response:
+        return await http.post(
+            "/v1/files",
+            data={"purpose": "user_data"},
+            files={"file": ("a", content)},
+            headers={"idempotency-key": "once"},
+        )
+
+    first, again, other = await post(b"a"), await post(b"a"), await post(b"b")
+
+    assert first.json() == again.json()
+    assert (other.status_code, other.json()["error"]["param"]) == (409, "Idempotency-Key")
+    assert other.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.timeout(120)
+async def test_a_killed_control_service_leaves_whole_files_only(tmp_path: Path) -> None:
+    """SIGKILL in the middle of an upload: the client is told, what was stored is there after the
+    restart, and of the broken file there is nothing to see."""
+    with corral_up(tmp_path) as corral:
+        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
+            kept = await sdk.files.create(file=b"kept", purpose="user_data")
+            upload = await sdk.uploads.create(
+                bytes=8, filename="a", mime_type="text/plain", purpose="user_data"
+            )
+            first = await sdk.uploads.parts.create(upload.id, data=b"abcd")
+
+            half = asyncio.Event()
+            killed = asyncio.Event()
+
+            async def form() -> AsyncIterator[bytes]:
+                yield b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nvision\r\n'
+                yield b'--x\r\ncontent-disposition: form-data; name="file"; filename="b"\r\n\r\n'
+                for _ in range(4):
+                    yield b"x" * MIB
+                half.set()
+                await killed.wait()
+                for _ in range(4):
+                    yield b"x" * MIB
+                yield b"\r\n--x--\r\n"
+
+            async with httpx.AsyncClient(base_url=corral.url, trust_env=False) as plain:
+                headers = {"content-type": "multipart/form-data; boundary=x"}
+                posting = asyncio.create_task(
+                    plain.post("/v1/files", content=form(), headers=headers, timeout=30)
+                )
+                await half.wait()
+                mark = corral.program.bookmark()
+                control = corral.program.member("serve control")
+                with Ends([control.pid]) as ends:
+                    os.kill(control.pid, signal.SIGKILL)
+                    await asyncio.to_thread(ends.wait)
+                killed.set()
+                answer = await posting
+            await corral.program.line("control is back", after=mark)
+
+            files = [file.id async for file in sdk.files.list()]
+            second = await sdk.uploads.parts.create(upload.id, data=b"efgh")
+            done = await sdk.uploads.complete(upload.id, part_ids=[first.id, second.id])
+            assert done.file is not None
+            content = await (await sdk.files.content(done.file.id)).aread()
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "upstream_unavailable")
+    assert files == [kept.id]
+    assert content == b"abcdefgh"
