@@ -203,6 +203,9 @@ class Placer:
         self._saved.put(self._copied(slot))
 
     def _copied(self, slot: Slot) -> SavedPrefix:
+        if self._backend.slot_length(slot.index) > len(slot.tokens):
+            # It ends in the middle of a step, with cells of a draft that did not come true.
+            self._backend.trim(slot.index, len(slot.tokens))
         whole = not self._can_shorten(slot)
         return SavedPrefix(slot.key, slot.tokens[:], self._cells.save(slot.index), whole)
 
@@ -217,11 +220,13 @@ class Placer:
         if prefix.saved is None or not self._cells.restore(slot.index, prefix.saved.state):
             return NOTHING
         self._saved.use(prefix.saved)
-        return self._shorten(slot, prefix, len(prefix.saved.tokens))
+        return self._shorten(slot, prefix, self._backend.slot_length(slot.index))
 
     def _shorten(self, slot: Slot, prefix: Prefix, length: int) -> Prefix:
         """Make a slot of `length` tokens hold exactly the prefix."""
-        if prefix.tokens == length or self._backend.trim(slot.index, prefix.tokens):
+        if prefix.tokens == length:
+            return prefix
+        if prefix.tokens < length and self._backend.trim(slot.index, prefix.tokens):
             return prefix
         self._backend.trim(slot.index, 0)
         return NOTHING
