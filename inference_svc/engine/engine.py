@@ -573,11 +573,10 @@ class Engine:
         if sequence.guide is not None:
             sequence.guide.close()
         if sequence.slot is None:
-            self._placer.drop_saved(sequence)
             self._queue.remove(sequence)
         else:
             del self._running[sequence_id]
-            self._placer.leave(sequence, keep=keep)
+        self._placer.end(sequence, keep=keep)
 
     def _take_events(self) -> list[Event]:
         now = self._clock()

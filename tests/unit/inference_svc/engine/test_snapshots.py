@@ -177,6 +177,27 @@ def test_a_state_of_another_length_harms_nobody(cells: int, can_trim: bool) -> N
     assert [*output_of(prefix), *other.tokens(7)] == _whole()
 
 
+@pytest.mark.parametrize("ending", ["finish", "cancel", "expire"])
+def test_a_kept_sequence_that_was_preempted_is_saved_once_as_it_ended(ending: str) -> None:
+    """Where it ends while it waits, from what it waited with."""
+    bench = _bench(1)
+    bench.submit(_ask(keep=True, priority=1, deadline=50.0))
+    _stepped(bench, 6)
+    bench.submit(_ask(1, priority=3, cache_key=b"other"))
+    bench.step()
+    if ending == "cancel":
+        bench.engine.cancel(0, arrived_in_step=7, step=8)
+    elif ending == "expire":
+        bench.clock.now = 50.0
+    bench.run()
+    said = bench.tokens(0)
+
+    assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
+    assert list(output_of(taken(bench.engine, "r0"))) == said == _whole()[: len(said)]
+    assert len(said) == 20 or ending != "finish"
+    assert bench.engine._load().num_snapshots == 1
+
+
 def test_what_is_kept_makes_room_like_all_else() -> None:
     """Memory stays bounded."""
     bench = _bench(1, saved_bytes=500)
