@@ -1,8 +1,8 @@
 """The step loop of one model: admit → plan → decode → sample → emit.
 
 One thread calls everything here. A sequence that fails, is cancelled or expires never touches
-another one: a decode that fails is rolled back and retried in halves until the row that cannot be
-computed stands alone.
+another one: a decode that fails is rolled back and retried, without drafts and then in halves,
+until the row that cannot be computed stands alone.
 """
 
 import logging
@@ -349,15 +349,21 @@ class Engine:
             self._backend.trim(slot.index, len(slot.tokens))
 
     def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
-        """Undo a failed decode and try its halves, down to the row that fails alone."""
-        log.warning(
-            "decode of %d rows failed with code %d, retrying in halves", len(rows), error.code
-        )
+        """Undo a failed decode and try again: without drafts where it had some, then its halves,
+        down to the row that fails alone."""
+        log.warning("decode of %d rows failed with code %d, retrying", len(rows), error.code)
         for row in rows:
             slot = self._table.slots[row.slot]
             if self._backend.slot_length(slot.index) != len(slot.tokens):
                 self._roll_back(slot)
         alive = [item for item in work if item.sequence.request.sequence_id in self._running]
+        if any(item.row.drafted for item in alive):
+            plain = [
+                Work(sequence, row._replace(tokens=row.certain, drafted=0))
+                for sequence, row in alive
+            ]
+            self._compute(plain, [item.row for item in plain], ())
+            return
         if len(alive) <= 1:
             for item in alive:
                 request_id = item.sequence.request.request_id

@@ -227,8 +227,18 @@ def test_a_cancel_between_two_drafts_frees_the_slot() -> None:
     assert bench.tokens(1) == _alone(_endless(1, prompt=[70, 71])).tokens(1)
 
 
-def test_a_batch_that_fails_is_retried_with_its_drafts() -> None:
-    """Each half alone; nobody notices."""
+def test_a_step_that_only_fails_with_drafts_fails_nobody() -> None:
+    """It is computed without them; there may be no room for so many logits, say."""
+    bench = _bench(fails=lambda batch: -2 if batch.outputs.sum() > 1 else 0)
+    bench.submit(_endless())
+    bench.run()
+
+    assert bench.failures() == {}
+    assert bench.tokens(0) == _alone(_endless()).tokens(0)
+
+
+def test_a_drafting_batch_that_fails_is_retried_in_halves() -> None:
+    """Each alone, without drafts; nobody notices."""
     calls = iter(range(1000))
     bench = _bench(
         2,
