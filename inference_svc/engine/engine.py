@@ -243,7 +243,8 @@ class Engine:
             shape = NO_FILLERS if together[0].request.deterministic else self._shape
             plan = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
             if plan is not None:
-                self._carry_out(self._drafter.extend(plan))
+                others_wait = len(ready) > plan.num_decoding
+                self._carry_out(self._drafter.extend(plan, others_wait=others_wait))
         return self._take_events()
 
     def _carry_out(self, plan: Plan) -> None:

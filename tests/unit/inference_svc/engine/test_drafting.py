@@ -202,6 +202,29 @@ def test_a_busy_batch_drafts_less_and_then_nothing() -> None:
     assert all(busy.finished(i).num_drafted == 0 for i in range(8))
 
 
+def test_nobody_waits_for_long_drafts_of_another() -> None:
+    """A deterministic sequence has steps of its own, and others wait for them."""
+    dear = {1: 1.0, 2: 1.7, 16: 1.8, 32: 1.9}
+    alone = _bench(2, measured={1: 1.0}, token_times=dear)
+    alone.submit(_endless(deterministic=True))
+    alone.run()
+    beside = _bench(2, measured={1: 1.0}, token_times=dear)
+    beside.submit(_endless(deterministic=True), _endless(1, prompt=[70, 71], max_draft=0))
+    beside.run()
+
+    assert alone.finished(0).num_accepted > 0
+    assert beside.finished(0).num_drafted == 0
+
+
+def test_slots_with_a_hole_between_them_draft_nothing() -> None:
+    """Each run of slots would be a pass of its own."""
+    bench = _bench(3)
+    bench.submit(*(_endless(i, seed=i, max_tokens=2 if i == 1 else LENGTH) for i in range(3)))
+    bench.run()
+
+    assert bench.finished(0).num_drafted == bench.finished(2).num_drafted == 0
+
+
 def test_guesses_that_fail_end_the_drafts_until_they_come_true() -> None:
     """At a moderate price a text that never repeats itself soon costs nothing more."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
