@@ -41,8 +41,10 @@ class Drafter:
         self.num_accepted = 0
         self._slot_tokens = limits.slot_tokens
         spare = limits.output_rows - limits.slots if can_trim else 0
+        # In one pass: a second one may take the place of cells that a sliding window has left
+        # behind, and attends to again when the draft is dropped.
         self._options = [
-            _options(rows, min(spare // rows, limits.batch_tokens // rows - 1), cost)
+            _options(rows, min(spare // rows, limits.pass_tokens // rows - 1), cost)
             for rows in range(1, limits.slots + 1)
         ]
 

@@ -403,7 +403,7 @@ class Engine:
             return
         for item, task, sampled in zip(chosen, tasks, self._backend.sample(tasks), strict=True):
             self._take(item.sequence, sampled)
-            if item.row.drafted:
+            if item.row.drafted and item.sequence.request.max_draft:
                 self._verify(item, task.row)
 
     def _task(self, sequence: Sequence, output: int) -> SampleTask | None:

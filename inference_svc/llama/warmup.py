@@ -149,7 +149,7 @@ def _token_counts(backend: LlamaBackend) -> list[int]:
     limits = backend.limits
     if limits.output_rows == limits.slots or not backend.can_trim:
         return []
-    most = min(limits.output_rows, limits.batch_tokens)
+    most = min(limits.output_rows, limits.pass_tokens)
     return [2**i for i in range(most.bit_length())]
 
 

@@ -138,6 +138,7 @@ def test_who_forbids_drafts_is_never_drafted_for() -> None:
     bench.run()
 
     assert bench.finished(0).num_drafted == 0
+    assert {len(delta.tokens) for delta in bench.deltas(0)} == {1}
     assert bench.finished(1).num_accepted > 0
     assert bench.tokens(0) == _alone(_endless(0)).tokens(0)
 
@@ -214,6 +215,17 @@ def test_nobody_waits_for_long_drafts_of_another() -> None:
 
     assert alone.finished(0).num_accepted > 0
     assert beside.finished(0).num_drafted == 0
+
+
+def test_a_draft_fits_into_one_pass() -> None:
+    """A second one could overwrite what a sliding window has left behind."""
+    limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE, ubatch_tokens=4)
+    bench = Bench(FakeBackend(limits, repeats=True))
+    bench.submit(_endless(prompt=[65, 66, 67, 68]))
+    bench.run()
+
+    assert bench.finished(0).num_accepted > 0
+    assert max(len(batch.tokens) for batch in bench.backend.batches) == 4
 
 
 def test_slots_with_a_hole_between_them_draft_nothing() -> None:
