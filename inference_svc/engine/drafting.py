@@ -41,19 +41,26 @@ class Drafter:
         self.num_accepted = 0
         self._slot_tokens = limits.slot_tokens
         spare = limits.output_rows - limits.slots if can_trim else 0
+        # In one pass: a second one may take the place of cells that a sliding window has left
+        # behind, and attends to again when the draft is dropped.
         self._options = [
-            _options(rows, min(spare // rows, limits.batch_tokens // rows - 1), cost)
+            _options(rows, min(spare // rows, limits.pass_tokens // rows - 1), cost)
             for rows in range(1, limits.slots + 1)
         ]
 
-    def extend(self, plan: Plan) -> Plan:
-        """The plan, with drafts where they are expected to save time; not beside prompts."""
-        if plan.prompt_tokens or not self._options[plan.num_decoding - 1]:
+    def extend(self, plan: Plan, *, others_wait: bool) -> Plan:
+        """The plan, with drafts where they are expected to save time; not beside prompts, nor
+        where holes between the slots would make a pass of every run of them. Where `others_wait`
+        for the step to end, it may not take much longer."""
+        if plan.prompt_tokens or _has_holes(plan):
             return plan
         sequences = [item.sequence for item in plan.work]
         room = self._slot_tokens - max(len(sequence.tokens) for sequence in sequences)
+        slowest = _LONGEST_STEP if others_wait or plan.num_decoding > 1 else float("inf")
         options = [
-            option for option in self._options[plan.num_decoding - 1] if option.length <= room
+            option
+            for option in self._options[plan.num_decoding - 1]
+            if option.length <= room and option.slowdown < slowest
         ]
         if not options:
             return plan
@@ -96,8 +103,11 @@ def _options(rows: int, longest: int, cost: StepCost) -> list[_Option]:
     options = [
         _Option(length, cost.slowdown(rows, 1 + length)) for length in _LENGTHS if length <= longest
     ]
-    most = float("inf") if rows == 1 else _LONGEST_STEP
-    return [option for option in options if option.slowdown < min(1 + option.length, most)]
+    return [option for option in options if option.slowdown < 1 + option.length]
+
+
+def _has_holes(plan: Plan) -> bool:
+    return plan.work[-1].row.slot - plan.work[0].row.slot >= len(plan.work)
 
 
 def _best(

@@ -1,8 +1,8 @@
 """The step loop of one model: admit → plan → decode → sample → emit.
 
 One thread calls everything here. A sequence that fails, is cancelled or expires never touches
-another one: a decode that fails is rolled back and retried in halves until the row that cannot be
-computed stands alone.
+another one: a decode that fails is rolled back and retried, without drafts and then in halves,
+until the row that cannot be computed stands alone.
 """
 
 import logging
@@ -243,7 +243,8 @@ class Engine:
             shape = NO_FILLERS if together[0].request.deterministic else self._shape
             plan = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
             if plan is not None:
-                self._carry_out(self._drafter.extend(plan))
+                others_wait = len(ready) > plan.num_decoding
+                self._carry_out(self._drafter.extend(plan, others_wait=others_wait))
         return self._take_events()
 
     def _carry_out(self, plan: Plan) -> None:
@@ -349,15 +350,21 @@ class Engine:
             self._backend.trim(slot.index, len(slot.tokens))
 
     def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
-        """Undo a failed decode and try its halves, down to the row that fails alone."""
-        log.warning(
-            "decode of %d rows failed with code %d, retrying in halves", len(rows), error.code
-        )
+        """Undo a failed decode and try again: without drafts where it had some, then its halves,
+        down to the row that fails alone."""
+        log.warning("decode of %d rows failed with code %d, retrying", len(rows), error.code)
         for row in rows:
             slot = self._table.slots[row.slot]
             if self._backend.slot_length(slot.index) != len(slot.tokens):
                 self._roll_back(slot)
         alive = [item for item in work if item.sequence.request.sequence_id in self._running]
+        if any(item.row.drafted for item in alive):
+            plain = [
+                Work(sequence, row._replace(tokens=row.certain, drafted=0))
+                for sequence, row in alive
+            ]
+            self._compute(plain, [item.row for item in plain], ())
+            return
         if len(alive) <= 1:
             for item in alive:
                 request_id = item.sequence.request.request_id
@@ -396,7 +403,7 @@ class Engine:
             return
         for item, task, sampled in zip(chosen, tasks, self._backend.sample(tasks), strict=True):
             self._take(item.sequence, sampled)
-            if item.row.drafted:
+            if item.row.drafted and item.sequence.request.max_draft:
                 self._verify(item, task.row)
 
     def _task(self, sequence: Sequence, output: int) -> SampleTask | None:
@@ -573,11 +580,10 @@ class Engine:
         if sequence.guide is not None:
             sequence.guide.close()
         if sequence.slot is None:
-            self._placer.drop_saved(sequence)
             self._queue.remove(sequence)
         else:
             del self._running[sequence_id]
-            self._placer.leave(sequence, keep=keep)
+        self._placer.end(sequence, keep=keep)
 
     def _take_events(self) -> list[Event]:
         now = self._clock()

@@ -89,7 +89,8 @@ class Followers:
         with the first estimate."""
         if sequence.hold_until is None:
             prompts = sum(not other.is_decoding for other in running)
-            estimate = self._cost.prefill_s(gain) * max(prompts, 1)
+            stacks = len({other.request.adapters for other in running})  # they take turns
+            estimate = self._cost.prefill_s(gain) * max(prompts, 1) * max(stacks, 1)
             sequence.hold_until = now + estimate if estimate else None
         return sequence.hold_until is None or now <= sequence.hold_until
 

@@ -107,11 +107,18 @@ class Placer:
         """Whether a collected copy will read this slot."""
         return any(copy.source is slot for copy in self._copies)
 
+    def end(self, sequence: Sequence, *, keep: bool) -> None:
+        """Leave for good, in whatever phase; where `keep` and its request ask for it, the state
+        stays in memory under the request's name, whoever takes the slot."""
+        held = self.snapshot(sequence) if keep and sequence.request.keep else None
+        self.drop_saved(sequence)  # first: what is held may need its room
+        if held is not None and self._saved.put(held) and sequence.slot is not None:
+            sequence.slot.is_saved = True
+        self.leave(sequence, keep=keep)
+
     def leave(self, sequence: Sequence, *, keep: bool) -> None:
         """Free a sequence's slot; what it computed stays for reuse where `keep` and its request
-        allow, and in memory where its request asks for that."""
-        if keep and sequence.request.keep:
-            self._hold(sequence)
+        allow."""
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
@@ -141,12 +148,6 @@ class Placer:
         if prefix is None:
             return None
         return replace(prefix, key=sequence.request.cache_key, origin=origin_of(sequence))
-
-    def _hold(self, sequence: Sequence) -> None:
-        """Keep a state under its request's name, whoever takes the slot."""
-        prefix = self.snapshot(sequence)
-        if prefix is not None and self._saved.put(prefix) and sequence.slot is not None:
-            sequence.slot.is_saved = True
 
     def drop_saved(self, sequence: Sequence) -> None:
         """Free what `set_aside` kept: the sequence is running again, or gone."""
@@ -203,6 +204,9 @@ class Placer:
         self._saved.put(self._copied(slot))
 
     def _copied(self, slot: Slot) -> SavedPrefix:
+        if self._backend.slot_length(slot.index) > len(slot.tokens):
+            # It ends in the middle of a step, with cells of a draft that did not come true.
+            self._backend.trim(slot.index, len(slot.tokens))
         whole = not self._can_shorten(slot)
         return SavedPrefix(slot.key, slot.tokens[:], self._cells.save(slot.index), whole)
 
@@ -217,11 +221,13 @@ class Placer:
         if prefix.saved is None or not self._cells.restore(slot.index, prefix.saved.state):
             return NOTHING
         self._saved.use(prefix.saved)
-        return self._shorten(slot, prefix, len(prefix.saved.tokens))
+        return self._shorten(slot, prefix, self._backend.slot_length(slot.index))
 
     def _shorten(self, slot: Slot, prefix: Prefix, length: int) -> Prefix:
         """Make a slot of `length` tokens hold exactly the prefix."""
-        if prefix.tokens == length or self._backend.trim(slot.index, prefix.tokens):
+        if prefix.tokens == length:
+            return prefix
+        if prefix.tokens < length and self._backend.trim(slot.index, prefix.tokens):
             return prefix
         self._backend.trim(slot.index, 0)
         return NOTHING

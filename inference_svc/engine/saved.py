@@ -171,9 +171,18 @@ class SavedPrefixes:
 
 def _replaces(entry: SavedPrefix, old: SavedPrefix) -> bool:
     """Whether nobody needs `old` beside `entry`; one that was kept or restored is asked for by
-    name."""
-    if entry.snapshot_id and entry.snapshot_id == old.snapshot_id:
+    name, and gives way only to the next one of that name."""
+    if _name(entry) is not None and _name(entry) == _name(old):
         return True
     length = len(old.tokens)
     continues = old.shared(entry.tokens, entry.key, limit=length) == length
     return continues and not entry.whole and old.origin is None
+
+
+def _name(entry: SavedPrefix) -> tuple[object, ...] | None:
+    """What an entry is asked for by: its snapshot, or its owner's sequence."""
+    if entry.snapshot_id:
+        return (entry.snapshot_id,)
+    if entry.origin is None:
+        return None
+    return entry.key, entry.origin.request_id, entry.origin.choice

@@ -36,13 +36,20 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NativeLimits:
-    """What one decode call of a model may hold; all counts, `slot_tokens` for each slot."""
+    """What one decode call of a model may hold; all counts, `slot_tokens` for each slot. It
+    computes `ubatch_tokens` at a time, all at once where that is None."""
 
     batch_tokens: int
     output_rows: int
     slots: int
     slot_tokens: int
     vocabulary_size: int
+    ubatch_tokens: int | None = None
+
+    @property
+    def pass_tokens(self) -> int:
+        """How many tokens are computed at once."""
+        return min(self.batch_tokens, self.ubatch_tokens or self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ class LlamaBackend:
             slots=settings.slots,
             slot_tokens=int(llama_cpp.llama_n_ctx_seq(self._context)),
             vocabulary_size=self._n_vocab,
+            ubatch_tokens=settings.ubatch_tokens,
         )
 
     @property

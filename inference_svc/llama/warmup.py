@@ -22,6 +22,8 @@ WORTHWHILE_SPEEDUP = 1.25
 LONG_STEP_S = 0.02
 _REPETITIONS = 3
 _COPIED_TOKENS = 128
+# Prompt chunks and fillers go by row times in every step; what drafts cost matters to some.
+_ROWS_SHARE = 2 / 3
 
 
 class WarmUp(NamedTuple):
@@ -46,20 +48,27 @@ def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s:
     else:
         reason = "as configured"
     backend.set_threads(threads)
-    deadline = time.monotonic() + budget_s
-    token_times = _until(deadline, lambda count: _row(backend, count), _token_counts(backend))
-    times = _until(deadline, lambda count: _step(backend, count), _row_counts(rows))
+    started = time.monotonic()
+    times = _until(
+        started + budget_s * _ROWS_SHARE,
+        lambda count: _step(backend, count),
+        _row_counts(rows),
+        least=2,  # one row and all: between them the rest can be estimated
+    )
+    token_times = _until(
+        started + budget_s, lambda count: _row(backend, count), _token_counts(backend), least=1
+    )
     return WarmUp(threads, reason, times, _copy_costs(backend), token_times)
 
 
 def _until(
-    deadline: float, measure: Callable[[int], float], counts: Iterable[int]
+    deadline: float, measure: Callable[[int], float], counts: Iterable[int], *, least: int
 ) -> dict[int, float]:
-    """Seconds by count, at least of the first."""
+    """Seconds by count, at least of the first `least`."""
     times: dict[int, float] = {}
     for count in counts:
         times[count] = median(measure(count) for _ in range(_REPETITIONS))
-        if time.monotonic() > deadline:
+        if len(times) >= least and time.monotonic() > deadline:
             break
     return times
 
@@ -140,7 +149,7 @@ def _token_counts(backend: LlamaBackend) -> list[int]:
     limits = backend.limits
     if limits.output_rows == limits.slots or not backend.can_trim:
         return []
-    most = min(limits.output_rows, limits.batch_tokens)
+    most = min(limits.output_rows, limits.pass_tokens)
     return [2**i for i in range(most.bit_length())]
 
 

@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -149,8 +149,12 @@ class SnapshotFolder:
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """Every snapshot, the least recently used first."""
-        found = [(path, path.lstat()) for path in self._limits.path.glob(f"snap_*{_SUFFIX}")]
-        plain = [entry for entry in found if stat.S_ISREG(entry[1].st_mode)]
+        plain = []
+        for path in self._limits.path.glob(f"snap_*{_SUFFIX}"):
+            with suppress(FileNotFoundError):  # another process has just dropped it
+                facts = path.lstat()
+                if stat.S_ISREG(facts.st_mode):
+                    plain.append((path, facts))
         return sorted(plain, key=lambda entry: entry[1].st_mtime_ns)
 
     def _make_room(self, size: int) -> None:

@@ -138,6 +138,7 @@ def test_who_forbids_drafts_is_never_drafted_for() -> None:
     bench.run()
 
     assert bench.finished(0).num_drafted == 0
+    assert {len(delta.tokens) for delta in bench.deltas(0)} == {1}
     assert bench.finished(1).num_accepted > 0
     assert bench.tokens(0) == _alone(_endless(0)).tokens(0)
 
@@ -202,6 +203,40 @@ def test_a_busy_batch_drafts_less_and_then_nothing() -> None:
     assert all(busy.finished(i).num_drafted == 0 for i in range(8))
 
 
+def test_nobody_waits_for_long_drafts_of_another() -> None:
+    """A deterministic sequence has steps of its own, and others wait for them."""
+    dear = {1: 1.0, 2: 1.7, 16: 1.8, 32: 1.9}
+    alone = _bench(2, measured={1: 1.0}, token_times=dear)
+    alone.submit(_endless(deterministic=True))
+    alone.run()
+    beside = _bench(2, measured={1: 1.0}, token_times=dear)
+    beside.submit(_endless(deterministic=True), _endless(1, prompt=[70, 71], max_draft=0))
+    beside.run()
+
+    assert alone.finished(0).num_accepted > 0
+    assert beside.finished(0).num_drafted == 0
+
+
+def test_a_draft_fits_into_one_pass() -> None:
+    """A second one could overwrite what a sliding window has left behind."""
+    limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE, ubatch_tokens=4)
+    bench = Bench(FakeBackend(limits, repeats=True))
+    bench.submit(_endless(prompt=[65, 66, 67, 68]))
+    bench.run()
+
+    assert bench.finished(0).num_accepted > 0
+    assert max(len(batch.tokens) for batch in bench.backend.batches) == 4
+
+
+def test_slots_with_a_hole_between_them_draft_nothing() -> None:
+    """Each run of slots would be a pass of its own."""
+    bench = _bench(3)
+    bench.submit(*(_endless(i, seed=i, max_tokens=2 if i == 1 else LENGTH) for i in range(3)))
+    bench.run()
+
+    assert bench.finished(0).num_drafted == bench.finished(2).num_drafted == 0
+
+
 def test_guesses_that_fail_end_the_drafts_until_they_come_true() -> None:
     """At a moderate price a text that never repeats itself soon costs nothing more."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
@@ -227,8 +262,18 @@ def test_a_cancel_between_two_drafts_frees_the_slot() -> None:
     assert bench.tokens(1) == _alone(_endless(1, prompt=[70, 71])).tokens(1)
 
 
-def test_a_batch_that_fails_is_retried_with_its_drafts() -> None:
-    """Each half alone; nobody notices."""
+def test_a_step_that_only_fails_with_drafts_fails_nobody() -> None:
+    """It is computed without them; there may be no room for so many logits, say."""
+    bench = _bench(fails=lambda batch: -2 if batch.outputs.sum() > 1 else 0)
+    bench.submit(_endless())
+    bench.run()
+
+    assert bench.failures() == {}
+    assert bench.tokens(0) == _alone(_endless()).tokens(0)
+
+
+def test_a_drafting_batch_that_fails_is_retried_in_halves() -> None:
+    """Each alone, without drafts; nobody notices."""
     calls = iter(range(1000))
     bench = _bench(
         2,

@@ -1,7 +1,10 @@
 """Sequences that wait for a prefix instead of computing it again."""
 
+from pathlib import Path
+
 import pytest
 
+from inference_svc.engine.adapter_stack import AppliedAdapter, stack_of
 from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
 from inference_svc.engine.token_batch import NativeLimits
@@ -114,6 +117,25 @@ def test_nobody_waits_longer_than_computing_would_take() -> None:
     bench.step()
 
     assert _started(bench)[1].cached_tokens == 2 * CHUNK
+
+
+def test_a_wait_is_as_much_longer_as_adapters_take_turns() -> None:
+    """A leader computes in its own stack's turns only."""
+    bench = _bench(measured={8: 0.8})
+    bench.engine.adapters.load("a", Path("a.gguf"))
+    other = stack_of([AppliedAdapter("a", 1.0)])
+    bench.submit(a_request(2, prompt=[97, 98], max_tokens=99, adapters=other))
+    bench.step()
+    bench.submit(a_request(0, prompt=_prompt(0)), a_request(1, prompt=_prompt(1)))
+    bench.step()
+    alone = len(SYSTEM) * 0.1
+    bench.clock.now += alone + 0.1
+    bench.step()
+    assert _started(bench).keys() == {0, 2}
+    bench.clock.now += alone
+    bench.step()
+
+    assert _started(bench).keys() == {0, 1, 2}
 
 
 def test_a_leader_is_as_urgent_as_its_followers() -> None:

@@ -145,6 +145,59 @@ def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
     assert len(prefix.tokens) == len(PROMPT) + len(said) - 1
 
 
+def test_what_is_kept_of_a_drafting_sequence_ends_where_its_text_does() -> None:
+    """Tokens that were drafted behind the end leave no cells in the state."""
+    limits = NativeLimits(64, 1 + 16, 1, 300, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits, repeats=True, end_after=NEVER), saved_bytes=ROOM)
+    bench.submit(_ask(keep=True, max_tokens=40))
+    bench.run()
+    prefix = taken(bench.engine, "r0")
+    bench.submit(a_request(1, range(50, 90), max_tokens=2, cache_key=b"other"))
+    bench.run()
+    bench.submit(_ask(2, resumed=array("i", output_of(prefix)), max_tokens=50))
+    bench.run()
+
+    assert bench.finished(0).num_drafted > bench.finished(0).num_accepted
+    assert len(prefix.state) == 4 * len(prefix.tokens)
+    assert not bench.failures()
+    assert len(bench.tokens(2)) == 10
+
+
+@pytest.mark.parametrize("can_trim", [True, False])
+@pytest.mark.parametrize("cells", [-1, 1])
+def test_a_state_of_another_length_harms_nobody(cells: int, can_trim: bool) -> None:
+    """More cells than tokens are dropped; what cannot be made to fit is computed again."""
+    prefix = _snapshot()
+    state = (prefix.state + bytes(4))[: len(prefix.state) + 4 * cells]
+    other = _bench(can_trim=can_trim)
+    other.engine.restore(replace(prefix, state=state, whole=not can_trim))
+    (started,) = _resume(other, prefix)
+
+    assert (started.cached_tokens > 0) == (can_trim and cells > 0)
+    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+
+
+@pytest.mark.parametrize("ending", ["finish", "cancel", "expire"])
+def test_a_kept_sequence_that_was_preempted_is_saved_once_as_it_ended(ending: str) -> None:
+    """Where it ends while it waits, from what it waited with."""
+    bench = _bench(1)
+    bench.submit(_ask(keep=True, priority=1, deadline=50.0))
+    _stepped(bench, 6)
+    bench.submit(_ask(1, priority=3, cache_key=b"other"))
+    bench.step()
+    if ending == "cancel":
+        bench.engine.cancel(0, arrived_in_step=7, step=8)
+    elif ending == "expire":
+        bench.clock.now = 50.0
+    bench.run()
+    said = bench.tokens(0)
+
+    assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
+    assert list(output_of(taken(bench.engine, "r0"))) == said == _whole()[: len(said)]
+    assert len(said) == 20 or ending != "finish"
+    assert bench.engine._load().num_snapshots == 1
+
+
 def test_what_is_kept_makes_room_like_all_else() -> None:
     """Memory stays bounded."""
     bench = _bench(1, saved_bytes=500)

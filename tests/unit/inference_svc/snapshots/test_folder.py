@@ -192,6 +192,20 @@ def test_engines_share_a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert locked == [True, True]
 
 
+def test_what_another_process_drops_meanwhile_is_no_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of the files and a look at each of them."""
+    folder = _folder(path)
+    gone, snapshot = _saved(folder, 2)
+    files = sorted(path.glob("snap_*.snapshot"))
+    folder.drop([gone.snapshot_id])
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(files))
+
+    assert folder.use == FolderUse(1, file_bytes(snapshot))
+    folder.save(snapshot, STATE)
+
+
 def test_a_large_file_that_holds_nothing_is_not_read(path: Path) -> None:
     """A terabyte of holes, with sizes that fit: refused by its digest, in little memory."""
     folder = _folder(path)

@@ -1,0 +1,54 @@
+"""What the warm-up measures in the time that it has."""
+
+from typing import Any
+
+import pytest
+
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.llama import warmup
+from tests.support.sequences import ManualClock
+
+
+class _SlowBackend(FakeBackend):
+    """Every decode takes a second, and half of one more for each token."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(NativeLimits(64, slots + 16, slots, 128, VOCABULARY_SIZE))
+        self.copies_by_state = True
+        self.clock = ManualClock()
+
+    def decode(self, batch: TokenBatch) -> None:
+        """Let the time pass."""
+        super().decode(batch)
+        self.clock.now += 1.0 + len(batch.tokens) / 2
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def set_threads(self, threads: int) -> None:
+        """All the same."""
+
+
+def _warm_up(monkeypatch: pytest.MonkeyPatch, slots: int, budget_s: float) -> warmup.WarmUp:
+    backend: Any = _SlowBackend(slots)
+    monkeypatch.setattr("time.monotonic", backend.clock)
+    monkeypatch.setattr("time.perf_counter", backend.clock)
+    return warmup.warm_up(backend, cores=1, threads=1, budget_s=budget_s)
+
+
+def test_a_slow_model_has_row_times_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row, all of them, and of drafts the least."""
+    measured = _warm_up(monkeypatch, 8, budget_s=1.0)
+
+    assert measured.step_times == {1: 1.5, 8: 5.0}
+    assert measured.token_times == {1: 1.5}
+
+
+def test_rows_leave_time_for_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many row counts there are to measure."""
+    measured = _warm_up(monkeypatch, 32, budget_s=300.0)
+
+    assert 2 < len(measured.step_times) < 32
+    assert measured.token_times is not None
+    assert len(measured.token_times) > 2
