@@ -22,8 +22,8 @@ BUDGET = 10 * GIB
 
 
 class FakeEngine:
-    """An engine that loads when it is told to, and takes what was planned for it unless `excess`
-    says otherwise."""
+    """An engine that loads when it is told to, takes what was planned for it unless `excess` says
+    otherwise, and ends at once unless `may_end` is cleared."""
 
     def __init__(self, name: str, planned: int, on_change: Callable[[], None]) -> None:
         self.name = name
@@ -32,6 +32,8 @@ class FakeEngine:
         self.models: dict[str, object] = {}
         self.closed_with: DomainError | None = None
         self.is_closed = False
+        self.may_end = asyncio.Event()
+        self.may_end.set()
         self._on_change = on_change
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -74,6 +76,7 @@ class FakeEngine:
     async def close(self, error: DomainError | None = None) -> None:
         """End it."""
         self.is_closed, self.closed_with = True, self.closed_with or error
+        await self.may_end.wait()
 
 
 class FakeLoader:

@@ -77,13 +77,14 @@ def test_what_the_machine_does_not_have_is_not_waited_for() -> None:
 
 
 def test_a_budget_that_is_overrun_costs_the_oldest_its_place() -> None:
-    """Never the one used last, and nobody who is used."""
+    """Never the one just loaded, whoever was used since, and nobody who is used."""
     old, young = a_resident("old", 30, used_at=1), a_resident("young", 30, used_at=2)
 
-    assert surplus([old, young], 60) is None
-    assert surplus([old, young], 59) is old
-    assert surplus([a_resident("used", 30, uses=1), young], 59) is None
-    assert surplus([young], 10) is None
+    assert surplus([old, young], 60, young) is None
+    assert surplus([old, young], 59, young) is old
+    assert surplus([old, young], 59, old) is young
+    assert surplus([a_resident("used", 30, uses=1), young], 59, young) is None
+    assert surplus([young], 10, young) is None
 
 
 def test_a_model_cannot_skip_a_state() -> None:

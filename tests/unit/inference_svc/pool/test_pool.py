@@ -158,6 +158,29 @@ async def test_models_that_take_more_than_planned_cost_others_their_place() -> N
     assert pooled.states() == {"a": "available", "b": "ready", "c": "ready"}
 
 
+async def test_an_unload_may_begin_while_the_load_still_keeps_the_budget() -> None:
+    """The calls of the model go on until they end, and so does the unload."""
+    pooled = await Pooled(a_known("a", 3), a_known("b", 5)).started()
+    await use(pooled, "a")
+    first = pooled.loader.engines[0]
+    first.may_end.clear()
+    pooled.loader.excess = 3 * GIB
+    load = asyncio.create_task(pooled.pool.load(pooled["b"], wait=True))
+    await settle()
+    assert pooled.states() == {"a": "unloading", "b": "ready"}
+    async with AsyncExitStack() as stack:
+        await use(pooled, "b", stack)
+        unload = asyncio.create_task(pooled.pool.unload(pooled["b"], force=False, wait=True))
+        await settle()
+        first.may_end.set()
+        await load
+        assert pooled.states() == {"a": "available", "b": "unloading"}
+        assert not pooled.loader.engines[1].is_closed
+    await unload
+
+    assert pooled.states() == {"a": "available", "b": "available"}
+
+
 async def test_a_load_in_the_background_holds_nobody_up() -> None:
     """Calls of a loaded model go on, and a call waits no longer than it should."""
     pooled = await Pooled(a_known("a"), a_known("b"), wait_s=0.01).started()
