@@ -188,9 +188,7 @@ def judge(
     raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
 
 
-def surplus(
-    residents: Iterable[Resident], budget_bytes: int, newest: Resident
-) -> Resident | None:
+def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) -> Resident | None:
     """The model that has to go because together they take more than the budget, as measured.
 
     None: they fit, or nobody may go. `newest`, which was just loaded, never does.

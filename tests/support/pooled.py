@@ -12,7 +12,7 @@ from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.messages import LoadPhase, LoadProgress
 from inference_svc.runtime.worker import EngineState, EngineWorker
-from svc_kit.errors import DomainError
+from svc_kit.errors import DomainError, EngineRestarting
 from svc_kit.startup import StartupError
 from tests.support.sequences import ManualClock
 from tests.unit.inference_svc.models.test_sizing import a_model
@@ -32,6 +32,7 @@ class FakeEngine:
         self.models: dict[str, object] = {}
         self.closed_with: DomainError | None = None
         self.is_closed = False
+        self.snapshots: object = None
         self.may_end = asyncio.Event()
         self.may_end.set()
         self._on_change = on_change
@@ -66,9 +67,11 @@ class FakeEngine:
         self._on_change()
 
     def check_open(self) -> None:
-        """Raise what it was closed with."""
+        """Raise what it was closed with, or that it is not there."""
         if self.closed_with is not None:
             raise self.closed_with
+        if self.state is not EngineState.SERVING:
+            raise EngineRestarting()
 
     async def wait_idle(self) -> None:
         """Nothing runs here."""
