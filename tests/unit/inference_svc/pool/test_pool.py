@@ -284,6 +284,23 @@ async def test_an_unload_waits_for_the_last_use() -> None:
     assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
 
 
+async def test_an_operator_loads_a_model_that_is_still_being_unloaded() -> None:
+    """Once it is gone; who does not wait for that is told to come again."""
+    pooled = await Pooled(a_known("a")).started()
+    async with AsyncExitStack() as stack:
+        await use(pooled, "a", stack)
+        await pooled.pool.unload(pooled["a"], force=False, wait=False)
+        with pytest.raises(ModelLoading):
+            await pooled.pool.load(pooled["a"], wait=False)
+        load = asyncio.create_task(pooled.pool.load(pooled["a"], RequestedLimits(3), wait=True))
+        await settle()
+        assert not load.done()
+    await load
+
+    assert (pooled["a"].state, pooled["a"].requested.slots) == (ModelState.READY, 3)
+    assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
+
+
 async def test_a_forced_unload_ends_the_uses() -> None:
     """Also one that was waiting for them already."""
     pooled = await Pooled(a_known("a")).started()
