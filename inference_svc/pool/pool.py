@@ -240,6 +240,8 @@ class ModelPool:
             await self._moving.stop(known)
         if known.resident.state is ModelState.READY:
             self._moving.unload(known)
+        if known.resident.state is not ModelState.UNLOADING:
+            return  # somebody may be loading it anew by now
         move = self._moving.of(known)
         if force and known.worker is not None:
             await known.worker.close(ModelUnloaded(model=known.name))

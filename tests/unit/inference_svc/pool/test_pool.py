@@ -329,6 +329,27 @@ async def test_an_unload_stops_a_load() -> None:
     assert pooled.loader.alive("a") == []
 
 
+async def test_a_load_that_follows_is_not_ended_by_force() -> None:
+    """Whoever began it did so after the unload."""
+    pooled = await Pooled(a_known("a")).started(at_once=False)
+    await pooled.pool.load(pooled["a"], wait=False)
+    await settle()
+    (first,) = pooled.loader.engines
+    first.may_end.clear()
+    unload = asyncio.create_task(pooled.pool.unload(pooled["a"], force=True, wait=False))
+    await settle()
+    load = asyncio.create_task(pooled.pool.load(pooled["a"], wait=True))
+    await settle()
+    first.may_end.set()
+    await unload
+    second = pooled.loader.engines[1]
+    assert not second.is_closed
+    second.loads()
+    await load
+
+    assert pooled["a"].state is ModelState.READY
+
+
 async def test_what_is_not_loaded_is_unloaded_already() -> None:
     """No error: that is what was wanted."""
     pooled = await Pooled(a_known("a")).started()
