@@ -284,4 +284,4 @@ class Moving:
     async def _end_engine(self, known: KnownModel) -> None:
         worker, known.worker = known.worker, None
         if worker is not None:
-            await worker.close()
+            await worker.close(ModelUnloaded(model=known.name))

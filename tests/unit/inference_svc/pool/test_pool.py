@@ -284,6 +284,15 @@ async def test_an_unload_waits_for_the_last_use() -> None:
     assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
 
 
+async def test_who_comes_too_late_to_an_engine_hears_why() -> None:
+    """The server does not shut down; this model was unloaded."""
+    pooled = await Pooled(a_known("a")).started()
+    await use(pooled, "a")
+    await pooled.pool.unload(pooled["a"], force=False, wait=True)
+
+    assert pooled.loader.engines[0].closed_with == ModelUnloaded(model="a")
+
+
 async def test_an_operator_loads_a_model_that_is_still_being_unloaded() -> None:
     """Once it is gone; who does not wait for that is told to come again."""
     pooled = await Pooled(a_known("a")).started()
