@@ -176,16 +176,13 @@ def judge(
     free = max(0, min(budget_bytes - sum(each.held_bytes for each in others), available_bytes))
     if needed_bytes <= free:
         return Fits(free)
-    staying = sum(each.held_bytes for each in others if not each.will_give_way)
-    most = max(0, budget_bytes - staying)
-    if needed_bytes <= most:
-        idle = [each for each in others if each.may_give_way]
-        if idle:
-            return MakeRoom(min(idle, key=_last_use))
-        if any(each.will_give_way for each in others):
-            return Wait(free)
-        most = free  # the machine itself has less than the budget
-    raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
+    going = sum(each.held_bytes for each in others if each.will_give_way)
+    staying = sum(each.held_bytes for each in others) - going
+    most = max(0, min(budget_bytes - staying, available_bytes + going))
+    if needed_bytes > most:
+        raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
+    idle = [each for each in others if each.may_give_way]
+    return MakeRoom(min(idle, key=_last_use)) if idle else Wait(free)
 
 
 def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) -> Resident | None:
