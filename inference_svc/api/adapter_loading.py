@@ -69,6 +69,7 @@ class AdapterLoading:
         self._jobs = jobs
         self._folders = [folder.expanduser().resolve() for folder in folders]
         self._copies = copies
+        self._one_publication = asyncio.Lock()
 
     async def load_all(self, orders: Iterable[AdapterOrder]) -> None:
         """Load what the server starts with. Raises `StartupError`."""
@@ -91,12 +92,12 @@ class AdapterLoading:
             raise AdapterInvalid(adapter=order.name, problem=_reason(error)) from error
         try:
             description = await self._examine(order, file, model)
-            self._check_name(order.name, model.name)  # others may have loaded one meanwhile
         except BaseException:
             file.close()
             raise
         adapter = Adapter(order.name, model.name, file, description, order.default_scale)
-        await _hand_over(adapter, model)
+        # Shielded: the lock is for as long as the engine may yet give the adapter its name.
+        await asyncio.shield(self._publish(adapter, model))
         log.info(
             "adapter %s for %s: generation %d, SHA-256 %s",
             adapter.name,
@@ -105,6 +106,15 @@ class AdapterLoading:
             adapter.digest,
         )
         return adapter
+
+    async def _publish(self, adapter: Adapter, model: KnownModel) -> None:
+        async with self._one_publication:
+            try:
+                self._check_name(adapter.name, model.name)  # others may have loaded one meanwhile
+            except DomainError:
+                adapter.file.close()
+                raise
+            await _hand_over(adapter, model)
 
     def _check(self, order: AdapterOrder) -> KnownModel:
         if not _NAME.fullmatch(order.name):

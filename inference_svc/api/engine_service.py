@@ -233,8 +233,9 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def FlushCache(
         self, request: pb.FlushCacheRequest, context: Context
     ) -> pb.FlushCacheResponse:
-        """Forget idle and saved prefixes."""
-        flushed = await asyncio.gather(*(each.flush() for each in self._pool.catalog.workers))
+        """Forget idle and saved prefixes; an engine that is not up has none."""
+        up = [each for each in self._pool.catalog.workers if each.pid]
+        flushed = await asyncio.gather(*(each.flush() for each in up))
         return pb.FlushCacheResponse(num_tokens=sum(flushed))
 
     def _abort(self, request_id: str, project: str | None) -> bool:

@@ -1,6 +1,8 @@
 """Saved sequences on request of operators: what they name, checked, and what they are told."""
 
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import snapshot_pb2 as snapshot_pb
@@ -8,26 +10,34 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.catalog import KnownModel
 from inference_svc.engine.request import DropSnapshots, RestoreSnapshot, SaveSnapshot
+from inference_svc.models.description import ModelClass
+from inference_svc.models.residency import ModelState
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.worker import EngineWorker
 from inference_svc.snapshots.description import Snapshot
 from svc_kit.errors import (
-    EngineRestarting,
+    DomainError,
     MissingField,
+    ModelNotLoaded,
     OutOfRange,
     SnapshotIncompatible,
     StateNotFound,
+    StorageFailed,
     TooLong,
+    Unavailable,
 )
+
+T = TypeVar("T")
 
 MAX_DROPPED = 1000
 _OTHER_MODEL = frozenset({"architecture", "model"})
 _UNNUMBERED = -1  # the worker numbers the jobs
+_LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 
 class Snapshots:
     """Saves, restores and drops, with whichever of the loaded models' engines it takes: they share
-    one folder. All raise `EngineRestarting` while an engine is away."""
+    one folder. All raise `EngineRestarting` where it may have taken one that is away."""
 
     def __init__(self, pool: ModelPool) -> None:
         self._pool = pool
@@ -40,22 +50,27 @@ class Snapshots:
         if request.index < 0:
             raise OutOfRange(field="index", value=request.index, minimum=0)
         name, index = request.request_id, request.index
-        for known, worker in self._loaded():
+
+        async def ask(known: KnownModel, worker: EngineWorker) -> Snapshot:
             command = SaveSnapshot(_UNNUMBERED, name, index, await _digests(known))
-            try:
-                snapshot = await worker.snapshots.run(command)
-            except StateNotFound:
-                continue  # it is another model's
-            self._share_use(worker)
-            return pb.SaveSnapshotResponse(snapshot=_described(snapshot))
-        raise StateNotFound(request=name, index=index)
+            return await worker.snapshots.run(command)
+
+        nowhere = StateNotFound(request=name, index=index)
+        snapshot = await self._first(self._generating(), ask, nowhere)
+        return pb.SaveSnapshotResponse(snapshot=_described(snapshot))
 
     async def restore(self, request: pb.RestoreSnapshotRequest) -> pb.RestoreSnapshotResponse:
         """Read a state back. Raises `SnapshotNotFound`, `SnapshotCorrupt`, `SnapshotIncompatible`,
-        `SnapshotTooLarge` or `StorageFailed`."""
+        `SnapshotTooLarge`, `StorageFailed`, or `ModelNotLoaded` where no model is that
+        generates."""
         if not request.snapshot_id:
             raise MissingField(field="snapshot_id")
-        snapshot = await self._restored(request.snapshot_id)
+
+        async def ask(known: KnownModel, worker: EngineWorker) -> Snapshot:
+            command = RestoreSnapshot(_UNNUMBERED, request.snapshot_id, await _digests(known))
+            return await worker.snapshots.run(command)
+
+        snapshot = await self._first(self._generating(), ask, self._nothing_loaded())
         tokens, num_prompt = snapshot.origin.tokens, snapshot.origin.num_prompt
         return pb.RestoreSnapshotResponse(
             snapshot=_described(snapshot),
@@ -64,41 +79,48 @@ class Snapshots:
         )
 
     async def drop(self, request: pb.DropSnapshotsRequest) -> pb.DropSnapshotsResponse:
-        """Delete files; unknown ids are no error. Raises `StorageFailed`."""
+        """Delete files; unknown ids are no error. Raises `StorageFailed`, or `ModelNotLoaded` where
+        no model is."""
         count = len(request.snapshot_ids)
         if count > MAX_DROPPED:
             raise TooLong(field="snapshot_ids", length=count, limit=MAX_DROPPED)
         command = DropSnapshots(_UNNUMBERED, tuple(request.snapshot_ids))
-        for _, worker in self._loaded():
-            num_dropped = await worker.snapshots.run(command)
-            self._share_use(worker)
-            return pb.DropSnapshotsResponse(num_dropped=num_dropped)
-        raise EngineRestarting()
 
-    async def _restored(self, snapshot_id: str) -> Snapshot:
-        """The snapshot, in the engine of the model that it is of; where there is none, the reason
-        of the model that came nearest."""
-        refusals: list[SnapshotIncompatible] = []
-        for known, worker in self._loaded():
-            command = RestoreSnapshot(_UNNUMBERED, snapshot_id, await _digests(known))
+        async def ask(_: KnownModel, worker: EngineWorker) -> int:
+            return await worker.snapshots.run(command)
+
+        num_dropped = await self._first(self._pool.catalog, ask, self._nothing_loaded())
+        return pb.DropSnapshotsResponse(num_dropped=num_dropped)
+
+    async def _first(
+        self,
+        models: Iterable[KnownModel],
+        ask: Callable[[KnownModel, EngineWorker], Awaitable[T]],
+        otherwise: DomainError,
+    ) -> T:
+        """The first answer of a loaded model's engine that is no refusal. Raises the refusal
+        that says most; `otherwise` where no model is loaded."""
+        refusals: list[DomainError] = []
+        for known in models:
+            worker = known.worker
+            if worker is None or known.resident.state not in _LOADED:
+                continue
             try:
-                snapshot = await worker.snapshots.run(command)
-            except SnapshotIncompatible as error:
+                worker.check_open()
+                answer = await ask(known, worker)
+            except DomainError as error:
                 refusals.append(error)
                 continue
             self._share_use(worker)
-            return snapshot
-        if not refusals:
-            raise EngineRestarting()
-        raise min(refusals, key=lambda error: error.aspect in _OTHER_MODEL)
+            return answer
+        raise min(refusals, key=_distance, default=otherwise)
 
-    def _loaded(self) -> list[tuple[KnownModel, EngineWorker]]:
-        """The models that generate and their engines."""
-        return [
-            (known, known.worker)
-            for known in self._pool.catalog
-            if known.worker is not None and known.file.generates
-        ]
+    def _generating(self) -> list[KnownModel]:
+        return [known for known in self._pool.catalog if known.file.generates]
+
+    def _nothing_loaded(self) -> ModelNotLoaded:
+        """Names the model that an operator would load first."""
+        return ModelNotLoaded(model=self._pool.catalog.find_model("", ModelClass.DECODER).name)
 
     def _share_use(self, worker: EngineWorker) -> None:
         """What one engine has learned of the folder is so for all."""
@@ -107,8 +129,20 @@ class Snapshots:
 
 
 async def _digests(known: KnownModel) -> dict[str, str]:
+    """What tells the model's snapshots from others'. Raises `StorageFailed`."""
     await known.digest_known.wait()
+    if not known.digest:
+        raise StorageFailed(problem=f"the files of the model '{known.name}' cannot be read")
     return {known.name: known.digest}
+
+
+def _distance(refusal: DomainError) -> int:
+    """How far a refusal is from the model that was meant: it comes from that one, from one that
+    could not be asked, or from another."""
+    is_elsewhere = isinstance(refusal, StateNotFound) or (
+        isinstance(refusal, SnapshotIncompatible) and refusal.aspect in _OTHER_MODEL
+    )
+    return 2 if is_elsewhere else int(isinstance(refusal, Unavailable))
 
 
 def _described(snapshot: Snapshot) -> snapshot_pb.Snapshot:

@@ -62,7 +62,7 @@ class Booting:
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
             adapter_wait_s=engine.adapter_wait_ms / 1000,
-            embedding=self._embedding(file, own, limits, backend),
+            embedding=self._embedding(file, own, requested, limits, backend),
             generates=file.generates,
         )
         return Boot(
@@ -85,13 +85,14 @@ class Booting:
         self,
         file: ModelFile,
         own: ModelSettings,
+        requested: RequestedLimits,
         limits: ResolvedLimits,
         backend: BackendSettings,
     ) -> EmbeddingSettings:
         longest = limits.context_tokens
         if not file.is_causal:  # its positions may be a table, which ends there
             longest = min(longest, file.trained_context_tokens)
-            if own.context_tokens is None and self.settings.engine.context_tokens is None:
+            if requested.context_tokens is None:
                 longest = min(longest, _ENCODER_TOKENS)
         return EmbeddingSettings(
             file.name,

@@ -102,7 +102,7 @@ class ModelLoader:
         """Log what was loaded, and begin to compute its digest."""
         _log_ready(known, sizes)
         if not known.digest:
-            task = asyncio.create_task(_compute_digest(known))
+            task = asyncio.create_task(compute_digest(known))
             self._digests.add(task)
             task.add_done_callback(self._digests.discard)
 
@@ -112,9 +112,15 @@ class ModelLoader:
             task.cancel()
 
 
-async def _compute_digest(known: KnownModel) -> None:
-    known.digest = await asyncio.to_thread(_digest, known.file.paths)
-    known.digest_known.set()
+async def compute_digest(known: KnownModel) -> None:
+    """Learn the digest of a model; it stays empty where a file cannot be read, and whoever waits
+    goes on."""
+    try:
+        known.digest = await asyncio.to_thread(_digest, known.file.paths)
+    except OSError as error:
+        log.error("the digest of model %s cannot be computed: %s", known.name, error)
+    finally:
+        known.digest_known.set()
 
 
 def _digest(paths: Sequence[Path]) -> str:

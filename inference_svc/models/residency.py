@@ -11,7 +11,7 @@ take from then on, until it is gone.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from svc_kit.errors import ModelTooLarge
@@ -176,27 +176,23 @@ def judge(
     free = max(0, min(budget_bytes - sum(each.held_bytes for each in others), available_bytes))
     if needed_bytes <= free:
         return Fits(free)
-    staying = sum(each.held_bytes for each in others if not each.will_give_way)
-    most = max(0, budget_bytes - staying)
-    if needed_bytes <= most:
-        idle = [each for each in others if each.may_give_way]
-        if idle:
-            return MakeRoom(min(idle, key=_last_use))
-        if any(each.will_give_way for each in others):
-            return Wait(free)
-        most = free  # the machine itself has less than the budget
-    raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
+    going = sum(each.held_bytes for each in others if each.will_give_way)
+    staying = sum(each.held_bytes for each in others) - going
+    most = max(0, min(budget_bytes - staying, available_bytes + going))
+    if needed_bytes > most:
+        raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
+    idle = [each for each in others if each.may_give_way]
+    return MakeRoom(min(idle, key=_last_use)) if idle else Wait(free)
 
 
-def surplus(residents: Sequence[Resident], budget_bytes: int) -> Resident | None:
+def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) -> Resident | None:
     """The model that has to go because together they take more than the budget, as measured.
 
-    None: they fit, or nobody may go. The one used last never does.
+    None: they fit, or nobody may go. `newest`, which was just loaded, never does.
     """
     loaded = [each for each in residents if each.holds_memory]
     if sum(each.held_bytes for each in loaded) <= budget_bytes:
         return None
-    newest = max(loaded, key=_last_use)
     idle = [each for each in loaded if each.may_give_way and each is not newest]
     return min(idle, key=_last_use, default=None)
 

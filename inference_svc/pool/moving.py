@@ -119,7 +119,7 @@ class Moving:
         """Stop a load under way; who waits for it hears MODEL_UNLOADED."""
         await asyncio.sleep(0)  # a task that has not begun yet could not clean up
         move = self._moves.get(known.name)
-        if move is not None:
+        if move is not None and known.resident.state is ModelState.LOADING:
             move.cancel()
             await asyncio.wait((move,))
 
@@ -150,9 +150,15 @@ class Moving:
         self._changes.of(known)
         return move
 
+    def _is_own(self, known: KnownModel) -> bool:
+        """Whether the move that asks is still the model's: a load that is only keeping the budget
+        is followed by an unload at once."""
+        return self._moves.get(known.name) is asyncio.current_task()
+
     def _end(self, known: KnownModel) -> None:
-        del self._moves[known.name]
-        known.progress = None
+        if self._is_own(known):
+            del self._moves[known.name]
+            known.progress = None
         self._changes.of(known)
 
     # --- loading ----------------------------------------------------------------------------------
@@ -164,7 +170,8 @@ class Moving:
             known.resident.abandon()
             return error
         except asyncio.CancelledError:  # by an unload, or the end: who waits hears it
-            known.resident.abandon()
+            if known.resident.state is ModelState.LOADING:
+                known.resident.abandon()
             return ModelUnloaded(model=known.name)
         except Exception as error:  # whatever it is, it is this model's alone
             is_defect = not isinstance(error, StartupError)
@@ -172,7 +179,7 @@ class Moving:
             known.resident.fail(str(error) or type(error).__name__)
             return ModelLoadFailed(model=known.name, problem=known.resident.problem)
         finally:
-            if known.resident.state is not ModelState.READY:
+            if self._is_own(known) and known.resident.state is not ModelState.READY:
                 await self._end_engine(known)
             self._end(known)
         return None
@@ -193,7 +200,7 @@ class Moving:
             known.resident.ready(self._clock())
             self._measure()
             self._loader.announce(known, sizes)
-            await self._keep_budget()
+            await self._keep_budget(known)
 
     def _engine_changed(self, known: KnownModel) -> None:
         if known.worker is not None and known.worker.state is EngineState.SERVING:
@@ -253,9 +260,10 @@ class Moving:
             if measured and known.resident.state is not ModelState.LOADING:
                 known.resident.held_bytes = measured
 
-    async def _keep_budget(self) -> None:
+    async def _keep_budget(self, loaded: KnownModel) -> None:
         """A load that took more than planned costs those used least lately their place."""
-        while (extra := surplus(self._residents(), self._memory.budget_bytes)) is not None:
+        budget = self._memory.budget_bytes
+        while (extra := surplus(self._residents(), budget, loaded.resident)) is not None:
             log.info("model %s gives way: the models take more than the budget", extra.name)
             await self._give_way(extra)
 
@@ -276,4 +284,4 @@ class Moving:
     async def _end_engine(self, known: KnownModel) -> None:
         worker, known.worker = known.worker, None
         if worker is not None:
-            await worker.close()
+            await worker.close(ModelUnloaded(model=known.name))

@@ -208,10 +208,12 @@ class ModelPool:
         """Load a model, also one that could not be loaded before, in the background unless `wait`.
 
         `limits` are for this load and those after it; without them those of the last stay. Raises
-        `ModelTooLarge`, `InvalidField` where it is loaded with others already, and, when it waits,
-        why the load did not come about.
+        `ModelTooLarge`, `InvalidField` where it is loaded with others already, `ModelLoading` where
+        it is still being unloaded, and, when it waits, why the load did not come about.
         """
         limits = limits or known.requested
+        while known.resident.state is ModelState.UNLOADING:
+            await self._gone(known, wait=wait)
         if known.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
             self._moving.check_fits(known, limits)
             known.requested = limits
@@ -225,6 +227,12 @@ class ModelPool:
             if error is not None:
                 raise error
 
+    async def _gone(self, known: KnownModel, *, wait: bool) -> None:
+        move = self._moving.of(known)
+        if move is None or not wait:
+            raise ModelLoading(model=known.name, retry_after=_LOAD_RETRY_S)
+        await asyncio.shield(move)
+
     async def unload(self, known: KnownModel, *, force: bool, wait: bool) -> None:
         """Free a model when its last use ends, or at once by force. One that is not loaded is no
         error, and a load under way stops."""
@@ -232,6 +240,8 @@ class ModelPool:
             await self._moving.stop(known)
         if known.resident.state is ModelState.READY:
             self._moving.unload(known)
+        if known.resident.state is not ModelState.UNLOADING:
+            return  # somebody may be loading it anew by now
         move = self._moving.of(known)
         if force and known.worker is not None:
             await known.worker.close(ModelUnloaded(model=known.name))

@@ -182,6 +182,8 @@ class EngineWorker:
             self._closed_with = error or Draining(retry_after=DRAIN_RETRY_S)
         if self._restart is not None:
             self._restart.cancel()
+        if self._first_boot is not None and not self._first_boot.done():
+            self._first_boot.set_exception(StartupError("the engine was ended while it loaded"))
         self._fail_all(self._closed_with)
         self.adapters.on_engine_gone(self._closed_with)
         if self._process is not None:
@@ -219,6 +221,8 @@ class EngineWorker:
         self._process = EngineProcess(self._boot, on_message=self._hear, on_death=self._on_death)
 
     def _hear(self, message: FromEngine) -> None:
+        if self._closed_with is not None:
+            return  # what is shared with a successor may be the successor's by now
         if isinstance(message, list):
             for event in message:
                 self._deliver(event)

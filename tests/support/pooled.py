@@ -12,7 +12,7 @@ from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.messages import LoadPhase, LoadProgress
 from inference_svc.runtime.worker import EngineState, EngineWorker
-from svc_kit.errors import DomainError
+from svc_kit.errors import DomainError, EngineRestarting
 from svc_kit.startup import StartupError
 from tests.support.sequences import ManualClock
 from tests.unit.inference_svc.models.test_sizing import a_model
@@ -22,8 +22,8 @@ BUDGET = 10 * GIB
 
 
 class FakeEngine:
-    """An engine that loads when it is told to, and takes what was planned for it unless `excess`
-    says otherwise."""
+    """An engine that loads when it is told to, takes what was planned for it unless `excess` says
+    otherwise, and ends at once unless `may_end` is cleared."""
 
     def __init__(self, name: str, planned: int, on_change: Callable[[], None]) -> None:
         self.name = name
@@ -32,6 +32,9 @@ class FakeEngine:
         self.models: dict[str, object] = {}
         self.closed_with: DomainError | None = None
         self.is_closed = False
+        self.snapshots: object = None
+        self.may_end = asyncio.Event()
+        self.may_end.set()
         self._on_change = on_change
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -64,9 +67,11 @@ class FakeEngine:
         self._on_change()
 
     def check_open(self) -> None:
-        """Raise what it was closed with."""
+        """Raise what it was closed with, or that it is not there."""
         if self.closed_with is not None:
             raise self.closed_with
+        if self.state is not EngineState.SERVING:
+            raise EngineRestarting()
 
     async def wait_idle(self) -> None:
         """Nothing runs here."""
@@ -74,6 +79,7 @@ class FakeEngine:
     async def close(self, error: DomainError | None = None) -> None:
         """End it."""
         self.is_closed, self.closed_with = True, self.closed_with or error
+        await self.may_end.wait()
 
 
 class FakeLoader:

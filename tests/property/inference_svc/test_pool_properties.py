@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inference_svc.models.residency import ModelState, check_integrity
-from svc_kit.errors import DomainError, ModelTooLarge
+from svc_kit.errors import DomainError, ModelLoading, ModelTooLarge
 from tests.support.pooled import BUDGET, Pooled, a_known, settle
 
 NAMES = ["small", "middle", "large", "pinned", "huge"]
@@ -111,6 +111,8 @@ class PoolMachine(RuleBasedStateMachine):
                 await self.pooled.pool.load(self.pooled[name], wait=False)
             except ModelTooLarge:
                 assert name == "huge"
+            except ModelLoading:
+                assert self.pooled[name].state is ModelState.UNLOADING
 
         self._do(begin())
 

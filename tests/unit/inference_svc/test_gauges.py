@@ -170,13 +170,23 @@ async def test_the_load_over_grpc_says_the_same() -> None:
     assert sum(steps.counts) == 4
 
 
-async def test_a_drain_counts_embedding_requests_too() -> None:
-    """One generation of three choices and one embedding request are two requests."""
+def a_servicer() -> EngineServicer:
+    """The operators' plane of the worker."""
     pool = a_pool(a_worker())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
     loading = AdapterLoading(pool.catalog, InlineJobs(), (), Path())
-    servicer = EngineServicer(pool, facts, loading, Snapshots(pool))
+    return EngineServicer(pool, facts, loading, Snapshots(pool))
 
-    drained = await servicer.Drain(pb.DrainRequest(), cast(Context, None))
+
+async def test_a_drain_counts_embedding_requests_too() -> None:
+    """One generation of three choices and one embedding request are two requests."""
+    drained = await a_servicer().Drain(pb.DrainRequest(), cast(Context, None))
 
     assert drained.num_requests == 2
+
+
+async def test_an_engine_that_is_not_up_has_nothing_to_forget() -> None:
+    """The flush of the others does not fail for it."""
+    flushed = await a_servicer().FlushCache(pb.FlushCacheRequest(), cast(Context, None))
+
+    assert flushed.num_tokens == 0

@@ -1,5 +1,6 @@
 """From settings to the models that are known, and to what their engines are told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from inference_svc.config import EngineSettings, InferenceSettings, ModelSetting
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.known import find_models
+from inference_svc.models.description import ModelClass
 from inference_svc.models.ggml_types import KvType
 from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
@@ -45,6 +47,27 @@ def test_a_model_has_what_is_its_own_and_the_rest_from_the_engine() -> None:
     assert (plain.policy, special.policy) == (LoadPolicy.START, LoadPolicy.MANUAL)
     assert special.resident.is_pinned
     assert special.file.kv_bytes_per_token < plain.file.kv_bytes_per_token
+
+
+def test_an_encoder_has_the_longest_input_that_a_load_asks_for() -> None:
+    """The settings are not the last word; without any word the bound is a modest one."""
+    given = settings()
+    file = replace(
+        find_models(given).find_model("plain").file,
+        model_class=ModelClass.ENCODER,
+        is_causal=False,
+        trained_context_tokens=1 << 15,
+    )
+    sizes = ResolvedLimits(1, 1 << 15, 0, "")
+    longest = []
+    for asked in (None, 1 << 14):
+        sizes = replace(sizes, context_tokens=asked or 1 << 15)
+        requested = RequestedLimits(context_tokens=asked)
+        boot = Booting(given, num_models=2).boot(file, requested, sizes)
+        embedding = boot.models[0].embedding
+        longest.append(embedding and embedding.input_tokens)
+
+    assert longest == [8192, 1 << 14]
 
 
 def test_an_engine_is_told_where_its_model_goes() -> None:

@@ -70,20 +70,25 @@ def test_nobody_goes_for_what_cannot_fit_anyway() -> None:
 
 
 def test_what_the_machine_does_not_have_is_not_waited_for() -> None:
-    """Once nobody is left who could go."""
-    with pytest.raises(ModelTooLarge) as refusal:
-        verdict(available=5)
-    assert refusal.value.available_bytes == 5
+    """And nobody goes for it, where all that they hold would not be enough."""
+    idle, used = a_resident("idle", 10), a_resident("used", 4, uses=1)
+    for others, most in ((), 5), ((idle,), 15), ((idle, used), 19):
+        with pytest.raises(ModelTooLarge) as refusal:
+            verdict(*others, available=5)
+        assert refusal.value.available_bytes == most
+    assert verdict(idle, used, needed=19, available=5) == MakeRoom(idle)
+    assert verdict(used, needed=9, available=5) == Wait(5)
 
 
 def test_a_budget_that_is_overrun_costs_the_oldest_its_place() -> None:
-    """Never the one used last, and nobody who is used."""
+    """Never the one just loaded, whoever was used since, and nobody who is used."""
     old, young = a_resident("old", 30, used_at=1), a_resident("young", 30, used_at=2)
 
-    assert surplus([old, young], 60) is None
-    assert surplus([old, young], 59) is old
-    assert surplus([a_resident("used", 30, uses=1), young], 59) is None
-    assert surplus([young], 10) is None
+    assert surplus([old, young], 60, young) is None
+    assert surplus([old, young], 59, young) is old
+    assert surplus([old, young], 59, old) is young
+    assert surplus([a_resident("used", 30, uses=1), young], 59, young) is None
+    assert surplus([young], 10, young) is None
 
 
 def test_a_model_cannot_skip_a_state() -> None:

@@ -158,6 +158,29 @@ async def test_models_that_take_more_than_planned_cost_others_their_place() -> N
     assert pooled.states() == {"a": "available", "b": "ready", "c": "ready"}
 
 
+async def test_an_unload_may_begin_while_the_load_still_keeps_the_budget() -> None:
+    """The calls of the model go on until they end, and so does the unload."""
+    pooled = await Pooled(a_known("a", 3), a_known("b", 5)).started()
+    await use(pooled, "a")
+    first = pooled.loader.engines[0]
+    first.may_end.clear()
+    pooled.loader.excess = 3 * GIB
+    load = asyncio.create_task(pooled.pool.load(pooled["b"], wait=True))
+    await settle()
+    assert pooled.states() == {"a": "unloading", "b": "ready"}
+    async with AsyncExitStack() as stack:
+        await use(pooled, "b", stack)
+        unload = asyncio.create_task(pooled.pool.unload(pooled["b"], force=False, wait=True))
+        await settle()
+        first.may_end.set()
+        await load
+        assert pooled.states() == {"a": "available", "b": "unloading"}
+        assert not pooled.loader.engines[1].is_closed
+    await unload
+
+    assert pooled.states() == {"a": "available", "b": "available"}
+
+
 async def test_a_load_in_the_background_holds_nobody_up() -> None:
     """Calls of a loaded model go on, and a call waits no longer than it should."""
     pooled = await Pooled(a_known("a"), a_known("b"), wait_s=0.01).started()
@@ -261,6 +284,32 @@ async def test_an_unload_waits_for_the_last_use() -> None:
     assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
 
 
+async def test_who_comes_too_late_to_an_engine_hears_why() -> None:
+    """The server does not shut down; this model was unloaded."""
+    pooled = await Pooled(a_known("a")).started()
+    await use(pooled, "a")
+    await pooled.pool.unload(pooled["a"], force=False, wait=True)
+
+    assert pooled.loader.engines[0].closed_with == ModelUnloaded(model="a")
+
+
+async def test_an_operator_loads_a_model_that_is_still_being_unloaded() -> None:
+    """Once it is gone; who does not wait for that is told to come again."""
+    pooled = await Pooled(a_known("a")).started()
+    async with AsyncExitStack() as stack:
+        await use(pooled, "a", stack)
+        await pooled.pool.unload(pooled["a"], force=False, wait=False)
+        with pytest.raises(ModelLoading):
+            await pooled.pool.load(pooled["a"], wait=False)
+        load = asyncio.create_task(pooled.pool.load(pooled["a"], RequestedLimits(3), wait=True))
+        await settle()
+        assert not load.done()
+    await load
+
+    assert (pooled["a"].state, pooled["a"].requested.slots) == (ModelState.READY, 3)
+    assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
+
+
 async def test_a_forced_unload_ends_the_uses() -> None:
     """Also one that was waiting for them already."""
     pooled = await Pooled(a_known("a")).started()
@@ -287,6 +336,27 @@ async def test_an_unload_stops_a_load() -> None:
 
     assert pooled["a"].state is ModelState.AVAILABLE
     assert pooled.loader.alive("a") == []
+
+
+async def test_a_load_that_follows_is_not_ended_by_force() -> None:
+    """Whoever began it did so after the unload."""
+    pooled = await Pooled(a_known("a")).started(at_once=False)
+    await pooled.pool.load(pooled["a"], wait=False)
+    await settle()
+    (first,) = pooled.loader.engines
+    first.may_end.clear()
+    unload = asyncio.create_task(pooled.pool.unload(pooled["a"], force=True, wait=False))
+    await settle()
+    load = asyncio.create_task(pooled.pool.load(pooled["a"], wait=True))
+    await settle()
+    first.may_end.set()
+    await unload
+    second = pooled.loader.engines[1]
+    assert not second.is_closed
+    second.loads()
+    await load
+
+    assert pooled["a"].state is ModelState.READY
 
 
 async def test_what_is_not_loaded_is_unloaded_already() -> None:

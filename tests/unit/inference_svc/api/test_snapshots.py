@@ -1,0 +1,126 @@
+"""Which engine a snapshot is saved or restored with, and what is said where none can be asked."""
+
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from corral.inference.v1 import engine_service_pb2 as pb
+
+from inference_svc.api.snapshots import Snapshots
+from inference_svc.engine.request import DropSnapshots, RestoreSnapshot, SaveSnapshot
+from inference_svc.loading.loader import compute_digest
+from inference_svc.models.residency import LoadPolicy
+from inference_svc.snapshots.description import Snapshot
+from inference_svc.snapshots.folder import FolderUse
+from svc_kit.errors import (
+    DomainError,
+    EngineRestarting,
+    ModelNotLoaded,
+    SnapshotIncompatible,
+    StateNotFound,
+    StorageFailed,
+)
+from tests.support.pooled import FakeEngine, Pooled, a_known
+from tests.support.snapshots import a_snapshot
+
+SAVE = pb.SaveSnapshotRequest(request_id="r")
+RESTORE = pb.RestoreSnapshotRequest(snapshot_id="s")
+DROP = pb.DropSnapshotsRequest(snapshot_ids=["s"])
+OF_ANOTHER = SnapshotIncompatible(snapshot="s", aspect="model", expected="d1", found="d2")
+
+
+class Desk:
+    """Gives one answer to whatever is asked, and one dropped file to a drop."""
+
+    def __init__(self, answer: Snapshot | DomainError) -> None:
+        self.use = FolderUse(0, 0)
+        self._answer = answer
+
+    async def run(self, command: SaveSnapshot | RestoreSnapshot | DropSnapshots) -> object:
+        """The answer."""
+        if isinstance(command, DropSnapshots):
+            return 1
+        if isinstance(self._answer, DomainError):
+            raise self._answer
+        return self._answer
+
+
+async def loaded(answers: Mapping[str, Snapshot | DomainError]) -> Pooled:
+    """A server of models a, b and c; those with an answer are loaded and their digests known."""
+    pooled = Pooled(*(a_known(name, 2) for name in "abc"))
+    await pooled.started()
+    for name, answer in answers.items():
+        await pooled.pool.load(pooled[name], wait=True)
+        engine_of(pooled, name).snapshots = Desk(answer)
+        pooled[name].digest = "d"
+        pooled[name].digest_known.set()
+    return pooled
+
+
+def engine_of(pooled: Pooled, name: str) -> FakeEngine:
+    """The engine of a loaded model."""
+    return pooled.loader.alive(name)[-1]
+
+
+def a_sequence() -> Snapshot:
+    """A snapshot as the engine describes it."""
+    return a_snapshot(tokens=array("i", [5, 6, 7, 8]))
+
+
+async def test_the_engine_that_has_the_sequence_saves_it() -> None:
+    """One that loads, and one that could not be loaded, have nothing to say."""
+    nothing = StateNotFound(request="r", index=0)
+    pooled = await loaded({"a": nothing, "b": a_sequence()})
+    pooled.loader.at_once = False
+    await pooled.pool.load(pooled["c"], wait=False)
+
+    assert (await Snapshots(pooled.pool).save(SAVE)).snapshot.model == "m"
+
+
+async def test_a_model_that_is_being_loaded_is_not_asked() -> None:
+    """Its digest is not known before its load has come to an end, if ever."""
+    pooled = Pooled(a_known("a", policy=LoadPolicy.MANUAL))
+    await pooled.started(at_once=False)
+    await pooled.pool.load(pooled["a"], wait=False)
+    snapshots = Snapshots(pooled.pool)
+
+    with pytest.raises(StateNotFound):
+        await snapshots.save(SAVE)
+    for attempt in (snapshots.restore(RESTORE), snapshots.drop(DROP)):
+        with pytest.raises(ModelNotLoaded):
+            await attempt
+
+
+async def test_an_engine_that_is_down_may_be_the_one() -> None:
+    """Unless another one has it; any engine can drop a file."""
+    pooled = await loaded({"a": OF_ANOTHER, "b": OF_ANOTHER, "c": a_sequence()})
+    snapshots = Snapshots(pooled.pool)
+    engine_of(pooled, "a").dies()
+
+    assert (await snapshots.restore(RESTORE)).snapshot.model == "m"
+    assert (await snapshots.drop(DROP)).num_dropped == 1
+    engine_of(pooled, "c").dies()
+    with pytest.raises(EngineRestarting):
+        await snapshots.restore(RESTORE)
+    for name in "ac":
+        engine_of(pooled, name).recovers()
+    engine_of(pooled, "c").snapshots = Desk(OF_ANOTHER)
+    with pytest.raises(SnapshotIncompatible):
+        await snapshots.restore(RESTORE)
+
+
+async def test_a_model_without_a_digest_has_no_snapshots() -> None:
+    """It does not keep others from theirs, and nobody waits for it."""
+    pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
+    snapshots = Snapshots(pooled.pool)
+    for name in "ab":
+        pooled[name].digest = ""
+        pooled[name].digest_known.clear()
+        pooled[name].file = a_known(name, file={"paths": (Path("/nowhere.gguf"),)}).file
+        await compute_digest(pooled[name])
+    with pytest.raises(StorageFailed, match="the model 'a'"):
+        await snapshots.save(SAVE)
+    pooled["b"].digest = "d"
+
+    assert (await snapshots.save(SAVE)).snapshot.model == "m"

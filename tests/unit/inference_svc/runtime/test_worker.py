@@ -1,0 +1,91 @@
+"""What a worker does when it is closed at an awkward moment; its process does nothing."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_svc.engine.events import AdapterLoaded
+from inference_svc.models.adapter_file import AdapterDescription
+from inference_svc.models.private_copy import PrivateCopy
+from inference_svc.runtime import worker as worker_module
+from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.generation import ReaderLimits
+from inference_svc.runtime.messages import Boot, Ready
+from inference_svc.runtime.pipe import FromEngine
+from inference_svc.runtime.worker import EngineWorker, QueueLimits
+from inference_svc.snapshots.folder import FolderUse
+from svc_kit.errors import ModelUnloaded
+from svc_kit.startup import StartupError
+from tests.support.pooled import settle
+
+READY = Ready((), "", FolderUse(0, 0))
+UNLOADED = ModelUnloaded(model="m")
+
+
+class IdleProcess:
+    """A process that says what the test says, also after its end."""
+
+    pid = 0
+
+    def __init__(self, _: Boot, *, on_message: Callable[[FromEngine], None], **__: Any) -> None:
+        self.says = on_message
+
+    def send(self, command: object) -> None:
+        """Lost."""
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[IdleProcess]:
+    """Those that workers start."""
+    started: list[IdleProcess] = []
+
+    def start(*args: Any, **settings: Any) -> IdleProcess:
+        started.append(IdleProcess(*args, **settings))
+        return started[-1]
+
+    monkeypatch.setattr(worker_module, "EngineProcess", start)
+    return started
+
+
+def a_worker() -> EngineWorker:
+    """A worker without a model."""
+    boot = Boot((), 1, "info", None, 0.0)
+    return EngineWorker(boot, QueueLimits(4, 1000), ReaderLimits(100, 60.0))
+
+
+async def test_a_start_ends_with_a_close(processes: list[IdleProcess]) -> None:
+    """Whoever waits for it would wait for ever: the death of a closed engine is no news."""
+    worker = a_worker()
+    start = asyncio.create_task(worker.start())
+    await settle()
+    await worker.close(UNLOADED)
+    await settle()
+
+    assert start.done()
+    with pytest.raises(StartupError, match="ended while it loaded"):
+        await start
+
+
+async def test_a_closed_worker_hears_nothing(processes: list[IdleProcess], tmp_path: Path) -> None:
+    """The adapters are its successor's by then: a late answer is not for what that one loads."""
+    worker = a_worker()
+    start = asyncio.create_task(worker.start())
+    await settle()
+    processes[0].says(READY)
+    await start
+    await worker.close(UNLOADED)
+    source = tmp_path / "source"
+    source.write_text("weights")
+    description = AdapterDescription(rank=8, size_bytes=100, title="")
+    adapter = Adapter("voice", "m", PrivateCopy(source, tmp_path), description, 1.0)
+    loaded = worker.adapters.load(adapter)  # by the successor
+    processes[0].says([AdapterLoaded(*adapter.content)])
+
+    assert not loaded.done()
+    adapter.file.close()
