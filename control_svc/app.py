@@ -98,7 +98,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 async def upgrade_database(settings: ControlSettings) -> str:
     """Bring the database to this release's schema; its revision. Raises StartupError."""
     async with _database(settings) as database:
-        await migrating.upgrade(database.writer)
+        await migrating.upgrade(database.migrator)
     return migrating.head()
 
 
@@ -122,7 +122,7 @@ def _folder(settings: ControlSettings) -> Path:
 async def _prepare_schema(database: Database, settings: ControlSettings) -> None:
     wanted = settings.auto_migrate
     if not database.is_shared if wanted is None else wanted:
-        await migrating.upgrade(database.writer)
+        await migrating.upgrade(database.migrator)
     await migrating.check_revision(database.writer)
 
 
