@@ -36,7 +36,8 @@ from svc_kit.telemetry import ProcessMetrics
 
 log = logging.getLogger(__name__)
 
-_SECRET_BYTES = 32
+_PAGE_TOKEN_KEY_BYTES = 32
+_INSTALLATION_BYTES = 16
 
 
 def utc_now() -> datetime:
@@ -66,7 +67,7 @@ async def build(
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(_database(settings))
         await _prepare_schema(database, settings)
-        store = blobs or _folder_blobs(_folder(settings) / "blobs")
+        store = blobs or await _folder_blobs(_folder(settings) / "blobs", database)
         grace = timedelta(seconds=2 * settings.server.max_deadline_s)
         sweeper = Sweeper(database.transactions, store, clock, grace)
         server = _server(settings, registry, await _services(settings, database, store, clock))
@@ -98,7 +99,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 async def upgrade_database(settings: ControlSettings) -> str:
     """Bring the database to this release's schema; its revision. Raises StartupError."""
     async with _database(settings) as database:
-        await migrating.upgrade(database.writer)
+        await migrating.upgrade(database.migrator)
     return migrating.head()
 
 
@@ -122,14 +123,17 @@ def _folder(settings: ControlSettings) -> Path:
 async def _prepare_schema(database: Database, settings: ControlSettings) -> None:
     wanted = settings.auto_migrate
     if not database.is_shared if wanted is None else wanted:
-        await migrating.upgrade(database.writer)
+        await migrating.upgrade(database.migrator)
     await migrating.check_revision(database.writer)
 
 
-def _folder_blobs(folder: Path) -> FolderBlobs:
+async def _folder_blobs(folder: Path, database: Database) -> FolderBlobs:
+    """The folder's store, which is this database's and no other's."""
+    installation = await _secret(database, "installation", _INSTALLATION_BYTES)
     store = FolderBlobs(folder)
     try:
         store.prepare()
+        store.claim(installation.hex())
     except OSError as error:
         raise StartupError(f"cannot keep files in {folder}: {error.strerror}") from error
     return store
@@ -139,7 +143,7 @@ async def _services(
     settings: ControlSettings, database: Database, blobs: BlobStore, clock: Clock
 ) -> list[Service]:
     bounds, ids, transactions = settings.files, IdSource(clock), database.transactions
-    tokens = PageTokens(await _page_token_key(database))
+    tokens = PageTokens(await _secret(database, "page_token_key", _PAGE_TOKEN_KEY_BYTES))
     files = Files(
         transactions,
         blobs,
@@ -170,11 +174,12 @@ async def _services(
     ]
 
 
-async def _page_token_key(database: Database) -> bytes:
-    candidate = secrets.token_bytes(_SECRET_BYTES)
+async def _secret(database: Database, name: str, num_bytes: int) -> bytes:
+    """What all processes on a database share, made by the first of them."""
+    candidate = secrets.token_bytes(num_bytes)
     try:
         return await database.transactions.write(
-            lambda repositories: repositories.housekeeping.page_token_key(candidate)
+            lambda repositories: repositories.housekeeping.secret(name, candidate)
         )
     except DomainError as error:
         raise StartupError(error.message) from error

@@ -97,8 +97,8 @@ class Housekeeping(Protocol):
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
 
-    async def page_token_key(self, candidate: bytes) -> bytes:
-        """The installation's secret; the candidate, where it has none yet."""
+    async def secret(self, name: str, candidate: bytes) -> bytes:
+        """The installation's secret of a name; the candidate, where it has none yet."""
 
 
 class Repositories(Protocol):

@@ -2,6 +2,7 @@
 
     incoming/KEY      on their way; of a writer that died they stay until the sweeper comes
     ab/KEY            complete: on the disk, never changed, "ab" being the key's first two digits
+    INSTALLATION      the id of the database whose rows name these bytes
 
 Keys are made here. Nothing that a caller says becomes part of a path. All work on the disk is done
 by threads, because a slow disk must not stop the event loop.
@@ -12,7 +13,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -20,10 +21,13 @@ from typing import Final
 
 from control_svc.domain.ports import Blob, BlobMissing, BlobSink, StoredKey
 from svc_kit.errors import StorageFailed
+from svc_kit.startup import StartupError
 
 READ_BYTES: Final = 256 * 1024
 _GATHERED_BYTES: Final = 1024 * 1024
+_GATHERED_CHUNKS: Final = 256
 _INCOMING: Final = "incoming"
+_INSTALLATION: Final = "INSTALLATION"
 
 
 class FolderBlobs:
@@ -36,6 +40,27 @@ class FolderBlobs:
     def prepare(self) -> None:
         """Make the folders. Raises OSError."""
         self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def claim(self, installation: str) -> None:
+        """Bind the folder to a database by the id that is kept there.
+
+        To another database everything here would be bytes that no row names, which are swept away.
+        Raises StartupError where the folder is another one's, or nobody knows whose; OSError.
+        """
+        is_used = any(any(shelf.iterdir()) for shelf in self._shelves())
+        path = self._folder / _INSTALLATION
+        if not path.exists():
+            if is_used:
+                raise StartupError(
+                    f"{self._folder} holds files, but does not say of which database: choose"
+                    f" another data_dir, or write {installation} to {path} if they are this one's"
+                )
+            self._write_once(path, installation)
+        if path.read_text().strip() != installation:
+            raise StartupError(
+                f"{self._folder} holds the files of another database: choose another data_dir,"
+                " or the database that belongs to it (database_url, or a backup)"
+            )
 
     @asynccontextmanager
     async def create(self) -> AsyncIterator[BlobSink]:
@@ -70,8 +95,24 @@ class FolderBlobs:
 
     async def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
         """Everything in the store, a folder at a time."""
-        for folder in await asyncio.to_thread(lambda: sorted(self._folder.iterdir())):
+        for folder in [self._incoming, *await asyncio.to_thread(self._shelves)]:
             yield await asyncio.to_thread(_stored_in, folder)
+
+    def _shelves(self) -> list[Path]:
+        """The folders of complete bytes; what else lies there is not ours."""
+        return sorted(entry for entry in self._folder.glob("??") if entry.is_dir())
+
+    def _write_once(self, path: Path, text: str) -> None:
+        """Write a file unless it is there. Nobody ever sees half of it: a link is made at once."""
+        draft = self._incoming / secrets.token_hex(16)
+        with draft.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+        draft.unlink()
+        _sync_folder(path.parent)
 
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / key
@@ -111,12 +152,15 @@ class _FileSink:
     async def write(self, chunk: bytes) -> None:
         """Append, while the next bytes are on their way; a failure is told by the call after.
 
-        Small chunks are gathered, because each write is a thread's turn.
+        Small chunks are gathered, because each write is a thread's turn; not too many of them,
+        because each is an object that may be larger than its bytes.
         """
+        if not chunk:
+            return
         self._gathered.append(chunk)
         self._gathered_bytes += len(chunk)
         self._size_bytes += len(chunk)
-        if self._gathered_bytes >= _GATHERED_BYTES:
+        if self._gathered_bytes >= _GATHERED_BYTES or len(self._gathered) >= _GATHERED_CHUNKS:
             await self._flush()
 
     async def sha256(self) -> str:

@@ -2,14 +2,15 @@
 
 SQLite takes one writer at a time, and answers a second one with "database is locked" after a wait.
 So there is one writing connection here, taken in order of arrival, and the data folder is locked
-against a second process. PostgreSQL keeps writers apart itself, from any number of processes.
+against a second process, as is the folder of a SQLite file elsewhere. PostgreSQL keeps writers
+apart itself, from any number of processes.
 """
 
 import asyncio
 import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,9 @@ class Database(NamedTuple):
     """An open database."""
 
     writer: AsyncEngine
+    migrator: AsyncEngine
+    """For changes of the schema: with foreign keys off on SQLite, which changes a table by dropping
+    it and making it anew; its children would go with it."""
     transactions: SqlTransactions
     is_shared: bool
     """Whether other control processes may use it at the same time."""
@@ -59,29 +63,33 @@ async def open_database(url: str | None, data_dir: Path) -> AsyncIterator[Databa
         reader = engine.execution_options(isolation_level="REPEATABLE READ")
         transactions = SqlTransactions(engine, reader, nullcontext)
         try:
-            yield Database(engine, transactions, True)
+            yield Database(engine, engine, transactions, True)
         finally:
             await transactions.close()
             await engine.dispose()
         return
-    folder = Path(str(target.database)).parent
-    with _locked(folder):
+    with _locked(Path(str(target.database)).parent, data_dir):
+        migrator = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_MIGRATOR)
         writer = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER)
         reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
         turn = asyncio.Lock()  # first come, first served
         transactions = SqlTransactions(writer, reader, lambda: turn)
         try:
-            yield Database(writer, transactions, False)
+            yield Database(writer, migrator, transactions, False)
         finally:
             await transactions.close()
-            await reader.dispose()
-            await writer.dispose()
+            for engine in (reader, writer, migrator):
+                await engine.dispose()
 
 
-_BOTH: Final = ("PRAGMA foreign_keys = ON", "PRAGMA busy_timeout = 5000")
+_PATIENT: Final = "PRAGMA busy_timeout = 5000"
+_LINKED: Final = "PRAGMA foreign_keys = ON"
 # FULL: what a caller was told is on the disk, also after a power cut.
-_WRITER: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", *_BOTH)
-_READER: Final = (*_BOTH, "PRAGMA query_only = ON")
+_SAFE: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", _PATIENT)
+_MIGRATOR: Final = (*_SAFE, "PRAGMA foreign_keys = OFF")
+_WRITER: Final = (*_SAFE, _LINKED)
+_READER: Final = (_PATIENT, _LINKED, "PRAGMA query_only = ON")
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
 def _target(url: str | None, data_dir: Path) -> URL:
@@ -101,7 +109,25 @@ def _target(url: str | None, data_dir: Path) -> URL:
         raise StartupError(
             f"database_url names {kind}; there are postgresql://... and sqlite:///FILE"
         )
+    if kind != "sqlite":
+        parsed = _with_driver_options(parsed)
     return parsed.set(drivername=drivers[kind])
+
+
+def _with_driver_options(url: URL) -> URL:
+    """A URL of libpq's kind with the options as the driver calls them. Raises StartupError."""
+    unknown = sorted(set(url.query) - {"host", "port", "sslmode"})
+    if unknown:
+        raise StartupError(
+            f"database_url has options that are not known: {', '.join(unknown)};"
+            " there are host, port and sslmode"
+        )
+    mode = url.query.get("sslmode")
+    if mode is None:
+        return url
+    if mode not in _SSL_MODES:
+        raise StartupError(f"sslmode in database_url is one of {', '.join(_SSL_MODES)}")
+    return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
 
 
 def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> AsyncEngine:
@@ -124,7 +150,16 @@ def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> 
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(*folders: Path) -> Iterator[None]:
+    """The folders of the rows and of the bytes, both ours alone. Raises StartupError."""
+    with ExitStack() as stack:
+        for folder in {folder.resolve() for folder in folders}:
+            stack.enter_context(_locked_folder(folder))
+        yield
+
+
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
     """The folder, ours alone until this process ends. Raises StartupError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

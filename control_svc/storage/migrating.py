@@ -35,7 +35,7 @@ ResultT = TypeVar("ResultT")
 def configuration(connection: Connection | None = None) -> Config:
     """Alembic's configuration; commands that touch a database need the connection."""
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
     config.attributes["connection"] = connection
     return config
@@ -55,11 +55,12 @@ async def current(engine: AsyncEngine) -> str | None:
 async def upgrade(engine: AsyncEngine) -> None:
     """Bring a database to the revision of this release; nothing where it has it.
 
-    Raises StartupError for a database of a later release.
+    `engine` is the database's `migrator`. Raises StartupError for a database of a later release,
+    and where rows would name parents that are not there.
     """
     found = await _known(engine)
     if found != head():
-        await _run(engine, lambda connection: command.upgrade(configuration(connection), "head"))
+        await _run(engine, _upgrade)
         _log.info("the database is upgraded from revision %s to %s", found or "nothing", head())
 
 
@@ -98,6 +99,16 @@ async def _known(engine: AsyncEngine) -> str | None:
             " it was made by a later one"
         )
     return found
+
+
+def _upgrade(connection: Connection) -> None:
+    command.upgrade(configuration(connection), "head")
+    if connection.dialect.name == "sqlite":
+        # Foreign keys are off while tables are made anew; what they would have refused is undone.
+        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if broken:
+            tables = ", ".join(sorted({row[0] for row in broken}))
+            raise StartupError(f"the upgrade would leave rows without their parents in {tables}")
 
 
 def _context(connection: Connection) -> MigrationContext:

@@ -29,8 +29,9 @@ _LONGEST_PAUSE_S: Final = 0.05
 # Of PostgreSQL; SQLite has one writer and therefore no conflicts.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _DISK_FULL: Final = "53100"
-_NOT_SERVING: Final = ("08", "57P", "53300")
-"""Classes of states in which a server is not there, is stopping or starting, or is too busy."""
+_NOT_SERVING: Final = ("08", "57P", "53300", "55P03", "57014")
+"""States, or their classes, in which a server is not there, is stopping or starting, or is too
+busy: also to give a lock, or to finish a statement, within our limits."""
 
 
 class SqlRepositories:

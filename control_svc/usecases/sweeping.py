@@ -66,8 +66,9 @@ class Sweeper:
             await asyncio.sleep(interval_s)
 
     async def sweep(self) -> Swept:
-        """One round."""
+        """One round; orphans first, because on a full disk rows can go only once there is room."""
         now = self._clock()
+        num_orphans = await self._drop_orphans(now)
         expired = await self._drop(
             lambda repositories: repositories.housekeeping.drop_expired_files(now, ROWS_AT_ONCE)
         )
@@ -75,7 +76,7 @@ class Sweeper:
             lambda repositories: repositories.housekeeping.expire_uploads(now, ROWS_AT_ONCE)
         )
         await self._forget_requests(now)
-        return Swept(expired, await self._drop_orphans(now))
+        return Swept(expired, num_orphans)
 
     async def _drop(self, drop: Callable[[Repositories], Awaitable[Dropped]]) -> int:
         total, dropped = 0, await self._transactions.write(drop)

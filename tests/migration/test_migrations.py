@@ -1,11 +1,12 @@
 """The migrations, forward and back on both databases."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from control_svc.app import check_database, upgrade_database
 from control_svc.config import ControlSettings
@@ -40,7 +41,7 @@ async def go_back(settings: ControlSettings) -> list[str]:
     async with open_database(
         None if url is None else url.get_secret_value(), settings.data_dir / "control"
     ) as database:
-        await migrating.downgrade(database.writer, "base")
+        await migrating.downgrade(database.migrator, "base")
         async with database.writer.connect() as connection:
             return await connection.run_sync(lambda each: inspect(each).get_table_names())
 
@@ -118,3 +119,81 @@ async def test_a_schema_change_that_fails_leaves_nothing(tmp_path: Path) -> None
             await change_half()
         async with database.writer.connect() as connection:
             assert await connection.run_sync(lambda each: inspect(each).get_table_names()) == []
+
+
+REBUILD = """
+from alembic import op
+
+revision = "9999"
+down_revision = "{head}"
+branch_labels = depends_on = None
+
+
+def upgrade():
+    with op.batch_alter_table("uploads", recreate="always") as table:
+        table.alter_column("mime_type", nullable=True)
+    {more}
+"""
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs, in a folder with a percent sign, one migration more: it makes "uploads" anew."""
+
+    def install(more: str) -> None:
+        migrations = tmp_path / "100%" / "migrations"
+        rebuild = REBUILD.format(head=migrating.head(), more=more)
+        shutil.copytree(migrating.MIGRATIONS, migrations)
+        (migrations / "versions" / "9999_rebuild.py").write_text(rebuild)
+        monkeypatch.setattr(migrating, "MIGRATIONS", migrations)
+
+    return install
+
+
+ROWS = (
+    "INSERT INTO uploads VALUES ('p', 'u', 'a', 'user_data', 1, 'a/b', NULL, 'pending',"
+    " '2026-01-01', '2026-01-01', NULL, '')",
+    "INSERT INTO upload_parts VALUES ('p', 'u', 'part', 1, 'key', '2026-01-01')",
+)
+
+
+async def test_children_outlive_a_table_that_is_made_anew(
+    tmp_path: Path, next_release: Callable[[str], None]
+) -> None:
+    """SQLite drops the old table; the parts would go with their uploads."""
+    settings = ControlSettings(data_dir=tmp_path)
+    await upgrade_database(settings)
+    for row in ROWS:
+        await change(settings, row)
+    next_release("pass")
+
+    await upgrade_database(settings)
+
+    assert await parts(settings) == ["part"]
+
+
+async def test_an_upgrade_that_leaves_orphans_is_undone(
+    tmp_path: Path, next_release: Callable[[str], None]
+) -> None:
+    """Foreign keys are off meanwhile, so they are looked at before the end."""
+    settings = ControlSettings(data_dir=tmp_path)
+    await upgrade_database(settings)
+    before = migrating.head()
+    for row in ROWS:
+        await change(settings, row)
+    next_release('op.execute("DELETE FROM uploads")')
+
+    with pytest.raises(StartupError, match="without their parents in upload_parts"):
+        await upgrade_database(settings)
+
+    async with open_database(None, tmp_path / "control") as database:
+        assert await migrating.current(database.writer) == before
+
+
+async def parts(settings: ControlSettings) -> list[str]:
+    """The ids of all parts on SQLite."""
+    async with (
+        open_database(None, settings.data_dir / "control") as database,
+        database.writer.connect() as connection,
+    ):
+        return list(await connection.scalars(text("SELECT id FROM upload_parts")))

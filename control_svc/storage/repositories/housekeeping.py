@@ -10,8 +10,6 @@ from control_svc.domain.ports import Dropped
 from control_svc.domain.uploads import UploadState
 from control_svc.storage.models import FileRow, RequestRow, SecretRow, UploadPartRow, UploadRow
 
-_PAGE_TOKEN_KEY = "page_token_key"  # noqa: S105  (the name of a secret, not one)
-
 
 class SqlHousekeeping:
     """What has to be done whoever it belongs to, in one transaction.
@@ -88,10 +86,10 @@ class SqlHousekeeping:
             )
         return left
 
-    async def page_token_key(self, candidate: bytes) -> bytes:
-        """The installation's secret; the candidate, where it has none yet."""
-        row = await self._session.get(SecretRow, _PAGE_TOKEN_KEY)
+    async def secret(self, name: str, candidate: bytes) -> bytes:
+        """The installation's secret of a name; the candidate, where it has none yet."""
+        row = await self._session.get(SecretRow, name)
         if row is not None:
             return row.value
-        await self._session.execute(insert(SecretRow).values(name=_PAGE_TOKEN_KEY, value=candidate))
+        await self._session.execute(insert(SecretRow).values(name=name, value=candidate))
         return candidate
