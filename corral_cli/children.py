@@ -25,6 +25,7 @@ def a_service(
     config: Path | None,
     management: Address,
     stop_patience_s: float,
+    is_vital: bool = True,
 ) -> Service:
     """A service of ours; it is ready when its management listener says so."""
 
@@ -43,6 +44,7 @@ def a_service(
         is_ready=is_ready,
         environment={**os.environ, **variables},
         stop_patience_s=stop_patience_s,
+        is_vital=is_vital,
     )
 
 

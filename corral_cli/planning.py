@@ -80,6 +80,9 @@ class Plan:
             "gateway": flags.for_gateway(),
         }
         first = cls._load(flags.config, overrides)
+        if "data_dir" not in first.control.model_fields_set:
+            # One folder holds everything of a Corral, also where a file names it for inference.
+            overrides["control"]["data_dir"] = first.inference.data_dir
         for service, settings in first.by_service.items():
             overrides[service] |= _settled(settings, "listen")
             overrides[service] |= _settled(settings, "management_listen")

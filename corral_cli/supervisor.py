@@ -16,6 +16,8 @@ from typing import Any
 from corral_cli.lifeline import Lifeline
 
 READY_POLL_S = 0.05
+_MOST_DOUBLINGS = 32
+"""Beyond any delay, and far from where a float overflows."""
 
 
 class ServiceFailed(Exception):
@@ -35,6 +37,8 @@ class Service:
     """The child's whole environment. None: the supervisor's."""
     stop_patience_s: float = 40.0
     """Seconds from SIGTERM to SIGKILL."""
+    is_vital: bool = True
+    """Whether the others stop where it cannot be kept running. If not, it is tried for ever."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,12 @@ class RestartPolicy:
     stable_after_s: float = 30.0
     """A life at least this long clears the count of failures."""
     failures_allowed: int = 5
-    """So many short lives in a row are followed by another try."""
+    """So many short lives in a row are followed by another try; not vital: any number."""
 
     def delay_s(self, failures: int) -> float:
         """Seconds to wait after so many short lives in a row (at least one)."""
-        return float(min(self.longest_delay_s, self.first_delay_s * 2 ** (failures - 1)))
+        doublings = min(failures - 1, _MOST_DOUBLINGS)
+        return float(min(self.longest_delay_s, self.first_delay_s * 2**doublings))
 
 
 @dataclass
@@ -61,7 +66,8 @@ class _Running:
     process: asyncio.subprocess.Process | None = None
     was_ready: bool = False
     failures: int = 0
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """It has answered, or is not vital and has failed: nobody waits for it any longer."""
 
 
 class Supervisor:
@@ -86,8 +92,9 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], Awaitable[None]]) -> None:
         """Keep everything running until `stop` is set; no child is left when this returns.
 
-        `on_ready` runs once, when every service has answered. Raises ServiceFailed where a service
-        ends before it was ever ready, or dies too often.
+        `on_ready` runs once, when every service has answered; one that is not vital may have failed
+        instead. Raises ServiceFailed where a vital one ends before it was ever ready, or dies too
+        often.
         """
         lifeline = Lifeline()
         keepers = [
@@ -112,7 +119,7 @@ class Supervisor:
 
     async def _announce(self, on_ready: Callable[[], Awaitable[None]]) -> None:
         for running in self._running:
-            await running.ready.wait()
+            await running.settled.wait()
         await on_ready()
 
     async def _keep(self, running: _Running, lifeline_fd: int) -> None:
@@ -152,25 +159,28 @@ class Supervisor:
     async def _wait_until_ready(self, running: _Running) -> None:
         while not await running.service.is_ready():  # noqa: ASYNC110
             await asyncio.sleep(READY_POLL_S)  # another process sets no event of ours
-        if running.was_ready:
+        if running.was_ready or running.failures:
             self._report(f"{running.service.name} is back")
         running.was_ready = True
-        running.ready.set()
+        running.settled.set()
 
     def _judge(self, running: _Running, code: int, lived_s: float) -> float:
         """What the end of a process means: seconds until the next try. Raises ServiceFailed."""
-        name, how = running.service.name, describe_exit(code)
-        if not running.was_ready:
+        name, how, vital = running.service.name, describe_exit(code), running.service.is_vital
+        if vital and not running.was_ready:
             raise ServiceFailed(f"{name} could not start: it {how} (its own message is above)")
         stable = lived_s >= self._policy.stable_after_s
         running.failures = 1 if stable else running.failures + 1
-        if running.failures > self._policy.failures_allowed:
+        if vital and running.failures > self._policy.failures_allowed:
             raise ServiceFailed(
                 f"{name} {how} {running.failures} times in a row,"
                 f" each within {self._policy.stable_after_s:g} s; giving up"
             )
         delay_s = self._policy.delay_s(running.failures)
-        self._report(f"{name} {how}; starting it again in {delay_s:g} s")
+        rest = "" if vital else " (the rest goes on without it)"
+        self._report(f"{name} {how}; starting it again in {delay_s:g} s{rest}")
+        if not vital:
+            running.settled.set()
         return delay_s
 
     async def _stop_all(self) -> None:

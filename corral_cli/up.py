@@ -129,7 +129,7 @@ async def keep_running(plan: Plan, started: float) -> None:
 
 
 def services(plan: Plan) -> list[Service]:
-    """The gateway last, so that it is the first to stop."""
+    """The gateway last, so that it is the first to stop; without the control service they go on."""
     return [
         a_service(
             name,
@@ -137,6 +137,7 @@ def services(plan: Plan) -> list[Service]:
             config=plan.config,
             management=reachable(management),
             stop_patience_s=grace_s + STOP_MARGIN_S,
+            is_vital=name != "control",
         )
         for name, prefix, management, grace_s in (
             (

@@ -16,6 +16,11 @@ import tempfile
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 11)
+SECOND_CORRAL = (
+    "--port 8090 --inference-listen 127.0.0.1:50151 --control-listen 127.0.0.1:50152"
+    " --data-dir $HOME/corral-2"
+)
+"""What a second Corral on one machine must be told; the shell of a terminal fills in $HOME."""
 DISK_BYTES = 2_000_000_000  # .venv takes 0.6 GB; the build of llama.cpp and the downloads the rest
 
 
@@ -90,11 +95,16 @@ def listen_addresses(up_arguments: list[str]) -> list[str]:
         "--inference-listen",
         default=os.environ.get("CORRAL_INFERENCE_LISTEN") or "127.0.0.1:50051",
     )
+    parser.add_argument(
+        "--control-listen",
+        default=os.environ.get("CORRAL_CONTROL_LISTEN") or "127.0.0.1:50052",
+    )
     parser.add_argument("--config")
     known = parser.parse_known_args(up_arguments)[0]
     if known.config:
         return []  # the file decides, and `corral up` checks again before it starts anything
-    return [known.listen or f"{known.host}:{known.port}", known.inference_listen]
+    gateway = known.listen or f"{known.host}:{known.port}"
+    return [gateway, known.inference_listen, known.control_listen]
 
 
 def taken_ports(addresses: list[str]) -> list[str]:
@@ -110,7 +120,7 @@ def taken_ports(addresses: list[str]) -> list[str]:
             except (OSError, ValueError, OverflowError) as error:
                 found.append(
                     f"cannot listen on {address} ({getattr(error, 'strerror', None) or error}):"
-                    " stop what runs there, or choose other ports with"
-                    ' make run ARGS="--port 8090 --inference-listen 127.0.0.1:50151"'
+                    " stop what runs there, or choose other ports and a folder with"
+                    f' make run ARGS="{SECOND_CORRAL}"'
                 )
     return found

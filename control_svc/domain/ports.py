@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from control_svc.domain.files import File, FilePurpose
 from control_svc.domain.listing import Window
 from control_svc.domain.requests import RememberedRequest
-from control_svc.domain.uploads import Upload, UploadPart
+from control_svc.domain.uploads import Taken, Upload, UploadPart
 
 Clock = Callable[[], datetime]
 """The time, with its zone."""
@@ -55,6 +55,9 @@ class UploadRepository(Protocol):
 
     async def add_part(self, project: str, part: UploadPart) -> None:
         """Keep a new part."""
+
+    async def taken(self, project: str, upload_id: str) -> Taken:
+        """How many parts there are, and their bytes."""
 
     async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
         """The parts, oldest first."""

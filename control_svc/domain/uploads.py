@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from control_svc.domain.checks import check_digest, check_request_id, check_text, check_ttl
 from control_svc.domain.files import FilePurpose, check_purpose, check_size
@@ -147,12 +147,18 @@ class Completion:
         return chosen
 
 
-def room_for_part(upload: Upload, stored: Sequence[UploadPart], part_bytes: int) -> int:
+class Taken(NamedTuple):
+    """What the stored parts of an upload take together."""
+
+    num_parts: int
+    size_bytes: int
+
+
+def room_for_part(upload: Upload, taken: Taken, part_bytes: int) -> int:
     """The largest part that the upload still takes. Raises TooLong.
 
     Parts that were sent again, or that will not be used, may take as much as the file itself.
     """
-    if len(stored) >= MAX_PARTS:
-        raise TooLong(field="upload_id", length=len(stored) + 1, limit=MAX_PARTS, unit="parts")
-    taken = sum(part.size_bytes for part in stored)
-    return min(part_bytes, max(2 * upload.size_bytes - taken, 0))
+    if taken.num_parts >= MAX_PARTS:
+        raise TooLong(field="upload_id", length=taken.num_parts + 1, limit=MAX_PARTS, unit="parts")
+    return min(part_bytes, max(2 * upload.size_bytes - taken.size_bytes, 0))

@@ -23,6 +23,7 @@ from control_svc.domain.ports import (
 )
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import once
+from control_svc.usecases.refusals import deleted_if_refused
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, RangeNotSatisfiable
 
 MAX_PAGE = 10_000
@@ -74,7 +75,8 @@ class Files:
             await repositories.files.add(project, file)
             return file
 
-        stored = await self._transactions.write(add)
+        async with deleted_if_refused(self._blobs, blob):
+            stored = await self._transactions.write(add)
         if stored.id != file.id:
             await self._blobs.delete([blob.key])
         return stored

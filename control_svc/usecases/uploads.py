@@ -1,8 +1,10 @@
 """Uploads: parts are stored one by one, and one pass over them makes the file."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from control_svc.domain.files import File, FileLimits, check_purpose, expiry_of
 from control_svc.domain.ids import FILE, PART, UPLOAD, IdSource
@@ -19,12 +21,14 @@ from control_svc.domain.uploads import (
     LIFETIME,
     Completion,
     NewUpload,
+    Taken,
     Upload,
     UploadPart,
     UploadState,
     room_for_part,
 )
 from control_svc.usecases.once import once
+from control_svc.usecases.refusals import deleted_if_refused
 from svc_kit.errors import ChecksumMismatch, FileNotFound, MissingField, UploadNotPending
 
 CREATE = "CreateUpload"
@@ -56,6 +60,8 @@ class Uploads:
         self._limits = limits
         self._part_bytes = part_bytes
         self._clock = clock
+        self._joining: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """By project and upload: held by whoever makes its file."""
 
     async def create(self, project: str, described: NewUpload) -> UploadWithFile:
         """Announce a file.
@@ -95,11 +101,11 @@ class Uploads:
         Raises UploadNotFound, UploadNotPending, TooLong, RequestTooLarge, MissingField where there
         are no bytes, or StorageFailed.
         """
-        upload, stored = await self._transactions.read(
-            lambda repositories: _with_parts(repositories, project, upload_id)
+        upload, taken = await self._transactions.read(
+            lambda repositories: _with_taken(repositories, project, upload_id)
         )
         upload.check_pending(self._clock())
-        limit = room_for_part(upload, stored, self._part_bytes)
+        limit = room_for_part(upload, taken, self._part_bytes)
         async with self._blobs.create() as sink:
             async for chunk in chunks:
                 self._limits.check(sink.size_bytes + len(chunk), limit)
@@ -118,9 +124,13 @@ class Uploads:
         async def add(repositories: Repositories) -> None:
             locked = await repositories.uploads.lock(project, upload_id)
             locked.check_pending(part.created_at)
+            # Others may have come since the bytes began to stream in.
+            taken = await repositories.uploads.taken(project, upload_id)
+            self._limits.check(part.size_bytes, room_for_part(locked, taken, self._part_bytes))
             await repositories.uploads.add_part(project, part)
 
-        await self._transactions.write(add)
+        async with deleted_if_refused(self._blobs, blob):
+            await self._transactions.write(add)
         return part
 
     async def complete(
@@ -132,8 +142,11 @@ class Uploads:
         ChecksumMismatch or StorageFailed. A completion that fails leaves the upload as it was.
         """
         completion.check()
+        # Each would write a copy of the whole file, of which one is kept: who comes second waits.
+        lock = self._joining.setdefault((project, upload_id), asyncio.Lock())
         try:
-            return await self._complete(project, upload_id, completion)
+            async with lock:
+                return await self._complete(project, upload_id, completion)
         except (UploadNotPending, BlobMissing):
             # The same call may have come before, or be a step ahead and have freed the parts.
             found = await self.get(project, upload_id)
@@ -174,7 +187,8 @@ class Uploads:
             dropped = await repositories.uploads.drop_parts(project, upload_id)
             return UploadWithFile(done, file), dropped
 
-        result, dropped = await self._transactions.write(finish)
+        async with deleted_if_refused(self._blobs, blob):
+            result, dropped = await self._transactions.write(finish)
         await self._blobs.delete(dropped)
         return result
 
@@ -230,6 +244,13 @@ class Uploads:
             created_at=now,
             expires_at=expiry_of(upload.purpose, upload.ttl, now),
         )
+
+
+async def _with_taken(
+    repositories: Repositories, project: str, upload_id: str
+) -> tuple[Upload, Taken]:
+    upload = await repositories.uploads.get(project, upload_id)
+    return upload, await repositories.uploads.taken(project, upload_id)
 
 
 async def _with_parts(

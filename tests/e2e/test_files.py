@@ -1,6 +1,7 @@
 """Files and uploads: the official SDK, plain HTTP and kills, against a real `corral up`."""
 
 import asyncio
+import fcntl
 import hashlib
 import io
 import os
@@ -13,6 +14,8 @@ import openai
 import pytest
 
 from tests.support.processes import Ends
+from tests.support.rpc import PARIS
+from tests.support.sdk import capital_of_france
 from tests.support.services import Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -210,6 +213,27 @@ async def test_a_request_with_a_key_is_done_once(http: httpx.AsyncClient) -> Non
     assert first.json() == again.json()
     assert (other.status_code, other.json()["error"]["param"]) == (409, "Idempotency-Key")
     assert other.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.timeout(120)
+async def test_inference_goes_on_without_the_control_service(tmp_path: Path) -> None:
+    """A second Corral has its data folder: chats are answered, files are 503, and come back."""
+    folder = tmp_path / "data" / "control"
+    folder.mkdir(parents=True)
+    held = os.open(folder / "control.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with corral_up(tmp_path) as corral:
+        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
+            answer = await capital_of_france(sdk)
+            with pytest.raises(openai.InternalServerError) as refused:
+                await sdk.files.list()
+            os.close(held)
+            await corral.program.line("control is back")
+            files = [file.id async for file in sdk.files.list()]
+
+    assert answer == PARIS
+    assert (refused.value.status_code, refused.value.code) == (503, "upstream_unavailable")
+    assert files == []
 
 
 @pytest.mark.timeout(120)

@@ -190,7 +190,7 @@ class RunningControl:
 
 class FullingBlobs(FolderBlobs):
     """A folder on a disk that has room for so many more bytes (None: for any), and that says when
-    somebody has begun to write and when somebody has left."""
+    somebody has begun to write and when somebody has left. Who begins passes the gate first."""
 
     room: int | None = None
 
@@ -198,6 +198,8 @@ class FullingBlobs(FolderBlobs):
         super().__init__(folder)
         self.entered = asyncio.Event()
         self.left = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     @asynccontextmanager
     async def create(self) -> AsyncIterator[BlobSink]:
@@ -205,6 +207,7 @@ class FullingBlobs(FolderBlobs):
         try:
             async with super().create() as sink:
                 self.entered.set()
+                await self.gate.wait()
                 yield _FullingSink(sink, self)
         finally:
             self.left.set()

@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.files import FilePurpose
 from control_svc.domain.ids import UPLOAD, is_id
-from control_svc.domain.uploads import Upload, UploadPart, UploadState
+from control_svc.domain.uploads import Taken, Upload, UploadPart, UploadState
 from control_svc.storage.models import UploadPartRow, UploadRow
 from svc_kit.errors import UploadNotFound
 
@@ -41,6 +41,16 @@ class SqlUploads:
     async def add_part(self, project: str, part: UploadPart) -> None:
         """Keep a new part."""
         await self._session.execute(insert(UploadPartRow).values(project=project, **asdict(part)))
+
+    async def taken(self, project: str, upload_id: str) -> Taken:
+        """How many parts there are, and their bytes."""
+        row = await self._session.execute(
+            select(func.count(), func.coalesce(func.sum(UploadPartRow.size_bytes), 0)).where(
+                UploadPartRow.project == project, UploadPartRow.upload_id == upload_id
+            )
+        )
+        num_parts, size_bytes = row.one()
+        return Taken(num_parts, int(size_bytes))  # PostgreSQL adds integers up to a decimal
 
     async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
         """The parts, oldest first."""

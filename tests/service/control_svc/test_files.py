@@ -214,6 +214,16 @@ async def test_bad_lists_and_ids_are_refused(running: RunningControl) -> None:
         await running.client.page(page_size=-1)
 
 
+async def test_a_request_whose_file_is_gone_leaves_nothing(running: RunningControl) -> None:
+    """It was carried out once, and is not again; its bytes go at once."""
+    file = await running.client.create(request_id="one")
+    await running.client.delete(file.id)
+
+    with pytest.raises(errors.FileNotFound):
+        await running.client.create(request_id="one")
+    assert running.stored() == []
+
+
 async def test_a_request_that_is_sent_again_is_done_once(running: RunningControl) -> None:
     """Also when both are on their way at once; other content under the same id is refused."""
     client, clock = running.client, running.clock
@@ -224,6 +234,7 @@ async def test_a_request_that_is_sent_again_is_done_once(running: RunningControl
     assert len(await names(client)) == len(running.stored()) == 1
     with pytest.raises(errors.RequestIdReused):
         await client.create(b"other", request_id="one")
+    assert len(running.stored()) == 1
     clock.advance(days=1)
     assert (await client.create(b"other", request_id="one")).id != again.id
     clock.advance(days=2)

@@ -2,15 +2,18 @@
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from corral.control.v1 import upload_service_pb2
 
 from svc_kit import errors
+from svc_kit.rpc_client import translate_errors
 from tests.support.control import BATCH, RunningControl
 
 Upload = upload_service_pb2.Upload
+Piece = upload_service_pb2.AddUploadPartRequest
 
 
 async def test_parts_become_a_file(running: RunningControl) -> None:
@@ -49,15 +52,27 @@ async def test_a_completion_can_be_asked_for_again(running: RunningControl) -> N
 
 
 async def test_of_several_completions_at_once_one_makes_the_file(running: RunningControl) -> None:
-    """All are answered with it."""
+    """All are answered with it, and no second copy is ever begun."""
     upload = await running.client.create_upload(3)
     parts = [await running.client.add_part(upload.id, text) for text in (b"a", b"b", b"c")]
+    blobs = running.blobs
+    blobs.entered.clear()
+    blobs.gate.clear()
 
-    done = await asyncio.gather(*(running.client.complete(upload.id, *parts) for _ in range(4)))
+    first = asyncio.create_task(running.client.complete(upload.id, *parts))
+    await blobs.entered.wait()
+    blobs.entered.clear()
+    rest = [asyncio.create_task(running.client.complete(upload.id, *parts)) for _ in range(3)]
+    for _ in range(5):  # by then the others have read what they read first
+        await running.client.get_upload(upload.id)
+    assert not blobs.entered.is_set()
+    blobs.gate.set()
+    done = await asyncio.gather(first, *rest)
 
     (file,) = (await running.client.page()).files
     assert {each.file.id for each in done} == {file.id}
     assert await running.client.read(file.id) == b"abc"
+    assert len(running.stored()) == 1
 
 
 async def test_what_does_not_fit_together_leaves_the_upload_as_it_was(
@@ -99,6 +114,48 @@ async def test_parts_have_limits(running: RunningControl) -> None:
     with pytest.raises(errors.RequestTooLarge):
         await running.client.add_part(upload.id, b"x" * 501)
     assert len(running.stored()) == 1
+
+
+async def part_around(
+    running: RunningControl, upload_id: str, meanwhile: Callable[[], Awaitable[object]]
+) -> None:
+    """A part of 1500 bytes, sent while something else happens to its upload."""
+    done = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[Piece]:
+        yield Piece(upload_id=upload_id)
+        yield Piece(chunk=b"x" * 1000)
+        await done.wait()
+        yield Piece(chunk=b"x" * 500)
+
+    with translate_errors():
+        call = running.client.uploads.AddUploadPart(pieces())
+        await running.blobs.entered.wait()
+        await meanwhile()
+        done.set()
+        await call
+
+
+async def test_parts_that_come_at_once_share_the_limits(running: RunningControl) -> None:
+    """What was free when a part began may be taken when it ends; its bytes go at once."""
+    upload = await running.client.create_upload(1000)
+
+    with pytest.raises(errors.RequestTooLarge):
+        await part_around(
+            running, upload.id, lambda: running.client.add_part(upload.id, b"x" * 1500)
+        )
+    assert len(running.stored()) == 1
+
+
+async def test_a_part_of_an_upload_that_was_cancelled_meanwhile_goes(
+    running: RunningControl,
+) -> None:
+    """The sweeper has nothing to find."""
+    upload = await running.client.create_upload(1000)
+
+    with pytest.raises(errors.UploadNotPending, match="cancelled"):
+        await part_around(running, upload.id, lambda: running.client.cancel(upload.id))
+    assert running.stored() == []
 
 
 async def test_a_cancelled_upload_frees_its_parts(running: RunningControl) -> None:

@@ -71,6 +71,20 @@ def test_a_token_file_of_the_operator_is_shared(tmp_path: Path) -> None:
     assert plan.gateway.service_token_file == tmp_path / "mine"
 
 
+def test_the_data_folder_of_inference_is_that_of_files(tmp_path: Path) -> None:
+    """A file names it once; a folder of the control service's own stays."""
+    config = tmp_path / "corral.toml"
+    config.write_text(f'[inference]\ndata_dir = "{tmp_path}/ours"\n')
+
+    shared = Plan.make(UpFlags(config=config))
+    config.write_text(config.read_text() + f'[control]\ndata_dir = "{tmp_path}/files"\n')
+    apart = Plan.make(UpFlags(config=config))
+
+    assert shared.overrides["control"]["data_dir"] == tmp_path / "ours"
+    assert shared.control.data_dir == tmp_path / "ours"
+    assert apart.control.data_dir == tmp_path / "files"
+
+
 def test_an_operators_target_stays(tmp_path: Path) -> None:
     """A gateway that was told where to go is not redirected."""
     config = tmp_path / "corral.toml"

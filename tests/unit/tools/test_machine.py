@@ -6,6 +6,8 @@ import pytest
 
 from tools import machine
 
+INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"
+
 
 def test_a_missing_compiler_is_noticed() -> None:
     """A name that is not there, and a header that is not there, both count as missing."""
@@ -22,10 +24,11 @@ def test_a_module_that_cannot_be_imported_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "addresses"),
     [
-        ([], ["127.0.0.1:8080", "127.0.0.1:50051"]),
-        (["--port", "9"], ["127.0.0.1:9", "127.0.0.1:50051"]),
-        (["--host", "0.0.0.0", "--model", "x.gguf"], ["0.0.0.0:8080", "127.0.0.1:50051"]),
-        (["--listen", "[::1]:9", "--inference-listen", "a:1"], ["[::1]:9", "a:1"]),
+        ([], ["127.0.0.1:8080", INFERENCE, CONTROL]),
+        (["--port", "9"], ["127.0.0.1:9", INFERENCE, CONTROL]),
+        (["--host", "0.0.0.0", "--model", "x.gguf"], ["0.0.0.0:8080", INFERENCE, CONTROL]),
+        (["--listen", "[::1]:9", "--inference-listen", "a:1"], ["[::1]:9", "a:1", CONTROL]),
+        (["--control-listen", "a:1"], ["127.0.0.1:8080", INFERENCE, "a:1"]),
         (["--config", "corral.toml"], []),
     ],
 )
@@ -44,5 +47,8 @@ def test_a_taken_port_is_one_line_with_its_remedy() -> None:
         (problem,) = machine.taken_ports([address])
 
     assert problem.startswith(f"cannot listen on {address}")
-    assert "make run ARGS=" in problem
+    assert f'make run ARGS="{machine.SECOND_CORRAL}"' in problem
+    advised = machine.listen_addresses(machine.SECOND_CORRAL.split())
+    assert set(advised).isdisjoint(machine.listen_addresses([]))
+    assert "--data-dir" in machine.SECOND_CORRAL
     assert machine.taken_ports([address]) == []
