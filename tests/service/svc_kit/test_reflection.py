@@ -1,5 +1,7 @@
 """Reflection and channelz: what tools see of a server."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,18 +20,31 @@ V1 = "grpc.reflection.v1.ServerReflection"
 V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
-async def reflect(running: Running, version: str, **request: str) -> Any:
-    """Ask one question of a reflection service."""
+def ask(running: Running, version: str, requests: AsyncIterator[Any]) -> Any:
+    """A call of a reflection service."""
     method: Any = running.channel.stream_stream(
         f"/{version}/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
     )
-    # As an iterator: a write that meets the server's refusal would fail with INTERNAL.
-    call = method(iter([reflection_pb2.ServerReflectionRequest(**request)]))
+    return method(requests)
+
+
+async def reflect(running: Running, version: str, **request: str) -> Any:
+    """Ask one question of a reflection service."""
+
+    async def requests() -> AsyncIterator[Any]:
+        yield reflection_pb2.ServerReflectionRequest(**request)
+
     with translate_errors():
-        answers = [answer async for answer in call]
+        answers = [answer async for answer in ask(running, version, requests())]
     return answers[0]
+
+
+async def silence() -> AsyncIterator[Any]:
+    """Nothing, ever: a write that meets the server's refusal would fail with INTERNAL."""
+    await asyncio.Event().wait()
+    yield
 
 
 @pytest.mark.parametrize("version", [V1, V1ALPHA])
@@ -59,15 +74,15 @@ async def test_both_versions_describe_every_service(version: str, symbol: str) -
 async def test_reflection_wants_a_credential_where_the_server_does() -> None:
     """The schema is not secret, but who is not known learns nothing."""
     async with serving(authenticator=Authenticator()) as running:
-        with pytest.raises(errors.ApiKeyMissing):
-            await reflect(running, V1, list_services="*")
+        with pytest.raises(errors.ApiKeyMissing), translate_errors():
+            _ = [answer async for answer in ask(running, V1, silence())]
 
 
 async def test_reflection_can_be_off() -> None:
     """Then its methods do not exist."""
     async with serving(settings=ServerSettings(reflection=False)) as running:
-        with pytest.raises(FeatureUnsupported):
-            await reflect(running, V1, list_services="*")
+        with pytest.raises(FeatureUnsupported), translate_errors():
+            _ = [answer async for answer in ask(running, V1, silence())]
 
 
 async def test_an_open_reflection_stream_does_not_hold_up_a_drain() -> None:
