@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc.aio
 
-from svc_kit.errors import DomainError
+from svc_kit.errors import DomainError, InternalError, UpstreamUnavailable
 from svc_kit.rpc_client import translate_errors
 
 Request = TypeVar("Request")
@@ -34,7 +34,7 @@ class Sending(Generic[Request, Answer]):
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
             # The service has answered before the end, and it does so only to refuse. What it said
             # comes with the answer: a write that fails knows nothing of it.
-            await self._answer()
+            await self._refusal()
         except asyncio.CancelledError:
             self._raise_stopped()
             raise
@@ -53,6 +53,16 @@ class Sending(Generic[Request, Answer]):
         if self._stopped is None:
             self._stopped = error
             self._call.cancel()
+
+    async def _refusal(self) -> None:
+        try:
+            await self._answer()
+        except InternalError as error:
+            if error.request_id:
+                raise
+            # No server said so: gRPC does, of a write that met the end of a connection before it
+            # knew of that end.
+            raise UpstreamUnavailable(service=self._service) from error
 
     async def _answer(self) -> Answer:
         try:
