@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 LEAST_CHUNK = 16
-_BALANCED_FLOOR = 4  # at least this part of the cap
+_BALANCED_FLOOR = 4  # at least this part of the cap; twice where prompts outnumber the others
 _LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
 
 
@@ -23,16 +23,27 @@ class Policy(enum.Enum):
     THROUGHPUT_FIRST = "throughput_first"
 
 
-def prefill_budget(policy: Policy, *, left: int, cap: int, fitting: int | None) -> int:
+def prefill_budget(
+    policy: Policy,
+    *,
+    left: int,
+    cap: int,
+    fitting: int | None,
+    num_decoding: int,
+    num_prompts: int,
+) -> int:
     """The prompt tokens of one step: `left` are what the batch holds beside decoding rows, `cap`
     is the operator's bound, `fitting` what holds the target time between tokens (None where nobody
-    decodes, or nothing is known yet)."""
+    decodes, or nothing is known yet). Balanced holds that unless prompts would crawl, the less the
+    more of them there are: what decodes is a pass of its own in each step, which small chunks
+    pay often."""
     fits = cap if fitting is None else fitting
     match policy:
         case Policy.LATENCY_FIRST:
             return min(left, cap, max(fits, LEAST_CHUNK))
         case Policy.BALANCED:
-            return min(left, cap, max(fits, cap // _BALANCED_FLOOR))
+            outnumbering = min(max(num_prompts / max(num_decoding, 1), 1.0), 2.0)
+            return min(left, cap, max(fits, int(cap * outnumbering) // _BALANCED_FLOOR))
         case Policy.THROUGHPUT_FIRST:
             return left
 

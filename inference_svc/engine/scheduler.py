@@ -103,6 +103,8 @@ def _chunks(
         left=limits.batch_tokens - num_decoding - forced,
         cap=limits.chunk_cap,
         fitting=fitting,
+        num_decoding=num_decoding,
+        num_prompts=len(prefilling),
     )
     return urgent_chunks(
         [sequence.num_computable for sequence in prefilling],

@@ -66,7 +66,13 @@ class Booting:
             generates=file.generates,
         )
         return Boot(
-            (model,), cores, self.settings.log_level, None, engine.warm_up_s, self._snapshots()
+            (model,),
+            cores,
+            self.settings.log_level,
+            None,
+            engine.warm_up_s,
+            self._snapshots(),
+            engine.stream_interval_ms / 1000,
         )
 
     def _snapshots(self) -> FolderLimits:

@@ -52,8 +52,8 @@ from inference_svc.runtime.messages import (
     ModelBoot,
     ModelReady,
     Ready,
-    SnapshotDone,
 )
+from inference_svc.runtime.outbox import Outbox
 from inference_svc.runtime.snapshot_desk import FileDone, Served, SnapshotDesk
 from inference_svc.snapshots.description import Fingerprint
 from inference_svc.snapshots.folder import SnapshotFolder
@@ -89,9 +89,11 @@ class StepLoop:
         engines: dict[str, Engine],
         embedders: dict[str, Embedder] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stream_interval_s: float = 0.0,
         desk: Callable[[Callable[[FileDone], None]], SnapshotDesk] | None = None,
     ) -> None:
-        """`desk` makes the desk for snapshots, given the way back to the step thread."""
+        """`stream_interval_s` is how long tokens may wait to travel together; `desk` makes the desk
+        for snapshots, given the way back to the step thread."""
         self._pipe = pipe
         self._clock = clock
         self._engines = engines
@@ -103,7 +105,7 @@ class StepLoop:
         self._steppers = [stepper for side in self._sides.values() for stepper in side]
         self._turns: Turns[str] = Turns()
         self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
-        self._outbox: SimpleQueue[list[Event] | SnapshotDone] = SimpleQueue()
+        self._outbox = Outbox(stream_interval_s)
         self._desk = desk(self._hear_of_file) if desk is not None else None
         self._step = 0
 
@@ -202,7 +204,8 @@ class StepLoop:
     def _write(self) -> NoReturn:
         try:
             while True:
-                self._pipe.send(self._outbox.get())
+                for news in self._outbox.take():
+                    self._pipe.send(news)
         except OSError:
             os._exit(0)
 
@@ -354,7 +357,8 @@ def main(pipe_fd: int) -> None:
         for each in loaded
         if each.engine is not None and each.fingerprint is not None
     }
-    StepLoop(pipe, engines, embedders, desk=partial(SnapshotDesk, served, folder)).run()
+    desk = partial(SnapshotDesk, served, folder)
+    StepLoop(pipe, engines, embedders, stream_interval_s=boot.stream_interval_s, desk=desk).run()
 
 
 if __name__ == "__main__":

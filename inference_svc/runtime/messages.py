@@ -35,7 +35,7 @@ class ModelBoot:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The first message to an engine process."""
+    """The first message to an engine process. `stream_interval_s`: see `Outbox`."""
 
     models: tuple[ModelBoot, ...]
     cores: int
@@ -43,6 +43,7 @@ class Boot:
     log_json: bool | None
     warm_up_budget_s: float
     snapshots: FolderLimits = KEEP_NONE
+    stream_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,36 @@ def test_each_policy_trades_in_its_own_way(
     policy: Policy, fitting: int | None, budget: int
 ) -> None:
     """Hold the target, hold it unless prompts would crawl, or ignore it."""
-    assert prefill_budget(policy, left=2000, cap=512, fitting=fitting) == budget
+    given = prefill_budget(
+        policy, left=2000, cap=512, fitting=fitting, num_decoding=8, num_prompts=1
+    )
+    assert given == budget
+
+
+@pytest.mark.parametrize(
+    ("num_decoding", "num_prompts", "budget"),
+    [(15, 1, 128), (8, 8, 128), (8, 12, 192), (1, 15, 256)],
+)
+def test_balanced_weighs_who_waits_for_what(
+    num_decoding: int, num_prompts: int, budget: int
+) -> None:
+    """The more of them wait for their first token, the larger the part of a step that is theirs."""
+    given = prefill_budget(
+        Policy.BALANCED,
+        left=2000,
+        cap=512,
+        fitting=0,
+        num_decoding=num_decoding,
+        num_prompts=num_prompts,
+    )
+    assert given == budget
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_decoding_rows_come_first(policy: Policy) -> None:
     """What they take is not there for prompts."""
-    assert prefill_budget(policy, left=4, cap=512, fitting=100) == 4
+    given = prefill_budget(policy, left=4, cap=512, fitting=100, num_decoding=8, num_prompts=8)
+    assert given == 4
 
 
 def test_urgent_prompts_come_first_and_leave_a_part() -> None:

@@ -1,0 +1,68 @@
+"""News that may wait a moment travels together; what may not wait takes it along."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from inference_svc.engine.events import Delta, Finished, FinishReason, ModelLoad, Timings
+from inference_svc.runtime.messages import SnapshotDone
+from inference_svc.runtime.outbox import Outbox
+
+END = Finished(1, FinishReason.STOP, None, None, 2, Timings(0.0, 0.0, 0.0))
+DONE = SnapshotDone(7, 0, None)
+FOREVER_S = 3600.0
+
+
+def delta(text: str) -> Delta:
+    """A token's text."""
+    return Delta(1, text, (0,), ())
+
+
+def test_the_first_token_after_a_pause_goes_at_once() -> None:
+    """Nothing was sent for an interval, so nobody would notice a wait but as a wait."""
+    outbox = Outbox(FOREVER_S)
+    outbox.put([delta("a")])
+    assert outbox.take() == [[delta("a")]]
+
+
+def test_tokens_of_an_interval_wait_for_each_other() -> None:
+    """A token that follows too soon stays until something urgent takes it along, in order."""
+    outbox = Outbox(FOREVER_S)
+    outbox.put([delta("a")])
+    outbox.take()
+    with ThreadPoolExecutor(1) as reader:
+        taken = reader.submit(outbox.take)
+        outbox.put([delta("b")])
+        outbox.put([ModelLoad("m")])
+        outbox.put([delta("c"), END])
+        assert taken.result(10) == [[delta("b"), ModelLoad("m"), delta("c"), END]]
+
+
+def test_tokens_leave_when_their_interval_is_over() -> None:
+    """The reader needs no further news to be let go."""
+    now = iter((0.0, 0.0, 100.0, 100.0))
+    outbox = Outbox(50.0, clock=lambda: next(now))
+    outbox.put([delta("a")])
+    outbox.take()
+    outbox.put([delta("b")])
+    assert outbox.take() == [[delta("b")]]
+
+
+def test_what_is_no_list_of_events_keeps_its_place() -> None:
+    """An answer about a snapshot is urgent, and neither overtakes nor is overtaken."""
+    outbox = Outbox(FOREVER_S)
+    outbox.put([delta("a")])
+    outbox.take()
+    outbox.put([delta("b")])
+    outbox.put(DONE)
+    outbox.put([delta("c")])
+    outbox.put([delta("d")])
+    assert outbox.take() == [[delta("b")], DONE, [delta("c"), delta("d")]]
+
+
+def test_without_an_interval_nothing_waits() -> None:
+    """What came while the last was written goes together all the same."""
+    outbox = Outbox(0.0)
+    for text in "ab":
+        outbox.put([delta(text)])
+    assert outbox.take() == [[delta("a"), delta("b")]]
+    outbox.put([delta("c")])
+    assert outbox.take() == [[delta("c")]]
