@@ -109,9 +109,11 @@ class Tally:
 
 @dataclass(slots=True)
 class Pending:
-    """What one choice gained since the last message."""
+    """What one choice gained since the last message: `num_tokens` in all, `text` and `counts` of
+    them by delta."""
 
     text: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[events.ChosenLogprob] = field(default_factory=list)
     num_tokens: int = 0
@@ -119,6 +121,7 @@ class Pending:
     def add(self, delta: events.Delta) -> None:
         """Take a delta in."""
         self.text.append(delta.text)
+        self.counts.append(len(delta.tokens))
         self.tokens.extend(delta.tokens)
         self.logprobs.extend(delta.logprobs)
         self.num_tokens += len(delta.tokens)
@@ -193,9 +196,12 @@ class ChatTurn:
 
     def delta(self, pending: Pending) -> service_pb.ChatDelta:
         """What the parser is sure of, with the tokens behind it."""
-        parsed = self._parser.feed("".join(pending.text))
-        if parsed.reasoning and not parsed.content:
-            self.reasoning_tokens += pending.num_tokens
+        parsed = TurnDelta()
+        for text, num_tokens in zip(pending.text, pending.counts, strict=True):
+            gained = self._parser.feed(text)
+            if gained.reasoning and not gained.content:
+                self.reasoning_tokens += num_tokens
+            parsed = parsed.then(gained)
         delta = self._message(parsed)
         delta.num_tokens = pending.num_tokens
         if self._token_ids:

@@ -55,8 +55,8 @@ async def test_chat_streams_an_answer_event_by_event(rpc: Rpc) -> None:
 
 
 async def test_a_long_answer_comes_in_many_deltas(rpc: Rpc) -> None:
-    """A short one may come in one, where its reader is busy."""
-    story = a_chat(user("Tell me a story."), stopping={"max_tokens": 100, "ignore_eos": True})
+    """A short one may come in one: what is said within a moment travels together."""
+    story = a_chat(user("Tell me a story."), stopping={"max_tokens": 1000, "ignore_eos": True})
     answer = await rpc.chat(story)
 
     assert answer.kinds.count("delta") > 2

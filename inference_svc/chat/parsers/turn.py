@@ -21,6 +21,14 @@ class TurnDelta(NamedTuple):
     reasoning: str = ""
     tool_calls: tuple[ToolCallPiece, ...] = ()
 
+    def then(self, later: "TurnDelta") -> "TurnDelta":
+        """This and what the turn gained next, as one."""
+        return TurnDelta(
+            self.content + later.content,
+            self.reasoning + later.reasoning,
+            self.tool_calls + later.tool_calls,
+        )
+
 
 class Markers(NamedTuple):
     """The texts around a part of a turn, e.g. "<think>" and "</think>"."""

@@ -164,6 +164,20 @@ async def test_thinking_and_calls_come_as_such() -> None:
     assert finished.reason == pb.FINISH_REASON_TOOL_CALLS
 
 
+async def test_tokens_of_thinking_count_however_they_travel() -> None:
+    """A slow reader gets them together with what comes after, and pays for the same."""
+    running = Running()
+    for text in ("<think>", "one", "two", "</think>", "three"):
+        running.say(text)
+    running.end()
+    said = await collect(running, a_chat())
+    (delta,) = [event for event in said if isinstance(event, service_pb.ChatDelta)]
+    assert (delta.reasoning, delta.content, delta.num_tokens) == ("onetwo", "three", 5)
+    done = said[-1]
+    assert isinstance(done, pb.Done)
+    assert done.usage.reasoning_tokens == 2
+
+
 async def test_a_length_stop_stays_one_with_calls_too() -> None:
     """A call that was cut off must not look complete."""
     running = Running()
