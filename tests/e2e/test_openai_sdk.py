@@ -93,12 +93,12 @@ def test_a_chat_streams(client: openai.OpenAI) -> None:
 
 
 def test_a_long_answer_streams_in_many_chunks(client: openai.OpenAI) -> None:
-    """A short one may come in one, where its reader is busy."""
+    """A short one may come in one: what is said within a moment travels together."""
     with client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Tell me a story."}],
         temperature=0,
-        max_tokens=100,
+        max_tokens=1000,
         stream=True,
         extra_body={"ignore_eos": True},
     ) as stream:
