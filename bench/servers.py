@@ -119,6 +119,8 @@ def corral_settings(
         "CORRAL_INFERENCE_ENGINE__SLOTS": str(shape.slots),
         "CORRAL_INFERENCE_ENGINE__CONTEXT_TOKENS": str(shape.context_tokens),
         "CORRAL_INFERENCE_ENGINE__THREADS": str(shape.threads),
+        # Random weights repeat themselves, which drafts gain from as no trained model lets them.
+        "CORRAL_INFERENCE_ENGINE__DRAFT_TOKENS": "0",
         "CORRAL_GATEWAY_LISTEN": f"127.0.0.1:{http_ports[0]}",
         "CORRAL_GATEWAY_MANAGEMENT_LISTEN": f"127.0.0.1:{http_ports[1]}",
         "CORRAL_GATEWAY_INFERENCE_TARGET": f"127.0.0.1:{grpc_ports[0]}",
