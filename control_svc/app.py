@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,16 +25,19 @@ from control_svc.domain.ports import BlobStore, Clock
 from control_svc.storage import migrating
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database, open_database
+from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.files import Files
+from control_svc.usecases.leasing import Leases, LeaseTerms
 from control_svc.usecases.sweeping import Sweeper
 from control_svc.usecases.uploads import Uploads
+from control_svc.usecases.working import JobHandler
 from svc_kit.auth import build_authenticator
 from svc_kit.errors import DomainError
 from svc_kit.management import ManagementServer
 from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.signals import stop_on_signals
 from svc_kit.startup import StartupError
-from svc_kit.telemetry import ProcessMetrics
+from svc_kit.telemetry import JobMetrics, ProcessMetrics
 
 log = logging.getLogger(__name__)
 
@@ -51,21 +56,28 @@ class Control:
 
     server: RpcServer
     sweeper: Sweeper
+    dispatcher: Dispatcher
     management: ManagementServer | None
 
 
 @asynccontextmanager
 async def build(
-    settings: ControlSettings, *, blobs: BlobStore | None = None, clock: Clock = utc_now
+    settings: ControlSettings,
+    *,
+    blobs: BlobStore | None = None,
+    clock: Clock | None = None,
+    handlers: Sequence[JobHandler] = (),
 ) -> AsyncIterator[Control]:
     """Open everything in order and close it in reverse. Raises StartupError.
 
-    `blobs` is the folder's store unless given.
+    `blobs` is the folder's store unless given; `clock` stands in for this process's and for the
+    database's; `handlers` do kinds of jobs beside the service's own.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(_database(settings))
+        database = await stack.enter_async_context(_database(settings, clock))
+        clock = clock or utc_now
         await _prepare_schema(database, settings)
         store = blobs or await _folder_blobs(_folder(settings) / "blobs", database)
         grace = timedelta(seconds=2 * settings.server.max_deadline_s)
@@ -76,10 +88,13 @@ async def build(
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
+        dispatcher = await stack.enter_async_context(
+            _dispatching(settings, database, handlers, JobMetrics(registry))
+        )
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(_end, sweeping)
         server.set_serving(True)
-        yield Control(server, sweeper, management)
+        yield Control(server, sweeper, dispatcher, management)
 
 
 async def serve(settings: ControlSettings) -> None:
@@ -88,7 +103,34 @@ async def serve(settings: ControlSettings) -> None:
     async with build(settings) as control:
         await stopping.wait()
         log.info("draining")
+        control.dispatcher.stop()
         await control.server.drain()
+
+
+@asynccontextmanager
+async def _dispatching(
+    settings: ControlSettings,
+    database: Database,
+    handlers: Sequence[JobHandler],
+    metrics: JobMetrics,
+) -> AsyncIterator[Dispatcher]:
+    """A dispatcher at work; what it works on is given back at the end."""
+    bounds = settings.jobs
+    terms = LeaseTerms(
+        owner=f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}",
+        lease=timedelta(seconds=bounds.lease_s),
+        is_alone=not database.is_shared,
+    )
+    undertakers = {handler.kind: handler for handler in handlers}
+    leases = Leases(database.transactions, undertakers, terms)
+    dispatcher = Dispatcher(leases, database.notices, handlers, metrics)
+    with database.beating(terms.owner, terms.lease):
+        working = asyncio.create_task(dispatcher.run(bounds.poll_interval_s))
+        try:
+            yield dispatcher
+        finally:
+            dispatcher.stop()
+            await working
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -110,10 +152,12 @@ async def check_database(settings: ControlSettings) -> str:
     return migrating.head()
 
 
-def _database(settings: ControlSettings) -> AbstractAsyncContextManager[Database]:
+def _database(
+    settings: ControlSettings, clock: Clock | None = None
+) -> AbstractAsyncContextManager[Database]:
     url = settings.database_url
     folder = _folder(settings)
-    return open_database(None if url is None else url.get_secret_value(), folder)
+    return open_database(None if url is None else url.get_secret_value(), folder, clock)
 
 
 def _folder(settings: ControlSettings) -> Path:

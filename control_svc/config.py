@@ -32,6 +32,15 @@ class FileSettings(SettingsGroup):
     """The largest part."""
 
 
+class JobSettings(SettingsGroup):
+    """Work in the background."""
+
+    lease_s: float = Field(15.0, gt=0)
+    """How long a job waits for a control process that died before another one takes it over."""
+    poll_interval_s: float = Field(1.0, gt=0)
+    """How often a control process looks for jobs that nobody told it of."""
+
+
 class ControlSettings(ServiceSettings):
     """Everything the control service can be told."""
 
@@ -62,5 +71,7 @@ class ControlSettings(ServiceSettings):
     """debug, info, warning or error."""
     files: FileSettings = FileSettings()
     """Bounds on files."""
+    jobs: JobSettings = JobSettings()
+    """Work in the background."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

@@ -667,6 +667,21 @@ class DecodeFailed(Internal):
     request_id: str
 
 
+class EngineCrashed(Internal):
+    """The inference engine ended {times} times while it computed this work, which is not tried
+    again."""
+
+    reason = "ENGINE_CRASHED"
+    times: int
+
+
+class WorkAbandoned(Internal):
+    """The process that did this work ended before it, {attempts} times in a row."""
+
+    reason = "WORK_ABANDONED"
+    attempts: int
+
+
 def _concrete(cls: type[DomainError]) -> Iterator[type[DomainError]]:
     for child in cls.__subclasses__():
         if "reason" in vars(child):

@@ -217,3 +217,30 @@ class EngineMetrics:
         self.engine_restarts = Counter(
             "corral_engine_restarts", "Engine processes started after one died.", registry=registry
         )
+
+
+class JobMetrics:
+    """Work of the control service: what this process did, and what waits in the database."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.attempts = Counter(
+            "corral_job_attempts",
+            "Attempts that ended in this process, by kind of job and outcome.",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self.running = Gauge(
+            "corral_jobs_running", "Jobs that this process works on.", ["kind"], registry=registry
+        )
+        self.jobs = Gauge(
+            "corral_jobs",
+            "Jobs in the database, by kind and state; every control process exports the same.",
+            ["kind", "state"],
+            registry=registry,
+        )
+        self.oldest_queued = Gauge(
+            "corral_jobs_oldest_queued_seconds",
+            "How long the oldest job that could run has waited, by kind.",
+            ["kind"],
+            registry=registry,
+        )

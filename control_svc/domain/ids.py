@@ -13,6 +13,7 @@ from typing import Final
 FILE: Final = "file-"
 UPLOAD: Final = "upload_"
 PART: Final = "part_"
+JOB: Final = "job_"
 
 _TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
 _RANDOM_BYTES: Final = 9

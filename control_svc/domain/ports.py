@@ -4,13 +4,15 @@ Methods of a repository take the project first and find nothing of another one. 
 house, `Housekeeping`, looks across projects, and no caller reaches it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple, Protocol, TypeVar
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from control_svc.domain.files import File, FilePurpose
+from control_svc.domain.jobs import Claim, Job, JobState, NewJob
 from control_svc.domain.listing import Window
 from control_svc.domain.requests import RememberedRequest
 from control_svc.domain.uploads import Taken, Upload, UploadPart
@@ -78,6 +80,72 @@ class RequestRepository(Protocol):
         """Remember a request."""
 
 
+JOBS_TOPIC: Final = "jobs"
+"""What is announced when a job can be claimed, or is to be cancelled."""
+
+
+class JobRepository(Protocol):
+    """The jobs of a project, for the use cases that cause them.
+
+    Where a transaction locks both, it locks the job before the resource that it works for.
+    """
+
+    async def add(self, project: str, new: NewJob) -> Job:
+        """Queue a job, in the transaction of the change that causes it."""
+
+    async def get(self, project: str, job_id: str) -> Job | None:
+        """A job; None: there is none, or no longer."""
+
+    async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
+        """Ask for the end of the subject's unfinished job, and lock it; None: there is none.
+
+        The job runs once more, if it waits: its worker ends the subject as it should.
+        """
+
+    async def dead(self, project: str, window: Window) -> list[Job]:
+        """The dead letters of a window."""
+
+
+class JobCount(NamedTuple):
+    """How many jobs of a kind are in a state, and since when the oldest could have run."""
+
+    kind: str
+    state: JobState
+    num_jobs: int
+    oldest: datetime
+
+
+class JobQueue(Protocol):
+    """The jobs of all projects, for the workers alone. Rows it returns are locked, unless told."""
+
+    async def due(self, kinds: Collection[str]) -> Job | None:
+        """The job that comes next; nobody else gets it.
+
+        By priority, then of the project with the fewest running jobs, then the one that has been
+        due for longest.
+        """
+
+    async def lock(self, claim: Claim) -> Job:
+        """The job of a claim. Raises LeaseLost."""
+
+    async def orphans(
+        self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
+    ) -> list[Job]:
+        """Running jobs of other owners whose leases ran out; alone: of all other owners."""
+
+    async def held(self, owner: str) -> list[Job]:
+        """The running jobs of an owner, not locked."""
+
+    async def save(self, job: Job) -> None:
+        """Keep what has changed of a locked job."""
+
+    async def renew(self, owner: str, lease: timedelta) -> None:
+        """Let the owner's leases run anew from now on. Jobs that somebody has locked are left."""
+
+    async def census(self) -> list[JobCount]:
+        """How many jobs there are, not locked."""
+
+
 class Dropped(NamedTuple):
     """Rows that are gone, and the keys of their bytes, which are the caller's to delete."""
 
@@ -97,6 +165,9 @@ class Housekeeping(Protocol):
     async def forget_requests(self, before: datetime, limit: int) -> int:
         """Forget requests carried out before a time; how many there were."""
 
+    async def forget_jobs(self, state: JobState, before: datetime, limit: int) -> int:
+        """Forget jobs that ended so before a time; how many there were."""
+
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
 
@@ -115,6 +186,16 @@ class Repositories(Protocol):
     def requests(self) -> RequestRepository: ...
     @property
     def housekeeping(self) -> Housekeeping: ...
+    @property
+    def jobs(self) -> JobRepository: ...
+    @property
+    def queue(self) -> JobQueue: ...
+
+    async def now(self) -> datetime:
+        """The database's time, one for the whole transaction: processes' own clocks may differ."""
+
+    def announce(self, topic: str) -> None:
+        """Tell who listens for a topic, in every process, once this is committed."""
 
 
 class Transactions(Protocol):
@@ -130,6 +211,19 @@ class Transactions(Protocol):
 
     async def read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
         """Run work that changes nothing."""
+
+
+class Notices(Protocol):
+    """Hints, in every control process, that something has changed; one may get lost.
+
+    Who listens looks for itself what it is, and now and then without a hint.
+    """
+
+    def send(self, topics: Collection[str]) -> None:
+        """Tell who listens; at once here, soon elsewhere."""
+
+    def listen(self, topic: str) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set whenever the topic is announced; the listener clears it."""
 
 
 @dataclass(frozen=True)

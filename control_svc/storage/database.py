@@ -9,8 +9,15 @@ apart itself, from any number of processes.
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +26,9 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from control_svc.domain.ports import Clock, Notices
+from control_svc.storage.heartbeats import Heartbeats
+from control_svc.storage.notices import LocalNotices, PostgresNotices
 from control_svc.storage.unit_of_work import SqlTransactions
 from svc_kit.startup import StartupError
 
@@ -42,44 +52,69 @@ class Database(NamedTuple):
     transactions: SqlTransactions
     is_shared: bool
     """Whether other control processes may use it at the same time."""
+    notices: Notices
+    """Hears of what any of its processes has announced."""
+    beating: Callable[[str, timedelta], AbstractContextManager[None]]
+    """Renews the leases of an owner, of so long a time each, while it is entered."""
 
 
 @asynccontextmanager
-async def open_database(url: str | None, data_dir: Path) -> AsyncIterator[Database]:
+async def open_database(
+    url: str | None, data_dir: Path, clock: Clock | None = None
+) -> AsyncIterator[Database]:
     """The database of a URL; None: SQLite in the data folder.
 
-    Raises StartupError for a URL of another kind, and where another process has the data folder.
+    `clock` stands in for the database's. Raises StartupError for a URL of another kind, and where
+    another process has the data folder.
     """
     target = _target(url, data_dir)
-    if target.get_backend_name() == "postgresql":
-        engine = create_async_engine(
-            target,
-            pool_pre_ping=True,
-            pool_size=10,
-            max_overflow=10,
-            connect_args={"server_settings": _POSTGRES_LIMITS, "timeout": 10},
-        )
-        # A read sees one moment, however many queries it has.
-        reader = engine.execution_options(isolation_level="REPEATABLE READ")
-        transactions = SqlTransactions(engine, reader, nullcontext)
-        try:
-            yield Database(engine, engine, transactions, True)
-        finally:
-            await transactions.close()
-            await engine.dispose()
-        return
+    is_postgres = target.get_backend_name() == "postgresql"
+    opened = _open_postgres(target, clock) if is_postgres else _open_sqlite(target, data_dir, clock)
+    async with opened as database:
+        yield database
+
+
+@asynccontextmanager
+async def _open_postgres(target: URL, clock: Clock | None) -> AsyncIterator[Database]:
+    engine = _postgres(target, size=10)
+    # A read sees one moment, however many queries it has.
+    reader = engine.execution_options(isolation_level="REPEATABLE READ")
+    notices = PostgresNotices(engine)
+    transactions = SqlTransactions(engine, reader, nullcontext, notices, clock)
+    heartbeats = Heartbeats(lambda: _postgres(target, size=1), clock)
+    try:
+        async with notices.running():
+            yield Database(engine, engine, transactions, True, notices, heartbeats.beating)
+    finally:
+        await transactions.close()
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _open_sqlite(target: URL, data_dir: Path, clock: Clock | None) -> AsyncIterator[Database]:
     with _locked(Path(str(target.database)).parent, data_dir):
         migrator = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_MIGRATOR)
         writer = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER)
         reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
         turn = asyncio.Lock()  # first come, first served
-        transactions = SqlTransactions(writer, reader, lambda: turn)
+        notices = LocalNotices()
+        transactions = SqlTransactions(writer, reader, lambda: turn, notices, clock or _utc_now)
         try:
-            yield Database(writer, migrator, transactions, False)
+            yield Database(writer, migrator, transactions, False, notices, _never_beating)
         finally:
             await transactions.close()
             for engine in (reader, writer, migrator):
                 await engine.dispose()
+
+
+def _utc_now() -> datetime:
+    """The time of a database in this process is this process's."""
+    return datetime.now(UTC)
+
+
+def _never_beating(_owner: str, _lease: timedelta) -> AbstractContextManager[None]:
+    """Where nobody else can have the database, nobody takes a lease away."""
+    return nullcontext()
 
 
 _PATIENT: Final = "PRAGMA busy_timeout = 5000"
@@ -128,6 +163,16 @@ def _with_driver_options(url: URL) -> URL:
     if mode not in _SSL_MODES:
         raise StartupError(f"sslmode in database_url is one of {', '.join(_SSL_MODES)}")
     return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+
+
+def _postgres(target: URL, *, size: int) -> AsyncEngine:
+    return create_async_engine(
+        target,
+        pool_pre_ping=True,
+        pool_size=size,
+        max_overflow=size,
+        connect_args={"server_settings": _POSTGRES_LIMITS, "timeout": 10},
+    )
 
 
 def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> AsyncEngine:

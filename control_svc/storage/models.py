@@ -14,12 +14,15 @@ from sqlalchemy import (
     Dialect,
     ForeignKeyConstraint,
     Index,
+    Integer,
     Interval,
     LargeBinary,
     MetaData,
+    SmallInteger,
     String,
     Text,
     TypeDecorator,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -50,6 +53,7 @@ class Instant(TypeDecorator[datetime]):
 
 # Ids and keys are ordered by their bytes, as in SQLite; a database's own language may differ.
 Key = String(64).with_variant(String(64, collation="C"), "postgresql")
+UNFINISHED_JOB = "state IN ('queued', 'running')"
 Project = Text().with_variant(Text(collation="C"), "postgresql")
 
 
@@ -131,6 +135,49 @@ class RequestRow(Table):
     fingerprint: Mapped[str] = mapped_column(String(64))
     resource_id: Mapped[str] = mapped_column(Key)
     created_at: Mapped[datetime] = mapped_column(Instant, index=True)
+
+
+class JobRow(Table):
+    """Work that outlives the call which asked for it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index(None, "state", "kind", "priority", "run_after"),
+        Index(None, "lease_owner"),
+        Index(
+            "uq_jobs_unfinished",
+            "project",
+            "kind",
+            "subject",
+            unique=True,
+            sqlite_where=text(UNFINISHED_JOB),
+            postgresql_where=text(UNFINISHED_JOB),
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what it is for
+    kind: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(Key)
+    priority: Mapped[int] = mapped_column(SmallInteger)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    # where it is
+    state: Mapped[str] = mapped_column(String(16))
+    run_after: Mapped[datetime] = mapped_column(Instant)
+    attempt: Mapped[int] = mapped_column(Integer)
+    num_postponed: Mapped[int] = mapped_column(Integer)
+    engine_deaths: Mapped[int] = mapped_column(Integer)
+    cancel_requested_at: Mapped[datetime | None] = mapped_column(Instant)
+    ended_at: Mapped[datetime | None] = mapped_column(Instant)
+    # who has it
+    fence: Mapped[int] = mapped_column(BigInteger)
+    lease_owner: Mapped[str | None] = mapped_column(Key)
+    lease_expires_at: Mapped[datetime | None] = mapped_column(Instant)
+    heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)
+    # why its last attempt failed
+    error_reason: Mapped[str | None] = mapped_column(String(64))
+    error_message: Mapped[str | None] = mapped_column(Text)
 
 
 class SecretRow(Table):

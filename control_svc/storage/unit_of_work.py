@@ -9,15 +9,19 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from control_svc.domain.ports import Repositories
+from control_svc.domain.ports import Clock, Notices, Repositories
+from control_svc.storage.models import Instant
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
+from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
 from control_svc.storage.repositories.requests import SqlRequests
 from control_svc.storage.repositories.uploads import SqlUploads
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
@@ -37,11 +41,34 @@ busy: also to give a lock, or to finish a statement, within our limits."""
 class SqlRepositories:
     """All repositories over one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
+    def __init__(self, session: AsyncSession, clock: Clock | None = None) -> None:
+        """`clock` stands in for the database's."""
+        self._session = session
+        self._clock = clock
+        self._now: datetime | None = None
+        self.announced: set[str] = set()
         self.files = SqlFiles(session)
         self.uploads = SqlUploads(session)
         self.requests = SqlRequests(session)
         self.housekeeping = SqlHousekeeping(session)
+        self.jobs = SqlJobs(session, self.now, self.announce)
+        self.queue = SqlJobQueue(session, self.now, self.announce)
+
+    async def now(self) -> datetime:
+        """The database's time, one for the whole transaction."""
+        if self._now is None:
+            self._now = await self._read_clock()
+        return self._now
+
+    def announce(self, topic: str) -> None:
+        """Tell who listens for a topic once this is committed."""
+        self.announced.add(topic)
+
+    async def _read_clock(self) -> datetime:
+        if self._clock is not None:
+            return self._clock()
+        found = await self._session.execute(select(func.clock_timestamp(type_=Instant)))
+        return found.scalar_one()
 
 
 class SqlTransactions:
@@ -56,11 +83,18 @@ class SqlTransactions:
         writer: AsyncEngine,
         reader: AsyncEngine,
         turn: Callable[[], AbstractAsyncContextManager[object]],
+        notices: Notices,
+        clock: Clock | None = None,
     ) -> None:
-        """`turn` is held by whoever writes: a lock where there can be one writer only."""
+        """`turn` is held by whoever writes: a lock where there can be one writer only.
+
+        `clock` None: the database has one.
+        """
         self._writer = writer
         self._reader = reader
         self._turn = turn
+        self._notices = notices
+        self._clock = clock
         self._running: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
@@ -83,7 +117,7 @@ class SqlTransactions:
         return await asyncio.shield(running)
 
     async def _read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
-        async with _translated(), _transaction(self._reader) as repositories:
+        async with _translated(), self._transaction(self._reader) as repositories:
             return await work(repositories)
 
     async def _write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
@@ -97,14 +131,15 @@ class SqlTransactions:
         return await self._write_once(work)
 
     async def _write_once(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
-        async with self._turn(), _translated(), _transaction(self._writer) as repositories:
-            return await work(repositories)
+        async with self._turn(), _translated(), self._transaction(self._writer) as repositories:
+            result = await work(repositories)
+        self._notices.send(repositories.announced)
+        return result
 
-
-@asynccontextmanager
-async def _transaction(engine: AsyncEngine) -> AsyncIterator[Repositories]:
-    async with AsyncSession(engine, expire_on_commit=False) as session, session.begin():
-        yield SqlRepositories(session)
+    @asynccontextmanager
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[SqlRepositories]:
+        async with AsyncSession(engine, expire_on_commit=False) as session, session.begin():
+            yield SqlRepositories(session, self._clock)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from control_svc.domain.jobs import DEAD_KEPT_FOR, DONE_KEPT_FOR, JobState
 from control_svc.domain.ports import (
     BlobStore,
     Clock,
@@ -75,7 +76,7 @@ class Sweeper:
         expired += await self._drop(
             lambda repositories: repositories.housekeeping.expire_uploads(now, ROWS_AT_ONCE)
         )
-        await self._forget_requests(now)
+        await self._forget(now)
         return Swept(expired, num_orphans)
 
     async def _drop(self, drop: Callable[[Repositories], Awaitable[Dropped]]) -> int:
@@ -86,11 +87,17 @@ class Sweeper:
             dropped = await self._transactions.write(drop)
         return total
 
-    async def _forget_requests(self, now: datetime) -> None:
+    async def _forget(self, now: datetime) -> None:
+        """What nobody asks for any more: requests, and jobs that have ended."""
+        for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
+            await self._until_none(_forget_jobs(state, now - kept_for))
         before = now - REMEMBERED_FOR
-        while await self._transactions.write(
+        await self._until_none(
             lambda repositories: repositories.housekeeping.forget_requests(before, ROWS_AT_ONCE)
-        ):
+        )
+
+    async def _until_none(self, forget: Callable[[Repositories], Awaitable[int]]) -> None:
+        while await self._transactions.write(forget):
             pass  # each round is a transaction of its own
 
     async def _drop_orphans(self, now: datetime) -> int:
@@ -108,3 +115,7 @@ class Sweeper:
         return await self._transactions.read(
             lambda repositories: repositories.housekeeping.unreferenced(old)
         )
+
+
+def _forget_jobs(state: JobState, before: datetime) -> Callable[[Repositories], Awaitable[int]]:
+    return lambda repositories: repositories.housekeeping.forget_jobs(state, before, ROWS_AT_ONCE)

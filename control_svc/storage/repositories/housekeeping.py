@@ -6,9 +6,17 @@ from datetime import datetime
 from sqlalchemy import delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from control_svc.domain.jobs import JobState
 from control_svc.domain.ports import Dropped
 from control_svc.domain.uploads import UploadState
-from control_svc.storage.models import FileRow, RequestRow, SecretRow, UploadPartRow, UploadRow
+from control_svc.storage.models import (
+    FileRow,
+    JobRow,
+    RequestRow,
+    SecretRow,
+    UploadPartRow,
+    UploadRow,
+)
 
 
 class SqlHousekeeping:
@@ -74,6 +82,19 @@ class SqlHousekeeping:
         key = tuple_(RequestRow.project, RequestRow.method, RequestRow.request_id)
         forgotten = await self._session.scalars(
             delete(RequestRow).where(key.in_(old)).returning(RequestRow.request_id)
+        )
+        return len(forgotten.all())
+
+    async def forget_jobs(self, state: JobState, before: datetime, limit: int) -> int:
+        """Forget jobs that ended so before a time; how many there were."""
+        old = (
+            select(JobRow.project, JobRow.id)
+            .where(JobRow.state == state, JobRow.ended_at < before)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        forgotten = await self._session.scalars(
+            delete(JobRow).where(tuple_(JobRow.project, JobRow.id).in_(old)).returning(JobRow.id)
         )
         return len(forgotten.all())
 

@@ -1,0 +1,122 @@
+"""Hints that something has changed: within a process by events, between processes by NOTIFY.
+
+A notice is sent after the commit, never in it: PostgreSQL commits transactions that notify one
+after the other. Those of some milliseconds travel together. What gets lost on the way is found by
+polling.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+
+import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+_log = logging.getLogger(__name__)
+
+_CHANNEL: Final = "corral"
+_COALESCED_S: Final = 0.02
+_RECONNECT_S: Final = 1.0
+_TOPICS_AT_ONCE: Final = 100  # of at most 64 characters: a notification holds 8000
+
+
+class LocalNotices:
+    """Notices within a process: enough where no other one uses the database."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, set[asyncio.Event]] = defaultdict(set)
+
+    def send(self, topics: Collection[str]) -> None:
+        """Wake who listens."""
+        for topic in topics:
+            for event in self._listeners.get(topic, ()):
+                event.set()
+
+    @contextmanager
+    def listen(self, topic: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the topic is announced; the listener clears it."""
+        event = asyncio.Event()
+        self._listeners[topic].add(event)
+        try:
+            yield event
+        finally:
+            self._listeners[topic].discard(event)
+            if not self._listeners[topic]:
+                del self._listeners[topic]
+
+    def send_all(self) -> None:
+        """Wake everybody: nobody knows what was missed."""
+        self.send(tuple(self._listeners))
+
+
+class PostgresNotices(LocalNotices):
+    """Notices between all processes on a PostgreSQL, over one connection."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        super().__init__()
+        self._engine = engine
+        self._unsent: set[str] = set()
+        self._has_unsent = asyncio.Event()
+
+    def send(self, topics: Collection[str]) -> None:
+        """Wake who listens here at once, and who listens elsewhere soon."""
+        super().send(topics)
+        self._unsent.update(topics)
+        if topics:
+            self._has_unsent.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Stay connected meanwhile."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._pass_on()
+            except (
+                OSError,
+                SQLAlchemyError,
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+            ) as error:
+                _log.debug("no notices from other processes: %s", error)
+            await asyncio.sleep(_RECONNECT_S)
+
+    async def _pass_on(self) -> None:
+        """Until the connection is lost."""
+        async with self._engine.connect() as connection:
+            raw: Any = (await connection.get_raw_connection()).driver_connection
+            lost = self._has_unsent.set  # the next notification fails then
+            raw.add_termination_listener(lambda _: lost())
+            await raw.add_listener(_CHANNEL, self._received)
+            self.send_all()
+            try:
+                while not raw.is_closed():
+                    await self._has_unsent.wait()
+                    await asyncio.sleep(_COALESCED_S)
+                    await self._send_unsent(raw)
+            finally:
+                if not raw.is_closed():
+                    await raw.remove_listener(_CHANNEL, self._received)
+
+    def _received(self, _connection: Any, _pid: int, _channel: str, topics: str) -> None:
+        super().send(topics.split())
+
+    async def _send_unsent(self, raw: Any) -> None:
+        self._has_unsent.clear()
+        topics = sorted(self._unsent)
+        self._unsent.clear()
+        for first in range(0, len(topics), _TOPICS_AT_ONCE):
+            part = " ".join(topics[first : first + _TOPICS_AT_ONCE])
+            await raw.execute("SELECT pg_notify($1, $2)", _CHANNEL, part)

@@ -1,0 +1,226 @@
+"""Queries about jobs: those of a project, and the queue of all of them."""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, func, insert, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from control_svc.domain.jobs import (
+    UNFINISHED,
+    Claim,
+    Job,
+    JobError,
+    JobPriority,
+    JobState,
+    LeaseLost,
+    NewJob,
+)
+from control_svc.domain.listing import Window
+from control_svc.domain.ports import JOBS_TOPIC, JobCount
+from control_svc.storage.models import JobRow
+
+Now = Callable[[], Awaitable[datetime]]
+
+
+class SqlJobs:
+    """The jobs of a project in one transaction."""
+
+    def __init__(self, session: AsyncSession, now: Now, announce: Callable[[str], None]) -> None:
+        self._session = session
+        self._now = now
+        self._announce = announce
+
+    async def add(self, project: str, new: NewJob) -> Job:
+        """Queue a job."""
+        now = await self._now()
+        job = Job(
+            project=project,
+            id=new.id,
+            kind=new.kind,
+            subject=new.subject,
+            priority=new.priority,
+            run_after=now + new.delay,
+            created_at=now,
+        )
+        await self._session.execute(insert(JobRow).values(_values(job)))
+        self._announce(JOBS_TOPIC)
+        return job
+
+    async def get(self, project: str, job_id: str) -> Job | None:
+        """A job; None: there is none, or no longer."""
+        return await _one(
+            self._session, select(JobRow).where(JobRow.project == project, JobRow.id == job_id)
+        )
+
+    async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
+        """Ask for the end of the subject's unfinished job, and lock it; None: there is none."""
+        found = await _one(
+            self._session,
+            select(JobRow)
+            .where(
+                JobRow.project == project,
+                JobRow.kind == kind,
+                JobRow.subject == subject,
+                JobRow.state.in_(UNFINISHED),
+            )
+            .with_for_update(),
+        )
+        if found is None:
+            return None
+        job = found.cancel(await self._now())
+        await _save(self._session, job)
+        self._announce(JOBS_TOPIC)
+        return job
+
+    async def dead(self, project: str, window: Window) -> list[Job]:
+        """The dead letters of a window."""
+        query = select(JobRow).where(JobRow.project == project, JobRow.state == JobState.DEAD)
+        if window.newest_first:
+            query, beyond = query.order_by(JobRow.id.desc()), JobRow.id < window.after
+        else:
+            query, beyond = query.order_by(JobRow.id), JobRow.id > window.after
+        if window.after:
+            query = query.where(beyond)
+        return await _all(self._session, query.limit(window.limit))
+
+
+class SqlJobQueue:
+    """The jobs of all projects in one transaction.
+
+    What another transaction has locked is skipped, not waited for, except by `lock`.
+    """
+
+    def __init__(self, session: AsyncSession, now: Now, announce: Callable[[str], None]) -> None:
+        self._session = session
+        self._now = now
+        self._announce = announce
+
+    async def due(self, kinds: Collection[str]) -> Job | None:
+        """The job that comes next; nobody else gets it."""
+        running = aliased(JobRow)
+        num_running = (
+            select(func.count())
+            .where(
+                running.project == JobRow.project,
+                running.state == JobState.RUNNING,
+                running.kind.in_(kinds),
+            )
+            .scalar_subquery()
+        )
+        return await _one(
+            self._session,
+            select(JobRow)
+            .where(
+                JobRow.state == JobState.QUEUED,
+                JobRow.kind.in_(kinds),
+                JobRow.run_after <= await self._now(),
+            )
+            .order_by(JobRow.priority, num_running, JobRow.run_after, JobRow.id)
+            .limit(1)
+            .with_for_update(skip_locked=True, of=JobRow),
+        )
+
+    async def lock(self, claim: Claim) -> Job:
+        """The job of a claim. Raises LeaseLost."""
+        job = await _one(
+            self._session,
+            select(JobRow)
+            .where(JobRow.project == claim.project, JobRow.id == claim.job_id)
+            .with_for_update(),
+        )
+        if job is None:
+            raise LeaseLost(f"{claim.job_id} is gone")
+        job.check_held(claim)
+        return job
+
+    async def orphans(
+        self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
+    ) -> list[Job]:
+        """Running jobs of other owners whose leases ran out; alone: of all other owners."""
+        query = select(JobRow).where(
+            JobRow.state == JobState.RUNNING,
+            JobRow.kind.in_(kinds),
+            JobRow.lease_owner != owner,
+        )
+        if not is_alone:
+            query = query.where(JobRow.lease_expires_at <= await self._now())
+        return await _all(self._session, query.limit(limit).with_for_update(skip_locked=True))
+
+    async def held(self, owner: str) -> list[Job]:
+        """The running jobs of an owner, not locked."""
+        query = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
+        return await _all(self._session, query)
+
+    async def save(self, job: Job) -> None:
+        """Keep what has changed of a locked job."""
+        await _save(self._session, job)
+        if job.state is JobState.QUEUED:
+            self._announce(JOBS_TOPIC)
+
+    async def renew(self, owner: str, lease: timedelta) -> None:
+        """Let the owner's leases run anew from now on. Jobs that somebody has locked are left."""
+        now = await self._now()
+        free = (
+            select(JobRow.project, JobRow.id)
+            .where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
+            .with_for_update(skip_locked=True)
+        )
+        await self._session.execute(
+            update(JobRow)
+            .where(tuple_(JobRow.project, JobRow.id).in_(free))
+            .values(heartbeat_at=now, lease_expires_at=now + lease)
+        )
+
+    async def census(self) -> list[JobCount]:
+        """How many jobs there are, not locked."""
+        rows = await self._session.execute(
+            select(JobRow.kind, JobRow.state, func.count(), func.min(JobRow.run_after)).group_by(
+                JobRow.kind, JobRow.state
+            )
+        )
+        return [
+            JobCount(kind, JobState(state), count, oldest) for kind, state, count, oldest in rows
+        ]
+
+
+async def _save(session: AsyncSession, job: Job) -> None:
+    await session.execute(
+        update(JobRow)
+        .where(JobRow.project == job.project, JobRow.id == job.id)
+        .values(_values(job))
+    )
+
+
+async def _one(session: AsyncSession, query: Select[JobRow]) -> Job | None:
+    jobs = await _all(session, query)
+    return jobs[0] if jobs else None
+
+
+async def _all(session: AsyncSession, query: Select[JobRow]) -> list[Job]:
+    # What this transaction has read before may have been changed by it since.
+    rows = await session.scalars(query.execution_options(populate_existing=True))
+    return [_job(row) for row in rows]
+
+
+def _values(job: Job) -> dict[str, Any]:
+    """A row's columns: those of the job, with its error in two of them."""
+    values = {field.name: getattr(job, field.name) for field in fields(job)}
+    reason, message = values.pop("error") or (None, None)
+    return values | {"error_reason": reason, "error_message": message}
+
+
+def _job(row: JobRow) -> Job:
+    names = [field.name for field in fields(Job) if field.name != "error"]
+    reason, message = row.error_reason, row.error_message
+    return Job(
+        **{name: getattr(row, name) for name in names}
+        | {
+            "priority": JobPriority(row.priority),
+            "state": JobState(row.state),
+            "error": None if reason is None else JobError(reason, message or ""),
+        }
+    )

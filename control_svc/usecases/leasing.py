@@ -1,0 +1,126 @@
+"""What workers do with leases, each step one transaction: claim, write, end, take over.
+
+Nothing here runs the work or waits for it. The dispatcher does, and so do the simulated workers of
+the property tests.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol, TypeVar
+
+from control_svc.domain.jobs import Claim, Ending, Job, JobState, Outcome
+from control_svc.domain.ports import Repositories, Transactions
+
+ResultT = TypeVar("ResultT")
+Work = Callable[[Repositories], Awaitable[ResultT]]
+
+ORPHANS_AT_ONCE: Final = 100
+
+
+class Undertaker(Protocol):
+    """What has to happen to a job's subject when the job is dead."""
+
+    async def bury(self, repositories: Repositories, job: Job) -> None:
+        """End the subject with the job's error, in the transaction in which the job dies."""
+
+
+@dataclass(frozen=True)
+class LeaseTerms:
+    """Whose leases they are, and how long each holds without a heartbeat."""
+
+    owner: str
+    lease: timedelta
+    is_alone: bool
+    """No other process can have the database: who else holds a lease is gone."""
+
+
+class Leases:
+    """The leases of one process."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        undertakers: Mapping[str, Undertaker],
+        terms: LeaseTerms,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`undertakers` by kind; jobs of other kinds are left to processes that know them."""
+        self._transactions = transactions
+        self._undertakers = undertakers
+        self._terms = terms
+        self._chance = chance
+
+    async def claim(self, kinds: Collection[str]) -> Job | None:
+        """The next job of these kinds, from now on ours; None: there is none."""
+
+        async def take(repositories: Repositories) -> Job | None:
+            due = await repositories.queue.due(kinds)
+            if due is None:
+                return None
+            now = await repositories.now()
+            job = due.claimed(self._terms.owner, now, self._terms.lease)
+            await repositories.queue.save(job)
+            return job
+
+        return await self._transactions.write(take)
+
+    async def write(self, claim: Claim, work: Work[ResultT], *, progress: bool) -> ResultT:
+        """Run the work in a transaction that holds the job. Raises LeaseLost; then nothing was
+        done."""
+
+        async def locked(repositories: Repositories) -> ResultT:
+            job = await repositories.queue.lock(claim)
+            if progress and job != job.progressed():
+                await repositories.queue.save(job.progressed())
+            return await work(repositories)
+
+        return await self._transactions.write(locked)
+
+    async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
+        """The last transaction of the work: the job is done with it. Raises LeaseLost."""
+
+        async def last(repositories: Repositories) -> ResultT:
+            job = await repositories.queue.lock(claim)
+            await self._close(repositories, job, Ending(Outcome.DONE))
+            return await work(repositories)
+
+        return await self._transactions.write(last)
+
+    async def end(self, claim: Claim, ending: Ending) -> Job:
+        """The job after an attempt that did not finish it. Raises LeaseLost."""
+
+        async def close(repositories: Repositories) -> Job:
+            job = await repositories.queue.lock(claim)
+            return await self._close(repositories, job, ending)
+
+        return await self._transactions.write(close)
+
+    async def held(self) -> list[Job]:
+        """The jobs that are ours."""
+        return await self._transactions.read(
+            lambda repositories: repositories.queue.held(self._terms.owner)
+        )
+
+    async def take_over(self) -> Sequence[Job]:
+        """End the attempts of workers that are gone; the jobs, queued again or dead."""
+
+        async def close(repositories: Repositories) -> list[Job]:
+            orphans = await repositories.queue.orphans(
+                self._undertakers.keys(),
+                self._terms.owner,
+                ORPHANS_AT_ONCE,
+                is_alone=self._terms.is_alone,
+            )
+            lost = Ending(Outcome.LOST)
+            return [await self._close(repositories, job, lost) for job in orphans]
+
+        return await self._transactions.write(close)
+
+    async def _close(self, repositories: Repositories, job: Job, ending: Ending) -> Job:
+        ended = job.ended(ending, await repositories.now(), self._chance())
+        await repositories.queue.save(ended)
+        if ended.state is JobState.DEAD:
+            await self._undertakers[job.kind].bury(repositories, ended)
+        return ended
