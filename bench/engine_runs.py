@@ -20,7 +20,7 @@ from inference_svc.engine.sampling import Sampling
 from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
-from inference_svc.sandbox.inline import InlineJobs
+from svc_kit.sandbox.inline import InlineJobs
 
 PROMPT = "Write down what you know."
 

@@ -26,6 +26,7 @@ from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings
 from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.gauges import EngineGauges
+from inference_svc.jobs import PRELOADED
 from inference_svc.loading.known import find_models
 from inference_svc.loading.loader import ModelLoader
 from inference_svc.models.memory import available_memory_bytes
@@ -33,10 +34,10 @@ from inference_svc.models.references import BUNDLED_FOLDER
 from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.worker import EngineState
-from inference_svc.sandbox.pool import SandboxPool
 from svc_kit.auth import build_authenticator
 from svc_kit.management import ManagementServer
 from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
 from svc_kit.telemetry import EngineMetrics, ProcessMetrics
 
@@ -66,7 +67,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     ProcessMetrics(registry, service="inference", version=version("corral"))
     async with AsyncExitStack() as stack:
         stack.callback(catalog.close)
-        sandbox = await stack.enter_async_context(SandboxPool())
+        sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
         gauges = EngineGauges(lambda: catalog.workers, vllm_names=settings.server.vllm_metric_names)
         registry.register(gauges)

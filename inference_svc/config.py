@@ -7,9 +7,9 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from inference_svc.chat.parsers import CallNotation, FormatOverride, ReasoningNotation
-from inference_svc.models.ggml_types import KvType
 from inference_svc.models.placement import FlashAttention, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
+from model_files.ggml_types import KvType
 from svc_kit.settings import (
     KeySettings,
     ListenAddress,

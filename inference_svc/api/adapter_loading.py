@@ -16,12 +16,11 @@ from typing import Any
 from inference_svc.api.adapters import check_scale
 from inference_svc.catalog import Catalog, KnownModel
 from inference_svc.constraints.compiler import JobRunner
-from inference_svc.models.adapter_file import AdapterDescription
 from inference_svc.models.memory import available_memory_bytes
-from inference_svc.models.private_copy import PrivateCopy
 from inference_svc.runtime.adapters import Adapter
 from inference_svc.runtime.worker import EngineState
-from inference_svc.sandbox.jobs import CHECK_ADAPTER, JobFailed
+from model_files.adapter_file import AdapterDescription
+from model_files.jobs import CHECK_ADAPTER
 from svc_kit.errors import (
     AdapterBaseMismatch,
     AdapterDigestMismatch,
@@ -33,6 +32,8 @@ from svc_kit.errors import (
     MissingField,
     ModelExists,
 )
+from svc_kit.private_file import PrivateFile
+from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.startup import StartupError
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class AdapterLoading:
         path = await asyncio.to_thread(self._find, order)
         _check_memory(order.name, await asyncio.to_thread(_size, path))
         try:
-            file = await asyncio.to_thread(PrivateCopy, path, self._copies)
+            file = await asyncio.to_thread(PrivateFile.copy_of, path, self._copies)
         except OSError as error:
             raise AdapterInvalid(adapter=order.name, problem=_reason(error)) from error
         try:
@@ -151,7 +152,7 @@ class AdapterLoading:
         )
 
     async def _examine(
-        self, order: AdapterOrder, file: PrivateCopy, model: KnownModel
+        self, order: AdapterOrder, file: PrivateFile, model: KnownModel
     ) -> AdapterDescription:
         if order.digest not in ("", file.digest):
             raise AdapterDigestMismatch(

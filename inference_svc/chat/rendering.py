@@ -1,4 +1,4 @@
-"""Renders chat templates. Runs only in a limited child process (`inference_svc.sandbox`).
+"""Renders chat templates. Runs only in a limited child process (`svc_kit.sandbox`).
 
 A template is a program that came with a model. Jinja's sandbox keeps it away from Python's
 internals; the child's limits keep its time and memory bounded. The environment is the one that
@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference_svc.chat.capabilities import Capabilities, find_capabilities
 from inference_svc.chat.polyfills import adapt
-from inference_svc.sandbox.jobs import JobRefused
+from svc_kit.sandbox.jobs import JobRefused
 
 _MAX_OUTPUT_CHARACTERS = 16 << 20
 _TEMPLATES_KEPT = 32

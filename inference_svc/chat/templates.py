@@ -24,8 +24,9 @@ from inference_svc.chat.parsers.formats import (
     choose_format,
 )
 from inference_svc.chat.strict_json import json_object, json_or_none
-from inference_svc.sandbox.jobs import RENDER_TEMPLATE, FailureKind, Job, JobFailed
+from inference_svc.jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 MAX_TEMPLATE_CHARACTERS = 256 * 1024
 

@@ -9,8 +9,9 @@ from json import dumps
 from typing import Any, Protocol
 
 from inference_svc.constraints.asked import Asked, FormKind
-from inference_svc.sandbox.jobs import COMPILE_GRAMMAR, FailureKind, Job, JobFailed
+from inference_svc.jobs import COMPILE_GRAMMAR
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 _GRAMMARS_KEPT = 128
 

@@ -37,8 +37,8 @@ from inference_svc.llama.sequence_state import (
 )
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.llama.weights import ModelLoadError, load_model
-from inference_svc.models.ggml_types import TENSOR_LAYOUTS
 from inference_svc.models.placement import Attention, Placement
+from model_files.ggml_types import TENSOR_LAYOUTS
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from inference_svc.llama.vocabulary import Vocabulary
-from inference_svc.models.gguf import ModelFileInvalid
-from inference_svc.sandbox.jobs import JobRefused
+from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
+from svc_kit.sandbox.jobs import JobRefused
 
 _VOCABULARIES_KEPT = 4
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 from llama_cpp import llama_cpp as native
 
 from inference_svc.llama import library
-from inference_svc.models.gguf import ModelFileInvalid
+from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 # llama.cpp takes the length of a text as a 32-bit number.

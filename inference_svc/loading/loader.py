@@ -14,12 +14,12 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
-from inference_svc.models.gguf import ModelFileInvalid
 from inference_svc.models.sizing import ResolvedLimits
 from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import LoadProgress
 from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
-from inference_svc.sandbox.pool import SandboxPool
+from model_files.gguf import ModelFileInvalid
+from svc_kit.sandbox.pool import SandboxPool
 from svc_kit.startup import StartupError
 from svc_kit.telemetry import EngineMetrics
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
-from inference_svc.models.ggml_types import KvType
-from inference_svc.models.gguf import GgufHeader, ModelFileInvalid, read_header
+from model_files.ggml_types import KvType
+from model_files.gguf import GgufHeader, ModelFileInvalid, read_header
 from svc_kit.errors import ModelCannot
 
 _SAMPLING = "general.sampling."

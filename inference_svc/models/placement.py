@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from inference_svc.models.ggml_types import KvType
+from model_files.ggml_types import KvType
 
 
 class SplitMode(enum.StrEnum):

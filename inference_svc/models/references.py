@@ -21,7 +21,7 @@ from inference_svc.models.description import (
     file_role,
     split_paths,
 )
-from inference_svc.models.gguf import ModelFileInvalid
+from model_files.gguf import ModelFileInvalid
 from svc_kit.startup import StartupError
 
 BUNDLED = "bundled"

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from inference_svc.engine.adapter_stack import LoadAdapter, UnloadAdapter
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command
-from inference_svc.models.adapter_file import AdapterDescription
-from inference_svc.models.private_copy import PrivateCopy
+from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import AdapterInvalid, AdapterNotFound, DomainError
+from svc_kit.private_file import PrivateFile
 
 _DIED = "the engine process ended while it loaded it"
 
@@ -42,7 +42,7 @@ class Adapter:
 
     name: str
     model: str
-    file: PrivateCopy
+    file: PrivateFile
     description: AdapterDescription
     default_scale: float
     generation: int = 0

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ["svc_kit", "openai_wire", "inference_svc", "control_svc", "gateway", "corral_cli"]
+PRODUCT = [
+    "svc_kit",
+    "model_files",
+    "openai_wire",
+    "inference_svc",
+    "control_svc",
+    "gateway",
+    "corral_cli",
+]
 FORBIDDEN_WORDS = ("Manager", "Helper", "Util", "Base")
 
 

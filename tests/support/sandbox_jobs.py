@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from inference_svc.sandbox.jobs import Job, JobRefused
+from svc_kit.sandbox.jobs import Job, JobRefused
 
 
 def job(function: str, **limits: Any) -> Job:

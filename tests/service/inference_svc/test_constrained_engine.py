@@ -24,8 +24,8 @@ from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.sandbox.inline import InlineJobs
 from svc_kit.errors import GrammarInvalid
+from svc_kit.sandbox.inline import InlineJobs
 from tests.support.sequences import a_request
 
 TURN = "<|im_start|>user\nTell me about Mira.<|im_end|>\n<|im_start|>assistant\n"

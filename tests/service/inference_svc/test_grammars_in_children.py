@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from inference_svc.constraints.asked import Asked, Form, FormKind
 from inference_svc.constraints.compiler import GrammarCompiler, GrammarVocabulary
-from inference_svc.sandbox.jobs import RENDER_TEMPLATE
-from inference_svc.sandbox.pool import SandboxPool
+from inference_svc.jobs import RENDER_TEMPLATE
 from svc_kit.errors import GrammarInvalid, SchemaInvalid
+from svc_kit.sandbox.pool import SandboxPool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -24,7 +24,7 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.sandbox.inline import InlineJobs
+from svc_kit.sandbox.inline import InlineJobs
 from tests.support.sequences import a_request
 
 SLOTS = 4

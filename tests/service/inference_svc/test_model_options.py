@@ -9,9 +9,9 @@ from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.weights import ModelLoadError, device_names
-from inference_svc.models.ggml_types import KvType
 from inference_svc.models.placement import Attention, FlashAttention, Placement, Rope, RopeScaling
 from inference_svc.models.references import BUNDLED_PATH
+from model_files.ggml_types import KvType
 
 TOKENS = tuple(range(10, 60))
 

@@ -27,7 +27,7 @@ from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
 from inference_svc.runtime.worker import EngineWorker, Live, QueueLimits
-from inference_svc.sandbox.inline import InlineJobs
+from svc_kit.sandbox.inline import InlineJobs
 from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
 

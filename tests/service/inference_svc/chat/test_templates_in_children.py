@@ -10,8 +10,8 @@ import pytest_asyncio
 from inference_svc.chat.control_text import ControlTexts
 from inference_svc.chat.fallback import FALLBACK_TEMPLATE
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
-from inference_svc.sandbox.pool import SandboxPool
 from svc_kit.errors import TemplateFailed
+from svc_kit.sandbox.pool import SandboxPool
 from tests.support.conversations import assistant, conversation, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

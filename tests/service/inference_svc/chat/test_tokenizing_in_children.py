@@ -3,7 +3,7 @@
 from inference_svc.chat.tokenizing import THREAD_BYTES, PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 
 async def test_a_child_gives_the_same_tokens() -> None:

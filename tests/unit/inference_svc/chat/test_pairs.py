@@ -9,7 +9,7 @@ from inference_svc.chat.pairs import PairTokenizer
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.sandbox.inline import InlineJobs
+from svc_kit.sandbox.inline import InlineJobs
 from tests.support.bert import RANK, random_bert
 
 TEMPLATE = "<|im_start|>{query}\n{document}<|im_end|>"

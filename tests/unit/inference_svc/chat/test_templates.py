@@ -35,8 +35,8 @@ from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import describe_model
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.sandbox.inline import InlineJobs
 from svc_kit.errors import TemplateFailed, TooLong
+from svc_kit.sandbox.inline import InlineJobs
 from tests.support.conversations import (
     GET_WEATHER,
     assistant,

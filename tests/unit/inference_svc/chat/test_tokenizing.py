@@ -12,9 +12,9 @@ from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.sandbox.inline import InlineJobs
-from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.errors import InvalidField, TooLong
+from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 
 class NoJobs:

@@ -18,9 +18,9 @@ from inference_svc.constraints.asked import (
     Thought,
 )
 from inference_svc.constraints.compiler import GrammarCompiler, GrammarVocabulary
-from inference_svc.sandbox.inline import InlineJobs
-from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid, TooLong
+from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 WORDS = GrammarVocabulary(400, {"<|end|>": 300, "[CALLS]": 301}, (300,))
 DIGITS = Form(FormKind.REGEX, "[0-9]+", "constraint.regex")

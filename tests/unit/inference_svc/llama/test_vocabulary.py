@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from inference_svc.llama.vocabulary import Vocabulary
-from inference_svc.models.gguf import ModelFileInvalid
 from inference_svc.models.references import BUNDLED_PATH
+from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 END_OF_TEXT, TURN_BEGINS, TURN_ENDS, THINK = 2039, 2040, 2041, 2046

@@ -10,10 +10,10 @@ from inference_svc.llama.backend import BackendSettings
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.known import find_models
 from inference_svc.models.description import ModelClass
-from inference_svc.models.ggml_types import KvType
 from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
 from inference_svc.models.sizing import RequestedLimits, ResolvedLimits
+from model_files.ggml_types import KvType
 from svc_kit.startup import StartupError
 
 ENGINE = EngineSettings(slots=4, threads=2, gpu_layers=7)

@@ -12,8 +12,8 @@ from inference_svc.models.description import (
     file_role,
     split_paths,
 )
-from inference_svc.models.gguf import ModelFileInvalid
 from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
+from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import ModelCannot
 from tests.support.gguf_files import F32Tensor, gguf_bytes, model_metadata, write_model
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from inference_svc.models.description import ModelClass, ModelFile, describe_model
-from inference_svc.models.ggml_types import KvType
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.models.sizing import (
     RequestedLimits,
@@ -15,6 +14,7 @@ from inference_svc.models.sizing import (
     plan_limits,
     planned_bytes,
 )
+from model_files.ggml_types import KvType
 from svc_kit.errors import ModelTooLarge
 
 GIB = 1 << 30

@@ -8,10 +8,10 @@ import pytest
 from inference_svc.engine.adapter_stack import LoadAdapter, UnloadAdapter
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command
-from inference_svc.models.adapter_file import AdapterDescription
-from inference_svc.models.private_copy import PrivateCopy
 from inference_svc.runtime.adapters import Adapter, AdapterRegistry, AdapterState
+from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import AdapterInvalid, AdapterNotFound, Draining, EngineRestarting
+from svc_kit.private_file import PrivateFile
 
 RESTARTING = EngineRestarting(retry_after=1.0)
 
@@ -31,7 +31,7 @@ class Scene:
         source = self.folder / "source"
         source.write_text(content)
         description = AdapterDescription(rank=8, size_bytes=100, title="")
-        file = PrivateCopy(source, self.folder)
+        file = PrivateFile.copy_of(source, self.folder)
         self.made.append(Adapter(name, "demo", file, description, 1.0))
         return self.made[-1]
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from inference_svc.engine.events import AdapterLoaded
-from inference_svc.models.adapter_file import AdapterDescription
-from inference_svc.models.private_copy import PrivateCopy
 from inference_svc.runtime import worker as worker_module
 from inference_svc.runtime.adapters import Adapter
 from inference_svc.runtime.generation import ReaderLimits
@@ -17,7 +15,9 @@ from inference_svc.runtime.messages import Boot, Ready
 from inference_svc.runtime.pipe import FromEngine
 from inference_svc.runtime.worker import EngineWorker, QueueLimits
 from inference_svc.snapshots.folder import FolderUse
+from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import ModelUnloaded
+from svc_kit.private_file import PrivateFile
 from svc_kit.startup import StartupError
 from tests.support.pooled import settle
 
@@ -83,7 +83,7 @@ async def test_a_closed_worker_hears_nothing(processes: list[IdleProcess], tmp_p
     source = tmp_path / "source"
     source.write_text("weights")
     description = AdapterDescription(rank=8, size_bytes=100, title="")
-    adapter = Adapter("voice", "m", PrivateCopy(source, tmp_path), description, 1.0)
+    adapter = Adapter("voice", "m", PrivateFile.copy_of(source, tmp_path), description, 1.0)
     loaded = worker.adapters.load(adapter)  # by the successor
     processes[0].says([AdapterLoaded(*adapter.content)])
 

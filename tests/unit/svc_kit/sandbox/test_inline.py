@@ -2,9 +2,9 @@
 
 import pytest
 
-from inference_svc.sandbox.frames import read_reply
-from inference_svc.sandbox.inline import InlineJobs
-from inference_svc.sandbox.jobs import FailureKind, JobFailed
+from svc_kit.sandbox.frames import read_reply
+from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.jobs import FailureKind, JobFailed
 from tests.support.sandbox_jobs import job
 
 

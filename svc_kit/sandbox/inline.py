@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from inference_svc.sandbox.answering import answer
-from inference_svc.sandbox.frames import read_reply, write_request
-from inference_svc.sandbox.jobs import Job
+from svc_kit.sandbox.answering import answer
+from svc_kit.sandbox.frames import read_reply, write_request
+from svc_kit.sandbox.jobs import Job
 
 
 class InlineJobs:

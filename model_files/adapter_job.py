@@ -4,9 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inference_svc.models.adapter_file import AdapterMismatch, describe_adapter
-from inference_svc.models.gguf import ModelFileInvalid
-from inference_svc.sandbox.jobs import JobRefused
+from model_files import adapter_file
+from model_files.adapter_file import AdapterMismatch, describe_adapter
+from model_files.gguf import ModelFileInvalid
+from svc_kit.sandbox.jobs import JobRefused
 
 
 def check_adapter(payload: dict[str, Any]) -> dict[str, Any]:
@@ -22,5 +23,19 @@ def check_adapter(payload: dict[str, Any]) -> dict[str, Any]:
         return asdict(describe_adapter(Path(payload["adapter"]), model_paths))
     except AdapterMismatch as mismatch:
         return {"mismatch": str(mismatch)}
+    except ModelFileInvalid as invalid:
+        raise JobRefused(invalid.problem) from None
+
+
+def read_adapter(payload: dict[str, Any]) -> dict[str, Any]:
+    """Check the file "adapter" (an absolute path) by itself.
+
+    The result has the fields of `AdapterFacts`.
+
+    Raises:
+        JobRefused: the file is damaged, or no adapter that can be applied.
+    """
+    try:
+        return asdict(adapter_file.read_adapter(Path(payload["adapter"])))
     except ModelFileInvalid as invalid:
         raise JobRefused(invalid.problem) from None

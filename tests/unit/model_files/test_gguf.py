@@ -7,14 +7,14 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from inference_svc.models.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
-from inference_svc.models.gguf import (
+from inference_svc.models.references import BUNDLED_PATH
+from model_files.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
+from model_files.gguf import (
     MAX_KEPT_STRING_BYTES,
     ModelFileInvalid,
     Skipped,
     read_header,
 )
-from inference_svc.models.references import BUNDLED_PATH
 from tests.support.gguf_files import F32Tensor, gguf_bytes, text
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn
 
-from inference_svc.models.file_window import FileEnds, FileWindow
-from inference_svc.models.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
+from model_files.file_window import FileEnds, FileWindow
+from model_files.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
 
 MAX_METADATA = 65_536
 MAX_TENSORS = 65_536

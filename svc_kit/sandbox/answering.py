@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from inference_svc.sandbox.frames import write_failure
-from inference_svc.sandbox.jobs import FailureKind, JobRefused
+from svc_kit.sandbox.frames import write_failure
+from svc_kit.sandbox.jobs import FailureKind, JobRefused
 
 
 def answer(request: Mapping[str, Any]) -> bytes:

@@ -12,9 +12,9 @@ import socket
 import sys
 from pathlib import Path
 
-from inference_svc.sandbox import frames
-from inference_svc.sandbox.answering import answer
-from inference_svc.sandbox.jobs import FailureKind
+from svc_kit.sandbox import frames
+from svc_kit.sandbox.answering import answer
+from svc_kit.sandbox.jobs import FailureKind
 
 _ALARM_SLACK_S = 1.0
 _CPU_SLACK_S = 2

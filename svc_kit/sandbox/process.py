@@ -10,8 +10,8 @@ from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from inference_svc.sandbox.frames import HEADER, read_reply, write_request
-from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.frames import HEADER, read_reply, write_request
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
@@ -159,7 +159,7 @@ def _child_may_end() -> Iterator[None]:
 def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "inference_svc.sandbox.worker", str(descriptor), *preload],
+        [sys.executable, "-P", "-m", "svc_kit.sandbox.worker", str(descriptor), *preload],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

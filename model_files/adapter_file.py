@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from inference_svc.models.ggml_types import TENSOR_LAYOUTS
-from inference_svc.models.gguf import GgufHeader, ModelFileInvalid, Tensor, read_header
+from model_files.ggml_types import TENSOR_LAYOUTS
+from model_files.gguf import GgufHeader, ModelFileInvalid, Tensor, read_header
 
 _FLOAT32 = 6  # GGUF's number of the type of `adapter.lora.alpha`
 _ALPHA = "adapter.lora.alpha"
@@ -37,6 +37,18 @@ class AdapterMismatch(Exception):
 class AdapterDescription:
     """What an adapter is: its largest rank, the bytes of its weights, its own title."""
 
+    rank: int
+    size_bytes: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """What an adapter's file says by itself: the architecture and the name of the model it was
+    made for (empty: it does not say), its largest rank, the bytes of its weights, its title."""
+
+    architecture: str
+    base_model: str
     rank: int
     size_bytes: int
     title: str
@@ -65,6 +77,32 @@ def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterDescript
     _compare(header, pairs, base)
     _check_values(header)
     return AdapterDescription(
+        rank=max(pair.b.shape[0] for pair in pairs),
+        size_bytes=sum(tensor.size_bytes or 0 for tensor in header.tensors),
+        title=header.text("general.name") or "",
+    )
+
+
+def read_adapter(path: Path) -> AdapterFacts:
+    """Check what can be checked of an adapter without its model, all of its values included.
+
+    Raises:
+        ModelFileInvalid: the file is damaged, or no adapter that llama.cpp applies.
+    """
+    header = read_header(path, keep_tensors=True)
+    _check_kind(header)
+    architecture = header.text("general.architecture")
+    if not architecture:
+        raise ModelFileInvalid(path, "it does not say which architecture it is for")
+    pairs = _pairs(header)
+    for pair in pairs:
+        if not _is_product(pair):
+            sizes = f"{_size(pair.a)} and {_size(pair.b)}"
+            raise ModelFileInvalid(path, f"the matrices for {pair.name!r:.80} are {sizes}")
+    _check_values(header)
+    return AdapterFacts(
+        architecture=architecture,
+        base_model=header.text("general.base_model.0.name") or "",
         rank=max(pair.b.shape[0] for pair in pairs),
         size_bytes=sum(tensor.size_bytes or 0 for tensor in header.tensors),
         title=header.text("general.name") or "",
@@ -144,6 +182,13 @@ def _fits(pair: _Pair, tensor: Tensor) -> bool:
     if pair.name == _EMBEDDING:
         return (a_in, a_out, b_out) == (b_in, outputs, inputs)
     return (a_in, a_out, b_out) == (inputs, b_in, outputs)
+
+
+def _is_product(pair: _Pair) -> bool:
+    """Whether B x A exists and is of a rank that is served; for the embedding A is transposed."""
+    (a_in, a_out, *a_rest), (b_in, _, *b_rest) = map(_dimensions, (pair.a, pair.b))
+    rank = a_in if pair.name == _EMBEDDING else a_out
+    return a_rest == b_rest and rank == b_in <= _MAX_RANK
 
 
 def _dimensions(tensor: Tensor) -> tuple[int, ...]:

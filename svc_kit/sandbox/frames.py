@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from inference_svc.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 HEADER = struct.Struct("!I")
 READY = b'{"result": null}'

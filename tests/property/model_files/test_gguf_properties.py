@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.models.description import describe_model
-from inference_svc.models.gguf import ModelFileInvalid
 from inference_svc.models.references import BUNDLED_PATH
+from model_files.gguf import ModelFileInvalid
 
 HEADER_BYTES = 96 * 1024
 MEMORY_BOUND_BYTES = 8 << 20

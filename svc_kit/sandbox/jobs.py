@@ -1,13 +1,13 @@
-"""The jobs that limited child processes do, and what each may use.
+"""What a job of a limited child process is, what it may use, and how it fails.
 
 A job is named by module and function, so that a child imports only what it runs and this package
-imports none of them.
+imports none of them. Each service lists its own.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-_MIB = 1 << 20
+MIB = 1 << 20
 
 
 class FailureKind(StrEnum):
@@ -51,21 +51,5 @@ class Job:
     module: str
     function: str
     deadline_s: float = 2.0
-    memory_bytes: int = 512 * _MIB
-    output_bytes: int = 64 * _MIB
-
-
-RENDER_TEMPLATE = Job("inference_svc.chat.rendering", "render")
-TOKENIZE = Job(
-    "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * _MIB
-)
-CHECK_ADAPTER = Job(
-    "inference_svc.runtime.adapter_job", "check_adapter", deadline_s=60.0, memory_bytes=256 * _MIB
-)
-COMPILE_GRAMMAR = Job(
-    "inference_svc.constraints.compile_job",
-    "compile_grammar",
-    deadline_s=1.5,
-    memory_bytes=256 * _MIB,
-    output_bytes=4 * _MIB,
-)
+    memory_bytes: int = 512 * MIB
+    output_bytes: int = 64 * MIB

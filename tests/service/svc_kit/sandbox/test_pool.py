@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from inference_svc.sandbox.jobs import FailureKind, JobFailed
-from inference_svc.sandbox.pool import SandboxPool, SandboxSettings
-from inference_svc.sandbox.process import ChildFailedToStart
 from svc_kit.errors import QueueFull
+from svc_kit.sandbox.jobs import FailureKind, JobFailed
+from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.sandbox.process import ChildFailedToStart
 from tests.support.sandbox_jobs import job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -245,7 +245,7 @@ async def test_closing_leaves_no_process_behind() -> None:
 
 PARENT = """
 import asyncio, os
-from inference_svc.sandbox.pool import SandboxPool
+from svc_kit.sandbox.pool import SandboxPool
 from tests.support.sandbox_jobs import job
 
 async def main():

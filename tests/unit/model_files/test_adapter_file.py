@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference_svc.models.adapter_file import AdapterMismatch, describe_adapter
-from inference_svc.models.gguf import ModelFileInvalid
 from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
+from model_files.adapter_file import AdapterMismatch, describe_adapter
+from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import F32Tensor, gguf_bytes
 
 PIRATE = BUNDLED_FOLDER / "demo-lora-pirate-f16.gguf"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from inference_svc.sandbox.jobs import COMPILE_GRAMMAR, RENDER_TEMPLATE, FailureKind, Job, JobFailed
-from inference_svc.sandbox.process import ChildFailedToStart, SandboxProcess
 from svc_kit.errors import QueueFull
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 
 _log = logging.getLogger(__name__)
 _RETRY_AFTER_S = 1.0
@@ -29,7 +29,7 @@ class SandboxSettings:
     """How many children, and for how long.
 
     Args:
-        warm: children kept ready.
+        warm: children kept ready; 0: each is started for who waits, and ends after its jobs.
         most: the most at once.
         jobs_per_child: after so many jobs a child is replaced.
         waiting: the most jobs waiting for a child; more are refused.
@@ -42,7 +42,7 @@ class SandboxSettings:
     jobs_per_child: int = 2000
     waiting: int = 512
     patience_s: float = 0.05
-    preload: tuple[str, ...] = (RENDER_TEMPLATE.module, COMPILE_GRAMMAR.module)
+    preload: tuple[str, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -72,8 +72,9 @@ class SandboxPool:
         Raises:
             ChildFailedToStart: none could be started.
         """
-        self._put_back(await SandboxProcess.start(self._settings.preload))
-        self._fill_up()
+        if self._settings.warm:
+            self._put_back(await SandboxProcess.start(self._settings.preload))
+            self._fill_up()
         return self
 
     async def __aexit__(

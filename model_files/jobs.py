@@ -1,0 +1,12 @@
+"""The jobs that limited child processes do on files, and what each may use."""
+
+from typing import Final
+
+from svc_kit.sandbox.jobs import MIB, Job
+
+CHECK_ADAPTER: Final = Job(
+    "model_files.adapter_job", "check_adapter", deadline_s=60.0, memory_bytes=256 * MIB
+)
+READ_ADAPTER: Final = Job(
+    "model_files.adapter_job", "read_adapter", deadline_s=60.0, memory_bytes=256 * MIB
+)
