@@ -13,7 +13,7 @@ from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import F32Tensor, gguf_bytes
 
 PIRATE = BUNDLED_FOLDER / "demo-lora-pirate-f16.gguf"
-FOREIGN = Path(__file__).parents[3] / "data" / "foreign-lora-f16.gguf"
+FOREIGN = Path(__file__).parents[2] / "data" / "foreign-lora-f16.gguf"
 Q = "blk.0.attn_q.weight"
 MODEL_TENSORS = [
     F32Tensor(Q, (64, 32)),
