@@ -27,6 +27,7 @@ from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event
+from inference_svc.engine.fairness import Turns
 from inference_svc.engine.request import (
     AdapterCommand,
     Cancel,
@@ -38,7 +39,6 @@ from inference_svc.engine.request import (
     Unpause,
 )
 from inference_svc.engine.shape import StepShape
-from inference_svc.engine.turns import Turns
 from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
