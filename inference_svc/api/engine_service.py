@@ -131,7 +131,9 @@ class EngineServicer(rpc.EngineServiceServicer):
         self._pool.drain()
         workers = self._pool.catalog.workers
         running = {
-            item.generation.request_id for worker in workers for item in worker.live.values()
+            item.generation.request_id
+            for worker in workers
+            for item in worker.sequences.live.values()
         }
         num_embedding = sum(len(worker.embeddings.live) for worker in workers)
         return pb.DrainResponse(num_requests=len(running) + num_embedding)

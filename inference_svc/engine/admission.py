@@ -1,7 +1,7 @@
 """Who comes next: by class, which rises with waiting; then the project that was served least; then
 by arrival.
 
-The bound on how much may wait is kept at the door, in the frontend (`runtime/worker.py`), where a
+The bound on how much may wait is kept at the door, in the frontend (`runtime/door.py`), where a
 refusal can still be an ordinary error.
 """
 
