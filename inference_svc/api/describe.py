@@ -10,7 +10,7 @@ from corral.inference.v1 import load_pb2 as load_pb
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from inference_svc.api.convert import from_sampling
+from inference_svc.api.sampling import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import KnownModel, Named, ServedModel
 from inference_svc.engine.events import ModelLoad
