@@ -24,7 +24,7 @@ from inference_svc.models.sizing import RequestedLimits
 from inference_svc.runtime.adapters import Adapter, AdapterRegistry
 from inference_svc.runtime.messages import LoadProgress, ModelReady
 from inference_svc.runtime.worker import EngineState, EngineWorker
-from svc_kit.errors import AdapterNotFound, Draining, ModelCannot, ModelNotFound
+from svc_kit.errors import AdapterNotFound, Draining, EngineRestarting, ModelCannot, ModelNotFound
 from svc_kit.startup import StartupError
 
 
@@ -70,8 +70,10 @@ class LoadedModel(NamedTuple):
 
     @property
     def ready(self) -> ModelReady:
-        """The sizes that the engine has."""
-        return self.worker.models[self.front.name]
+        """The sizes that the engine has. Raises `EngineRestarting` where it was never ready."""
+        if self.worker.ready is None:
+            raise EngineRestarting()
+        return self.worker.ready
 
 
 @dataclass(slots=True)

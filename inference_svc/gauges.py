@@ -21,7 +21,8 @@ from inference_svc.engine.step_times import BOUNDS_S
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.load import embedding_load, queues
 from inference_svc.runtime.messages import ModelReady
-from inference_svc.runtime.worker import EngineWorker, Live
+from inference_svc.runtime.sequence_jobs import Live
+from inference_svc.runtime.worker import EngineWorker
 
 _CLASSES = {1: "batch", 2: "normal", 3: "interactive"}
 _LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
@@ -187,18 +188,16 @@ class EngineGauges(Collector):
         yield GaugeMetricFamily("corral_adapter_bytes", "Their memory.", num_bytes)
 
     def _models(self) -> list[_Model]:
-        return [model for worker in self._workers() for model in _models_of(worker)]
-
-
-def _models_of(worker: EngineWorker) -> Iterator[_Model]:
-    live, jobs = list(worker.live.values()), list(worker.embeddings.live.values())
-    for name, ready in worker.models.items():
-        yield _Model(
-            ready,
-            worker.loads.get(name, ModelLoad(name)),
-            [item for item in live if item.request.model == name],
-            [job for job in jobs if job.request.model == name],
-        )
+        return [
+            _Model(
+                worker.ready,
+                worker.report or ModelLoad(worker.ready.name),
+                list(worker.sequences.live.values()),
+                list(worker.embeddings.live.values()),
+            )
+            for worker in self._workers()
+            if worker.ready is not None
+        ]
 
 
 def _gauge(

@@ -15,13 +15,11 @@ from inference_svc.engine.events import (
     Flushed,
     ModelLoad,
     Preempted,
-    Resumed,
     Started,
 )
-from inference_svc.runtime.worker import EngineState, EngineWorker, Live
+from inference_svc.runtime.sequence_jobs import Live, SequenceEvent
+from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.telemetry import EngineMetrics
-
-SequenceEvent = Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled
 
 
 class EngineObserver:
@@ -34,7 +32,7 @@ class EngineObserver:
 
     def bind(self, worker: EngineWorker) -> None:
         """Learn whose events these are."""
-        self._live = worker.live
+        self._live = worker.sequences.live
 
     def on_state(self, state: EngineState) -> None:
         """Count restarts; streams of a dead engine send nothing more."""

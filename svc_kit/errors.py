@@ -21,6 +21,9 @@ without knowing of gRPC or HTTP; `svc_kit.error_table` maps them to both.
 Below each kind stand the concrete classes, one for each value of `corral.error.v1.ErrorReason`. The
 docstring of a concrete class is its message, with the metadata as placeholders; its annotations are
 the metadata keys.
+
+The module is long because it is a catalogue, in the order of the enum that it mirrors: nobody reads
+it from top to bottom, and whoever adds a reason finds one place for it.
 """
 
 from collections.abc import Iterator

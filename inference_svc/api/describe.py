@@ -10,7 +10,7 @@ from corral.inference.v1 import load_pb2 as load_pb
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from inference_svc.api.convert import from_sampling
+from inference_svc.api.sampling import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import KnownModel, Named, ServedModel
 from inference_svc.engine.events import ModelLoad
@@ -23,7 +23,8 @@ from inference_svc.runtime.adapters import Adapter, AdapterState
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.load import embedding_load, queues
 from inference_svc.runtime.messages import LoadPhase, ModelReady
-from inference_svc.runtime.worker import EngineWorker, Live
+from inference_svc.runtime.sequence_jobs import Live
+from inference_svc.runtime.worker import EngineWorker
 
 _CLASSES = {
     ModelClass.DECODER: model_pb.MODEL_CLASS_DECODER,
@@ -144,8 +145,8 @@ def _model(known: KnownModel) -> model_pb.Model:
         )
     if known.front is not None:
         _describe_front(described, known.front)
-    if worker is not None and known.name in worker.models:
-        _describe_engine(described, known, worker.models[known.name])
+    if worker is not None and worker.ready is not None:
+        _describe_engine(described, known, worker.ready)
     return described
 
 
@@ -188,9 +189,9 @@ def _describe_engine(described: model_pb.Model, known: KnownModel, ready: ModelR
 def load(pool: ModelPool) -> load_pb.Load:
     """How busy the engines are, summed over the models."""
     workers = pool.catalog.workers
-    reports = [report for worker in workers for report in worker.loads.values()]
-    models = [ready for worker in workers for ready in worker.models.values()]
-    live = [item for worker in workers for item in worker.live.values()]
+    reports = [worker.report for worker in workers if worker.report is not None]
+    models = [worker.ready for worker in workers if worker.ready is not None]
+    live = [item for worker in workers for item in worker.sequences.live.values()]
     return load_pb.Load(
         num_slots=sum(ready.slots for ready in models),
         num_running=sum(not item.is_waiting for item in live),
@@ -269,7 +270,7 @@ def _live_requests(
     worker: EngineWorker, project: str | None, now: float
 ) -> list[load_pb.LiveRequest]:
     requests: dict[str, load_pb.LiveRequest] = {}
-    for item in worker.live.values():
+    for item in worker.sequences.live.values():
         if project not in (None, item.project):
             continue
         request_id = item.generation.request_id

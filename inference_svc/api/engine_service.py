@@ -13,7 +13,7 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.api import describe
 from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
-from inference_svc.api.convert import to_limits
+from inference_svc.api.limits import to_limits
 from inference_svc.api.paging import page
 from inference_svc.api.snapshots import Snapshots
 from inference_svc.api.streams import seconds
@@ -131,7 +131,9 @@ class EngineServicer(rpc.EngineServiceServicer):
         self._pool.drain()
         workers = self._pool.catalog.workers
         running = {
-            item.generation.request_id for worker in workers for item in worker.live.values()
+            item.generation.request_id
+            for worker in workers
+            for item in worker.sequences.live.values()
         }
         num_embedding = sum(len(worker.embeddings.live) for worker in workers)
         return pb.DrainResponse(num_requests=len(running) + num_embedding)

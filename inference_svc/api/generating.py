@@ -25,7 +25,7 @@ from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.stop import TextStream
-from inference_svc.runtime.worker import Submission
+from inference_svc.runtime.sequence_jobs import Submission
 from svc_kit.auth import Principal
 from svc_kit.errors import MissingField, ModelNotFound
 

@@ -52,7 +52,7 @@ class Snapshots:
         name, index = request.request_id, request.index
 
         async def ask(known: KnownModel, worker: EngineWorker) -> Snapshot:
-            command = SaveSnapshot(_UNNUMBERED, name, index, await _digests(known))
+            command = SaveSnapshot(_UNNUMBERED, name, index, await _digest(known))
             return await worker.snapshots.run(command)
 
         nowhere = StateNotFound(request=name, index=index)
@@ -67,7 +67,7 @@ class Snapshots:
             raise MissingField(field="snapshot_id")
 
         async def ask(known: KnownModel, worker: EngineWorker) -> Snapshot:
-            command = RestoreSnapshot(_UNNUMBERED, request.snapshot_id, await _digests(known))
+            command = RestoreSnapshot(_UNNUMBERED, request.snapshot_id, await _digest(known))
             return await worker.snapshots.run(command)
 
         snapshot = await self._first(self._generating(), ask, self._nothing_loaded())
@@ -128,12 +128,12 @@ class Snapshots:
             other.snapshots.use = worker.snapshots.use
 
 
-async def _digests(known: KnownModel) -> dict[str, str]:
+async def _digest(known: KnownModel) -> str:
     """What tells the model's snapshots from others'. Raises `StorageFailed`."""
     await known.digest_known.wait()
     if not known.digest:
         raise StorageFailed(problem=f"the files of the model '{known.name}' cannot be read")
-    return {known.name: known.digest}
+    return known.digest
 
 
 def _distance(refusal: DomainError) -> int:

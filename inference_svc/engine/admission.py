@@ -1,7 +1,7 @@
 """Who comes next: by class, which rises with waiting; then the project that was served least; then
 by arrival.
 
-The bound on how much may wait is kept at the door, in the frontend (`runtime/worker.py`), where a
+The bound on how much may wait is kept at the door, in the frontend (`runtime/door.py`), where a
 refusal can still be an ordinary error.
 """
 
@@ -18,10 +18,10 @@ AGEING_S = 30.0
 
 
 class AdmissionQueue:
-    """Sequences that have no slot."""
+    """Sequences that have no slot; `shares` are what their projects were served."""
 
-    def __init__(self, shares: FairShare) -> None:
-        self._shares = shares
+    def __init__(self, shares: FairShare[str] | None = None) -> None:
+        self.shares = shares or FairShare()
         self._waiting: dict[int, Sequence] = {}
 
     def __len__(self) -> int:
@@ -66,9 +66,9 @@ class AdmissionQueue:
         """Sequences that waited until one of their deadlines passed."""
         return [sequence for sequence in self if _has_expired(sequence, now)]
 
-    def _rank(self, sequence: Sequence, now: float) -> tuple[int, int, float, int]:
+    def _rank(self, sequence: Sequence, now: float) -> tuple[int, float, float, int]:
         request = sequence.request
-        served = self._shares.served(request.project)
+        served = self.shares.served(request.project)
         return -aged_class(sequence, now), served, sequence.arrived_at, request.sequence_id
 
 

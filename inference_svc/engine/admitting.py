@@ -4,12 +4,12 @@ way."""
 import logging
 from collections.abc import Callable
 
-from inference_svc.engine.admission import AdmissionQueue, aged_class
-from inference_svc.engine.events import Event, Preempted, Resumed, Started
-from inference_svc.engine.fairness import FairShare
+from inference_svc.engine.admission import aged_class
+from inference_svc.engine.events import Preempted, Resumed, Started
 from inference_svc.engine.following import Followers
 from inference_svc.engine.placing import Placer, Prefix
 from inference_svc.engine.preemption import may_preempt, victims
+from inference_svc.engine.roster import Roster
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable
 
@@ -17,30 +17,27 @@ log = logging.getLogger(__name__)
 
 
 class Admitter:
-    """Moves sequences from `queue` to `running` (the engine's own) and, preempted, back."""
+    """Moves a roster's sequences from its queue to those that run and, preempted, back."""
 
     def __init__(
         self,
         table: SlotTable,
         placer: Placer,
-        queue: AdmissionQueue,
+        roster: Roster,
         followers: Followers,
-        shares: FairShare,
-        running: dict[int, Sequence],
         clock: Callable[[], float],
     ) -> None:
         self.cached_tokens = 0
         self.num_preemptions = 0
         self._table = table
         self._placer = placer
-        self._queue = queue
+        self._roster = roster
+        self._queue = roster.queue
+        self._running = roster.running
         self._followers = followers
-        self._shares = shares
-        self._running = running
         self._clock = clock
-        self._events: list[Event] = []
 
-    def admit(self, is_left: Callable[[Sequence], bool]) -> list[Event]:
+    def admit(self, is_left: Callable[[Sequence], bool]) -> None:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
         self._followers.begin(self._running.values(), self._queue.ids)
@@ -54,8 +51,6 @@ class Admitter:
                 if is_left(sequence) and not self._start(sequence):
                     break
             self._placer.flush()
-        events, self._events = self._events, []
-        return events
 
     @property
     def _has_victim(self) -> bool:
@@ -83,16 +78,16 @@ class Admitter:
         request, now = sequence.request, self._clock()
         self._queue.remove(sequence)
         self._running[request.sequence_id] = sequence
-        self._shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
+        self._queue.shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
         sequence.slot = slot
         sequence.standing = aged_class(sequence, now)
         if sequence.has_started:
-            self._events.append(Resumed(request.sequence_id, slot.index))
+            self._roster.events.append(Resumed(request.sequence_id, slot.index))
             return
         sequence.has_started, sequence.started_at = True, now
         cached = min(prefix.tokens, len(request.prompt))
         self.cached_tokens += cached
-        self._events.append(Started(request.sequence_id, slot.index, cached, prefix.source))
+        self._roster.events.append(Started(request.sequence_id, slot.index, cached, prefix.source))
 
     def _preempt(self) -> bool:
         """Free a slot by letting batch work wait; False where nobody can."""
@@ -105,5 +100,5 @@ class Admitter:
         self._queue.push(victim)
         self.num_preemptions += 1
         log.info("sequence %d is preempted", victim.request.sequence_id)
-        self._events.append(Preempted(victim.request.sequence_id))
+        self._roster.events.append(Preempted(victim.request.sequence_id))
         return True

@@ -16,8 +16,8 @@ import numpy as np
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedding import EmbeddingBackend, EmbeddingRequest, Vector
 from inference_svc.engine.events import Cancelled, Embedded, Event, Failed
+from inference_svc.engine.fairness import Turns
 from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
-from inference_svc.engine.turns import Turns
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed, DomainError
 
 log = logging.getLogger(__name__)

@@ -1,35 +1,41 @@
-"""Fair share by project: who has been served least comes first.
+"""Fair shares: who has been served least comes first.
 
-Only projects with work count. One that comes back starts where the least served one is: time spent
-away earns nothing, and a debt is not forgotten while others still wait.
+Used for the order of the queue (projects), for the step thread's time (text generation beside
+embeddings) and for the tokens of embedding batches. Only takers with work count. One that comes
+back starts where the least served one is: time spent away earns nothing, and a debt is not
+forgotten while others still wait.
 """
 
 from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 
-class FairShare:
-    """Tokens computed and generated for each project."""
+class FairShare(Generic[Key]):
+    """What each taker was served, in any unit of cost."""
 
     def __init__(self) -> None:
-        self._served: dict[str, int] = {}
-        self._live: Counter[str] = Counter()
+        self._served: dict[Key, float] = {}
+        self._live: Counter[Key] = Counter()
 
-    def served(self, project: str) -> int:
-        """What a project has had, comparable among those with work."""
-        return self._served.get(project, 0)
+    def served(self, key: Key) -> float:
+        """What a taker has had, comparable among those with work."""
+        return self._served.get(key, 0.0)
 
-    def enter(self, project: str) -> None:
-        """A project has one more sequence."""
-        if not self._live[project]:
-            self._served[project] = max(self.served(project), self._least())
-        self._live[project] += 1
+    def enter(self, key: Key) -> None:
+        """A taker has one more piece of work."""
+        if not self._live[key]:
+            self._served[key] = max(self.served(key), self._least())
+        self._live[key] += 1
 
-    def leave(self, project: str) -> None:
-        """A project has one sequence less; what no longer matters is forgotten."""
-        self._live[project] -= 1
-        if self._live[project]:
+    def leave(self, key: Key) -> None:
+        """A taker has one piece of work less; what no longer matters is forgotten."""
+        self._live[key] -= 1
+        if self._live[key]:
             return
-        del self._live[project]
+        del self._live[key]
         least = self._least()
         self._served = {
             name: served
@@ -37,9 +43,31 @@ class FairShare:
             if self._live[name] or (self._live and served > least)
         }
 
-    def charge(self, project: str, tokens: int) -> None:
-        """Tokens were spent on a project."""
-        self._served[project] = self.served(project) + tokens
+    def charge(self, key: Key, cost: float) -> None:
+        """Take note of what serving cost."""
+        self._served[key] = self.served(key) + cost
 
-    def _least(self) -> int:
-        return min((self.served(name) for name, count in self._live.items() if count), default=0)
+    def _least(self) -> float:
+        return min((self.served(key) for key, count in self._live.items() if count), default=0.0)
+
+
+class Turns(Generic[Key]):
+    """Fair shares of takers that are looked at turn by turn: who has work is who asks."""
+
+    def __init__(self) -> None:
+        self._shares: FairShare[Key] = FairShare()
+        self._asking: dict[Key, None] = {}
+
+    def next(self, ready: Iterable[Key]) -> Key:
+        """The one of `ready` (at least one) that was served least; the first of equals."""
+        asking = dict.fromkeys(ready)
+        for key in self._asking.keys() - asking.keys():
+            self._shares.leave(key)
+        for key in asking.keys() - self._asking.keys():
+            self._shares.enter(key)
+        self._asking = asking
+        return min(asking, key=self._shares.served)
+
+    def charge(self, key: Key, cost: float) -> None:
+        """Take note of what a turn cost."""
+        self._shares.charge(key, cost)

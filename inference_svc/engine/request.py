@@ -1,7 +1,6 @@
 """What the engine is asked: commands from the frontend, crossing the pipe."""
 
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,7 +85,7 @@ class Unpause(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """Forget everything that is only kept for reuse, in every model; `Flushed` answers for each."""
+    """Forget everything that is only kept for reuse; `Flushed` answers."""
 
     flush_id: int
 
@@ -94,21 +93,21 @@ class Flush(NamedTuple):
 class SaveSnapshot(NamedTuple):
     """Write what a choice of a request has computed to a file; `SnapshotDone` answers.
 
-    `digests` are the SHA-256, in hex, of the models that are served, by name.
+    `digest` is the SHA-256, in hex, of the model that is served.
     """
 
     job_id: int
     request_id: str
     choice: int
-    digests: Mapping[str, str]
+    digest: str
 
 
 class RestoreSnapshot(NamedTuple):
-    """Read a file back into the memory of its model; `SnapshotDone` answers. `digests` as above."""
+    """Read a file back into the memory of its model; `SnapshotDone` answers. `digest` as above."""
 
     job_id: int
     snapshot_id: str
-    digests: Mapping[str, str]
+    digest: str
 
 
 class DropSnapshots(NamedTuple):

@@ -66,7 +66,7 @@ class Booting:
             generates=file.generates,
         )
         return Boot(
-            (model,),
+            model,
             cores,
             self.settings.log_level,
             None,

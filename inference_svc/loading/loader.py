@@ -15,9 +15,10 @@ from inference_svc.loading.booting import Booting
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
 from inference_svc.models.sizing import ResolvedLimits
+from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import LoadProgress
-from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits
+from inference_svc.runtime.worker import EngineState, EngineWorker
 from model_files.gguf import ModelFileInvalid
 from svc_kit.sandbox.pool import SandboxPool
 from svc_kit.startup import StartupError
@@ -133,9 +134,10 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def _log_ready(known: KnownModel, sizes: ResolvedLimits) -> None:
-    if known.worker is None or known.front is None:
+    ready = known.worker.ready if known.worker is not None else None
+    if ready is None or known.front is None:
         return
-    ready, turn_format = known.worker.models[known.name], known.front.turn_format
+    turn_format = known.front.turn_format
     warm_up = ready.warm_up
     if not known.file.generates:
         log.info(

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from inference_svc.engine.embedding import EmbeddingRequest, SubmitEmbedding, Vector
 from inference_svc.engine.events import Embedded, Failed
 from inference_svc.engine.request import Cancel, Command
-from svc_kit.errors import AbortedByOperator, DomainError, QueueFull
-
-_TYPICAL_S = 1.0
+from inference_svc.runtime.door import QueueLimits
+from svc_kit.errors import AbortedByOperator, DomainError
 
 
 @dataclass(slots=True)
@@ -34,18 +33,14 @@ class EmbeddingJob:
 
 
 class EmbeddingJobs:
-    """The unfinished embedding requests of all models.
+    """The unfinished embedding requests of a model. `limits` bound what waits or runs; `send`
+    reaches the engine."""
 
-    `max_requests` and `max_tokens` bound, for each model, what waits or runs; one request is always
-    taken. `send` reaches the engine.
-    """
-
-    def __init__(self, max_requests: int, max_tokens: int, send: Callable[[Command], None]) -> None:
+    def __init__(self, limits: QueueLimits, send: Callable[[Command], None]) -> None:
         self.live: dict[int, EmbeddingJob] = {}
         self.num_inputs_done = 0
         self.num_tokens_done = 0
-        self._max_requests = max_requests
-        self._max_tokens = max_tokens
+        self._limits = limits
         self._send = send
         self._idle = asyncio.Event()
         self._idle.set()
@@ -106,20 +101,11 @@ class EmbeddingJobs:
         await self._idle.wait()
 
     def _check_room(self, request: EmbeddingRequest) -> None:
-        jobs = [job for job in self.live.values() if job.request.model == request.model]
+        jobs = self.live.values()
         if not jobs:
-            return
-        tokens = sum(job.request.num_tokens for job in jobs) + request.num_tokens
-        oldest = time.monotonic() - min(job.arrived_at for job in jobs)
-        retry_after = round(min(max(oldest, _TYPICAL_S), 60.0), 1)
-        if len(jobs) >= max(self._max_requests, 1):
-            raise QueueFull(
-                bound="requests",
-                depth=len(jobs) + 1,
-                limit=self._max_requests,
-                retry_after=retry_after,
-            )
-        if tokens > self._max_tokens:
-            raise QueueFull(
-                bound="tokens", depth=tokens, limit=self._max_tokens, retry_after=retry_after
-            )
+            return  # one request is always taken
+        self._limits.check(
+            requests=len(jobs) + 1,
+            tokens=sum(job.request.num_tokens for job in jobs) + request.num_tokens,
+            retry_after=time.monotonic() - min(job.arrived_at for job in jobs),
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
-from inference_svc.runtime.worker import Live
+from inference_svc.runtime.sequence_jobs import Live
 
 
 class QueueLoad(NamedTuple):

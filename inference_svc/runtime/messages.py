@@ -37,7 +37,7 @@ class ModelBoot:
 class Boot:
     """The first message to an engine process. `stream_interval_s`: see `Outbox`."""
 
-    models: tuple[ModelBoot, ...]
+    model: ModelBoot
     cores: int
     log_level: str
     log_json: bool | None
@@ -80,9 +80,9 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """All models are loaded and warm; `snapshots` are in the folder."""
+    """The model is loaded and warm; `snapshots` are in the folder."""
 
-    models: tuple[ModelReady, ...]
+    model: ModelReady
     system_info: str
     snapshots: FolderUse
 

@@ -8,7 +8,7 @@ asked for.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -39,15 +39,16 @@ log = logging.getLogger(__name__)
 class Served(NamedTuple):
     """A model whose sequences may be saved; its fingerprint has no digest of the model yet."""
 
+    name: str
     engine: Engine
     fingerprint: Fingerprint
     slot_tokens: int
 
 
 class _Read(NamedTuple):
-    """What a file held: the model that takes it in, and the cells."""
+    """What a file held, and who takes it in."""
 
-    model: str
+    engine: Engine
     snapshot: Snapshot
     prefix: SavedPrefix
 
@@ -61,11 +62,11 @@ class FileDone(NamedTuple):
 
 
 class SnapshotDesk:
-    """Serves commands in order. Everything but `tell` is called on the step thread; `tell` takes
-    a `FileDone` there from the other one."""
+    """Serves commands in order; it only drops where no model is `served` that generates. Everything
+    but `tell` is called on the step thread; `tell` takes a `FileDone` there from the other one."""
 
     def __init__(
-        self, served: Mapping[str, Served], folder: SnapshotFolder, tell: Callable[[FileDone], None]
+        self, served: Served | None, folder: SnapshotFolder, tell: Callable[[FileDone], None]
     ) -> None:
         self._served = served
         self._folder = folder
@@ -80,7 +81,7 @@ class SnapshotDesk:
             self._is_busy = False
             outcome = news.outcome
             if isinstance(outcome, _Read):
-                outcome = self._take_in(outcome)
+                outcome = _take_in(outcome)
             yield SnapshotDone(news.job_id, outcome, news.use)
         else:
             self._line.append(news)
@@ -101,35 +102,29 @@ class SnapshotDesk:
                 snapshot, prefix = self._copied(command)
                 return lambda: self._write(snapshot, prefix.state)
             case RestoreSnapshot():
-                room = {name: served.engine.restore_bytes for name, served in self._served.items()}
+                room = self._served.engine.restore_bytes if self._served is not None else 0
                 return lambda: self._read(command, room)
             case DropSnapshots(_, snapshot_ids):
                 return lambda: self._folder.drop(snapshot_ids)
 
     def _copied(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
-        for name, served in self._served.items():
+        served, prefix = self._served, None
+        if served is not None:
             prefix = served.engine.snapshot(command.request_id, command.choice)
-            if prefix is not None and prefix.origin is not None:
-                snapshot = Snapshot(
-                    snapshot_id=new_snapshot_id(),
-                    created_at=time.time(),
-                    model=name,
-                    fingerprint=_of(served, command.digests[name]),
-                    key=prefix.key,
-                    num_computed=len(prefix.tokens),
-                    whole=prefix.whole,
-                    origin=prefix.origin,
-                    state_bytes=len(prefix.state),
-                )
-                return snapshot, prefix
-        raise StateNotFound(request=command.request_id, index=command.choice)
-
-    def _take_in(self, read: _Read) -> Snapshot | DomainError:
-        """Give the cells to their engine, whose room may have shrunk meanwhile."""
-        engine, snapshot = self._served[read.model].engine, read.snapshot
-        if engine.restore(read.prefix):
-            return snapshot
-        return _too_large(snapshot, engine.restore_bytes)
+        if served is None or prefix is None or prefix.origin is None:
+            raise StateNotFound(request=command.request_id, index=command.choice)
+        snapshot = Snapshot(
+            snapshot_id=new_snapshot_id(),
+            created_at=time.time(),
+            model=served.name,
+            fingerprint=_of(served, command.digest),
+            key=prefix.key,
+            num_computed=len(prefix.tokens),
+            whole=prefix.whole,
+            origin=prefix.origin,
+            state_bytes=len(prefix.state),
+        )
+        return snapshot, prefix
 
     # --- on the other thread ----------------------------------------------------------------------
 
@@ -137,15 +132,15 @@ class SnapshotDesk:
         self._folder.save(snapshot, state)
         return snapshot
 
-    def _read(self, command: RestoreSnapshot, room: Mapping[str, int]) -> _Read:
+    def _read(self, command: RestoreSnapshot, room: int) -> _Read:
         with self._folder.open(command.snapshot_id) as reader:
-            snapshot = reader.snapshot
-            name = self._receiving(snapshot, command.digests)
-            served = self._served[name]
-            fingerprint = _of(served, command.digests[name])
+            snapshot, served = reader.snapshot, self._served
+            if served is None:
+                raise ModelNotFound(model=snapshot.model)
+            fingerprint = _of(served, command.digest)
             snapshot.check(Receiver(fingerprint, served.engine.adapters, served.slot_tokens))
-            if snapshot.state_bytes > room[name]:
-                raise _too_large(snapshot, room[name])
+            if snapshot.state_bytes > room:
+                raise _too_large(snapshot, room)
             state = reader.state()
         prefix = SavedPrefix(
             snapshot.key,
@@ -155,17 +150,7 @@ class SnapshotDesk:
             snapshot.origin,
             snapshot.snapshot_id,
         )
-        return _Read(name, snapshot, prefix)
-
-    def _receiving(self, snapshot: Snapshot, digests: Mapping[str, str]) -> str:
-        """The model that it is of, by whatever name; where there is none, the one of that name, to
-        say what differs. Raises `ModelNotFound`."""
-        if not self._served:
-            raise ModelNotFound(model=snapshot.model)
-        return min(
-            self._served,
-            key=lambda name: (digests[name] != snapshot.fingerprint.model, name != snapshot.model),
-        )
+        return _Read(served.engine, snapshot, prefix)
 
     def _report(self, job_id: int, work: "Future[_Read | Snapshot | int]") -> None:
         outcome: _Read | Snapshot | int | DomainError
@@ -177,6 +162,13 @@ class SnapshotDesk:
             log.exception("a snapshot's file could not be handled")
             outcome = InternalError(request_id=f"snapshot job {job_id}")
         self._tell(FileDone(job_id, outcome, self._folder.use))
+
+
+def _take_in(read: _Read) -> Snapshot | DomainError:
+    """Give the cells to their engine, whose room may have shrunk meanwhile."""
+    if read.engine.restore(read.prefix):
+        return read.snapshot
+    return _too_large(read.snapshot, read.engine.restore_bytes)
 
 
 def _of(served: Served, digest: str) -> Fingerprint:

@@ -29,7 +29,7 @@ class FakeEngine:
         self.name = name
         self.memory_bytes = planned
         self.state = EngineState.STARTING
-        self.models: dict[str, object] = {}
+        self.ready: object = None
         self.closed_with: DomainError | None = None
         self.is_closed = False
         self.snapshots: object = None

@@ -9,7 +9,7 @@ from typing import Any
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Failed, Finished
-from inference_svc.engine.fake import FakeBackend
+from inference_svc.engine.fake import END_TOKEN, FakeBackend, next_token
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Sampling
 from inference_svc.engine.shape import StepShape
@@ -31,6 +31,18 @@ def a_request(
         resumed=array("i"),
     )
     return replace(request, **changes)
+
+
+def said_alone(
+    prompt: Sequence[int], count: int, *, seed: int = 1, choice: int = 0, end_after: int = 1000
+) -> list[int]:
+    """The first `count` tokens that the fake model says after a prompt, or fewer where it ends."""
+    tokens = list(prompt)
+    for draw in range(count):
+        tokens.append(next_token(tokens, seed, choice, draw, end_after=end_after))
+        if tokens[-1] == END_TOKEN:
+            break
+    return tokens[len(prompt) :]
 
 
 class ManualClock:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from inference_svc.engine.budget import fair_chunks
 from inference_svc.engine.cells import CopyCosts
-from inference_svc.engine.fake import END_TOKEN, VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.stop import TextStream
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import Bench, a_request, said_alone
 
 SYSTEM = [100 + i % 3 for i in range(40)]
 
@@ -35,18 +35,9 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def _expected(prompt: list[int], count: int, end_after: int) -> list[int]:
-    tokens = list(prompt)
-    for draw in range(count):
-        tokens.append(next_token(tokens, 1, 0, draw, end_after=end_after))
-        if tokens[-1] == END_TOKEN:
-            break
-    return tokens[len(prompt) :]
-
-
 def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
     prompt = plan["prompt"]
-    resumed = _expected(prompt, min(plan["resume"], plan["max_tokens"]), 20)
+    resumed = said_alone(prompt, min(plan["resume"], plan["max_tokens"]), end_after=20)
     bench.submit(
         a_request(
             i,
@@ -115,8 +106,8 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
     for i, plan in enumerate(plans):
-        resumed = _expected(plan["prompt"], min(plan["resume"], plan["max_tokens"]), 20)
-        whole = _expected(plan["prompt"], plan["max_tokens"], 20)
+        resumed = said_alone(plan["prompt"], min(plan["resume"], plan["max_tokens"]), end_after=20)
+        whole = said_alone(plan["prompt"], plan["max_tokens"], end_after=20)
         said = resumed + bench.tokens(i)
         if plan["cancel_after"] is None:
             assert said == whole

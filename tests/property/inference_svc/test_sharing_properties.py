@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.events import Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import Bench, a_request, said_alone
 
 BASES = [[100 + (i * step) % 7 for i in range(120)] for step in (1, 2, 3)]
 SLOTS = 3
@@ -34,13 +34,6 @@ _arrivals = st.fixed_dictionaries(
 
 def _prompt(plan: dict[str, Any]) -> list[int]:
     return [*BASES[plan["base"]][: plan["cut"]], *plan["own"]]
-
-
-def _expected(prompt: list[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for draw in range(count):
-        tokens.append(next_token(tokens, 1, 0, draw, end_after=NEVER))
-    return tokens[len(prompt) :]
 
 
 def _act(bench: Bench, i: int, plan: dict[str, Any], since: int) -> None:
@@ -108,7 +101,7 @@ def test_sharing_never_mixes_sequences(
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
     for i, plan in enumerate(plans):
-        whole = _expected(_prompt(plan), plan["max_tokens"])
+        whole = said_alone(_prompt(plan), plan["max_tokens"], end_after=NEVER)
         if plan["cancel_after"] is None:
             assert bench.tokens(i) == whole
             bench.finished(i)

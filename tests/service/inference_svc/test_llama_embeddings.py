@@ -27,7 +27,7 @@ from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.description import Pooling, describe_model
 from inference_svc.models.placement import Placement
 from inference_svc.models.references import BUNDLED_PATH
-from inference_svc.runtime.engine_process import load_models
+from inference_svc.runtime.loading import load
 from inference_svc.runtime.messages import Boot, ModelBoot
 from svc_kit.errors import ModelTooLarge
 from tests.support.bert import CLS, LAST, MEAN, TEXTS, Bert, random_bert
@@ -216,4 +216,4 @@ def test_an_encoder_that_cannot_start_says_why(
     backend = BackendSettings(encoder_path, 0, 32, 32, 32, threads=1, sampling_threads=1)
     model = ModelBoot("encoder", backend, 32, 1, embedding=embedding, generates=False)
     with pytest.raises(ModelLoadError, match=problem):
-        load_models(Boot((model,), 1, "INFO", None, 0.0))
+        load(Boot(model, 1, "INFO", None, 0.0))

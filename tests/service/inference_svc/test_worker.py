@@ -24,9 +24,11 @@ from inference_svc.engine.request import (
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
-from inference_svc.runtime.worker import EngineState, EngineWorker, QueueLimits, Submission
+from inference_svc.runtime.sequence_jobs import Submission
+from inference_svc.runtime.worker import EngineState, EngineWorker
 from inference_svc.snapshots.folder import FolderLimits
 from svc_kit.errors import (
     AbortedByOperator,
@@ -52,7 +54,7 @@ def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2, saved_bytes: int = 0) -
         sampling_threads=1,
     )
     model = ModelBoot("demo", backend, chunk_cap=64, threads=1, saved_bytes=saved_bytes)
-    return Boot((model,), cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
+    return Boot(model, cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
 
 
 class Heard(list[Event]):
@@ -151,7 +153,7 @@ async def test_a_stream_comes_out_of_the_engine_process() -> None:
         pid = worker.pid
 
         assert await _text(_ask(worker)) == "The capital of France is Paris."
-        assert worker.live == {}
+        assert worker.sequences.live == {}
     assert not _is_alive(pid)
 
 
@@ -186,7 +188,7 @@ async def test_batch_work_gives_its_slot_to_interactive_work_and_goes_on() -> No
         await heard.until(lambda: sum(isinstance(event, Started) for event in heard) == 2)
         urgent = _ask(worker, replace(asked, max_tokens=100, priority=3))
         await heard.until(lambda: any(isinstance(event, Preempted) for event in heard))
-        waiting = [live.generation for live in worker.live.values() if live.is_waiting]
+        waiting = [live.generation for live in worker.sequences.live.values() if live.is_waiting]
         text, urgent_text = await asyncio.gather(_text(batch), _text(urgent))
 
         assert waiting == [batch]
@@ -195,7 +197,7 @@ async def test_batch_work_gives_its_slot_to_interactive_work_and_goes_on() -> No
         assert sum(isinstance(event, Resumed) for event in heard) == 1
 
 
-async def test_flushing_answers_for_all_models_and_fails_with_the_engine() -> None:
+async def test_flushing_answers_with_the_tokens_and_fails_with_the_engine() -> None:
     """The tokens that went; UNAVAILABLE where the engine dies instead of answering."""
     async with a_worker() as (worker, _, _):
         await _text(_ask(worker))
@@ -214,18 +216,17 @@ async def test_a_saved_sequence_survives_the_death_of_its_engine(tmp_path: Path)
     """The next process restores it and says the rest; who waits for a file while the engine dies
     is told to come back."""
     folder = FolderLimits(tmp_path, max_bytes=100 << 20, max_files=9)
-    digests = {"demo": "d1"}
     boot = replace(a_boot(saved_bytes=100 << 20), snapshots=folder)
     asked = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
     async with a_worker(boot) as (worker, heard, states):
         stream = _ask(worker, asked)
         await _first_delta(stream)
-        saved = await worker.snapshots.run(SaveSnapshot(0, "r", 0, digests))
+        saved = await worker.snapshots.run(SaveSnapshot(0, "r", 0, "d1"))
         await _text(stream)
         whole = [token for event in heard if isinstance(event, Delta) for token in event.tokens]
         heard.clear()
         os.kill(worker.pid, signal.SIGSTOP)
-        saving = asyncio.create_task(worker.snapshots.run(SaveSnapshot(0, "r", 0, digests)))
+        saving = asyncio.create_task(worker.snapshots.run(SaveSnapshot(0, "r", 0, "d1")))
         await asyncio.sleep(0)
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(EngineRestarting):
@@ -236,7 +237,7 @@ async def test_a_saved_sequence_survives_the_death_of_its_engine(tmp_path: Path)
             pass
         while await states.get() is not EngineState.SERVING:
             pass
-        restored = await worker.snapshots.run(RestoreSnapshot(0, saved.snapshot_id, digests))
+        restored = await worker.snapshots.run(RestoreSnapshot(0, saved.snapshot_id, "d1"))
         told = restored.origin.tokens[len(PROMPT) :]
         await _text(_ask(worker, replace(asked, resumed=told)))
         rest = [token for event in heard if isinstance(event, Delta) for token in event.tokens]
@@ -367,7 +368,7 @@ async def test_abort_ends_a_request_of_its_project_only() -> None:
         stream = _ask(worker, _endless(), "mine")
         await _first_delta(stream)
 
-        assert {item.request.request_id for item in worker.live.values()} == {"mine"}
+        assert {item.request.request_id for item in worker.sequences.live.values()} == {"mine"}
         assert not worker.abort("mine", project="other")
         assert worker.abort("mine", project="default")
         with pytest.raises(AbortedByOperator):

@@ -23,10 +23,12 @@ from inference_svc.gauges import EngineGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.pool.pool import ModelPool
+from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
-from inference_svc.runtime.worker import EngineWorker, Live, QueueLimits
+from inference_svc.runtime.sequence_jobs import Live
+from inference_svc.runtime.worker import EngineWorker
 from svc_kit.sandbox.inline import InlineJobs
 from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
@@ -50,19 +52,19 @@ def a_worker() -> EngineWorker:
     """Two slots, one running and two waiting, and an embedding request half done."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
     worker = EngineWorker(
-        Boot((ModelBoot("m", settings, 16, 1),), 1, "info", None, 0.0),
+        Boot(ModelBoot("m", settings, 16, 1), 1, "info", None, 0.0),
         QueueLimits(4, 1000),
         ReaderLimits(100, 60.0),
     )
     limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)
-    worker.models["m"] = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
-    worker.loads["m"] = REPORT
+    worker.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
+    worker.report = REPORT
     generation = Generation(
         "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
     )
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
         request = replace(a_request(i, priority=priority), model="m")
-        worker.live[i] = Live(request, generation, "p", "", time.monotonic(), slot=slot)
+        worker.sequences.live[i] = Live(request, generation, "p", "", time.monotonic(), slot=slot)
     asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
     worker.embeddings.live[7] = EmbeddingJob(asked, asyncio.get_running_loop().create_future())
     worker.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
@@ -142,8 +144,8 @@ async def test_three_gauges_go_by_vllms_names_too() -> None:
 async def test_an_engine_that_is_down_has_empty_gauges() -> None:
     """Nothing is left behind by the one before."""
     worker = a_worker()
-    worker.live.clear()
-    worker.loads.clear()
+    worker.sequences.live.clear()
+    worker.report = None
     found = samples(worker)
 
     assert found['corral_num_requests_running{model="m"}'] == 0

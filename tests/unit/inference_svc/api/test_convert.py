@@ -9,10 +9,10 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
-from inference_svc.api.convert import Prompt, Target, from_sampling, to_requests, to_sampling
+from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.engine.adapter_stack import BASE, AppliedAdapter
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
-from inference_svc.engine.sampling import Mirostat, Sampling, Stage
+from inference_svc.engine.sampling import Sampling
 from svc_kit.auth import Principal, Priority
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -76,29 +76,6 @@ def test_prefixes_of_different_adapters_have_different_keys() -> None:
     assert [request.adapters for request in found] == stacks
     assert len({request.cache_key for request in found}) == len(stacks)
     assert found[0].cache_key == _convert()[0].cache_key
-
-
-def test_sampling_survives_the_wire() -> None:
-    """A model's defaults, sent and read back, are the same."""
-    # Numbers that a 32-bit float holds exactly.
-    sampling = Sampling(
-        temperature=0.5,
-        top_p=0.75,
-        min_p=0.25,
-        xtc_threshold=0.125,
-        stages=(Stage.TOP_K, Stage.TEMPERATURE),
-    )
-
-    assert to_sampling(from_sampling(sampling), Sampling()) == sampling
-
-
-def test_mirostat_zero_is_off() -> None:
-    """Version 0 says so explicitly."""
-    on = sampling_pb.SamplingParams(mirostat=sampling_pb.MirostatParams(version=2))
-    off = sampling_pb.SamplingParams(mirostat=sampling_pb.MirostatParams(version=0))
-
-    assert to_sampling(on, Sampling()).mirostat == Mirostat(2)
-    assert to_sampling(off, Sampling()).mirostat is None
 
 
 def test_each_choice_is_a_request_with_the_same_seed() -> None:

@@ -10,8 +10,8 @@ from svc_kit.errors import ContextLengthExceeded
 from tests.support.sequences import Bench, a_request
 
 
-def _queue(*sequences: Sequence, shares: FairShare | None = None) -> AdmissionQueue:
-    queue = AdmissionQueue(shares or FairShare())
+def _queue(*sequences: Sequence, shares: FairShare[str] | None = None) -> AdmissionQueue:
+    queue = AdmissionQueue(shares)
     for sequence in sequences:
         queue.push(sequence)
     return queue
@@ -48,7 +48,7 @@ def test_waiting_is_worth_a_class() -> None:
 
 def test_the_project_that_was_served_least_comes_first() -> None:
     """A hundred requests of one project do not delay another's first."""
-    shares = FairShare()
+    shares = FairShare[str]()
     queue = _queue(_waiting(0, project="big"), _waiting(1, project="small"), shares=shares)
     shares.enter("big")
     shares.enter("small")
@@ -68,15 +68,15 @@ def test_projects_take_turns() -> None:
     assert order[:4] == [0, 6, 1, 7]
 
 
-class CountingShare(FairShare):
+class CountingShare(FairShare[str]):
     """Counts how often a rank is computed: each asks for what a project was served."""
 
     num_asked = 0
 
-    def served(self, project: str) -> int:
+    def served(self, key: str) -> float:
         """What a project has had."""
         self.num_asked += 1
-        return super().served(project)
+        return super().served(key)
 
 
 def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
@@ -91,23 +91,6 @@ def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
 
     assert order == [*range(11), *range(11, 500, 2), *range(12, 500, 2)]
     assert shares.num_asked < 3 * 500
-
-
-def test_being_away_earns_nothing_and_a_debt_stays() -> None:
-    """Who comes back stands where the least served one does, or where it stood."""
-    shares = FairShare()
-    shares.enter("steady")
-    shares.charge("steady", 100)
-    shares.enter("new")
-    assert shares.served("new") == 100
-
-    shares.charge("new", 50)
-    shares.leave("new")
-    shares.enter("new")
-    assert shares.served("new") == 150
-    shares.leave("new")
-    shares.leave("steady")
-    assert shares.served("new") == shares.served("steady") == 0
 
 
 def test_what_no_slot_can_hold_fails_alone_at_once() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from inference_svc.engine.adapter_stack import AppliedAdapter, stack_of
 from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.token_batch import NativeLimits
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import Bench, a_request, said_alone
 
 SYSTEM = [65 + i % 26 for i in range(100)]
 CHUNK = 25
@@ -32,13 +32,6 @@ def _computed(bench: Bench) -> int:
     return sum(len(batch.tokens) for batch in bench.backend.batches)
 
 
-def _expected(prompt: list[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for draw in range(count):
-        tokens.append(next_token(tokens, 1, 0, draw, end_after=1000))
-    return tokens[len(prompt) :]
-
-
 def test_a_common_prefix_is_computed_once() -> None:
     """Eight at the same moment: one computes, seven take it over the moment it is there."""
     bench = _bench()
@@ -51,7 +44,7 @@ def test_a_common_prefix_is_computed_once() -> None:
         CacheSource.SLOT,
     }
     for i in range(8):
-        assert bench.tokens(i) == _expected(_prompt(i), 1)
+        assert bench.tokens(i) == said_alone(_prompt(i), 1)
 
 
 def test_followers_hold_nobody_else_back() -> None:
@@ -89,7 +82,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
     assert started[2].cached_tokens == started[3].cached_tokens == len(SYSTEM)
     assert _computed(bench) == len(SYSTEM) + 3 * 2
     for i in (1, 2, 3):
-        assert bench.tokens(i) == _expected(_prompt(i), 2)
+        assert bench.tokens(i) == said_alone(_prompt(i), 2)
 
 
 def test_a_leader_that_is_paused_is_not_waited_for() -> None:
@@ -165,7 +158,7 @@ def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
     bench.run()
 
     assert not [event for event in bench.events if isinstance(event, Preempted)]
-    assert bench.tokens(2) == _expected([97, 98], 1)
+    assert bench.tokens(2) == said_alone([97, 98], 1)
 
 
 def test_the_load_counts_followers() -> None:

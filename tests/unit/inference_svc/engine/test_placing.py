@@ -4,10 +4,10 @@ import pytest
 
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.placing import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
 from inference_svc.engine.token_batch import NativeLimits
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import Bench, a_request, said_alone
 
 SYSTEM = [65 + i % 26 for i in range(80)]
 
@@ -26,13 +26,6 @@ def _started(bench: Bench, sequence_id: int) -> Started:
     return event
 
 
-def _expected(prompt: list[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for draw in range(count):
-        tokens.append(next_token(tokens, 1, 0, draw, end_after=1000))
-    return tokens[len(prompt) :]
-
-
 @pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
 def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     """By either way of copying; both go on with the right text."""
@@ -46,8 +39,8 @@ def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     bench.run()
 
     assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
-    assert bench.tokens(0) == _expected([*SYSTEM, 1], 12)
-    assert bench.tokens(1) == _expected([*SYSTEM, 2], 12)
+    assert bench.tokens(0) == said_alone([*SYSTEM, 1], 12)
+    assert bench.tokens(1) == said_alone([*SYSTEM, 2], 12)
 
 
 def test_generated_text_is_lent_too() -> None:
@@ -61,7 +54,7 @@ def test_generated_text_is_lent_too() -> None:
     bench.run()
 
     assert _started(bench, 1).cached_tokens == len(prompt) - 1
-    assert bench.tokens(1) == _expected(prompt, 5)
+    assert bench.tokens(1) == said_alone(prompt, 5)
 
 
 def test_another_projects_prefix_is_not_lent() -> None:
@@ -116,7 +109,7 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
         bench.run()
 
     assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
-    assert bench.tokens(2) == _expected([*SYSTEM, 1, 2], 3)
+    assert bench.tokens(2) == said_alone([*SYSTEM, 1, 2], 3)
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
     assert (load.num_snapshots, load.snapshot_bytes > 0) == (2, True)
 
@@ -134,7 +127,7 @@ def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> Non
 
     assert _started(bench, 2).cached_tokens == 0
     assert _started(bench, 3) == Started(3, 0, len(whole), CacheSource.MEMORY)
-    assert bench.tokens(3) == _expected([*whole, 7], 3)
+    assert bench.tokens(3) == said_alone([*whole, 7], 3)
 
 
 def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
@@ -164,7 +157,7 @@ def test_flushing_forgets_idle_and_saved_prefixes() -> None:
     (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
     assert flushed == Flushed("m", 7, len(SYSTEM) + len(other))
     assert _started(bench, 3).cached_tokens == 0
-    assert bench.tokens(2) == _expected([98, 99], 30)
+    assert bench.tokens(2) == said_alone([98, 99], 30)
 
 
 def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
@@ -185,7 +178,7 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
 
     assert bench.failures().keys() == {0, 1}
     for i, prompt in prompts.items():
-        assert bench.tokens(i) == _expected(prompt, 4)
+        assert bench.tokens(i) == said_alone(prompt, 4)
 
 
 def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
@@ -200,7 +193,7 @@ def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
 
     for i in (4, 5):
         assert _started(bench, i).source is CacheSource.LIVE
-        assert bench.tokens(i) == _expected([*SYSTEM, i], 4)
+        assert bench.tokens(i) == said_alone([*SYSTEM, i], 4)
 
 
 def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
@@ -217,7 +210,7 @@ def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() 
     assert _started(bench, 1).cached_tokens == 0
     assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
     bench.run()
-    assert bench.tokens(2) == _expected([*SYSTEM, *said, 2, 3], 4)
+    assert bench.tokens(2) == said_alone([*SYSTEM, *said, 2, 3], 4)
 
 
 def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
@@ -233,5 +226,5 @@ def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
     bench.run()
 
     assert _started(bench, 2).slot == 0
-    assert bench.tokens(1) == _expected([*SYSTEM, 1, 2], 3)
-    assert bench.tokens(2) == _expected([98, 99], 3)
+    assert bench.tokens(1) == said_alone([*SYSTEM, 1, 2], 3)
+    assert bench.tokens(2) == said_alone([98, 99], 3)

@@ -4,10 +4,10 @@ import pytest
 
 from inference_svc.engine.admission import AGEING_S
 from inference_svc.engine.events import ModelLoad, Preempted, Resumed, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, next_token
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.placing import MIN_REUSED_TOKENS
 from inference_svc.engine.token_batch import NativeLimits
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import Bench, a_request, said_alone
 
 PLENTY = 10**6
 
@@ -15,13 +15,6 @@ PLENTY = 10**6
 def _bench(slots: int = 1, saved_bytes: int = PLENTY, batch_tokens: int = 64) -> Bench:
     limits = NativeLimits(batch_tokens, slots, slots, 256, VOCABULARY_SIZE)
     return Bench(FakeBackend(limits), saved_bytes=saved_bytes)
-
-
-def _expected(prompt: list[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for draw in range(count):
-        tokens.append(next_token(tokens, 1, 0, draw, end_after=1000))
-    return tokens[len(prompt) :]
 
 
 def _preempted(bench: Bench) -> list[int]:
@@ -41,8 +34,8 @@ def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
     assert _preempted(bench) == [0]
     bench.run()
 
-    assert bench.tokens(0) == _expected(prompt, 10)
-    assert bench.tokens(1) == _expected([65, 66, 67], 3)
+    assert bench.tokens(0) == said_alone(prompt, 10)
+    assert bench.tokens(1) == said_alone([65, 66, 67], 3)
     assert [event for event in bench.events if isinstance(event, Resumed)] == [Resumed(0, 0)]
     assert len([event for event in bench.events if isinstance(event, Started)]) == 2
     computed = sum(len(batch.tokens) for batch in bench.backend.batches)
@@ -136,8 +129,8 @@ def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
     assert _preempted(bench) == [0]
     bench.run()
 
-    assert bench.tokens(0) == _expected([65, 66, 67], 20)
-    assert bench.tokens(3) == _expected([98, 99], 8)
+    assert bench.tokens(0) == said_alone([65, 66, 67], 20)
+    assert bench.tokens(3) == said_alone([98, 99], 8)
 
 
 def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
@@ -187,8 +180,8 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() 
     bench.run()
 
     for i, prompt in prompts.items():
-        assert bench.tokens(i) == _expected(prompt, 8)
-    assert bench.tokens(0) == _expected(system, 20)
+        assert bench.tokens(i) == said_alone(prompt, 8)
+    assert bench.tokens(0) == said_alone(system, 20)
 
 
 def test_the_load_counts_those_who_gave_way() -> None:

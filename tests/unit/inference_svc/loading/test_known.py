@@ -32,7 +32,7 @@ def backend(name: str, **own: Any) -> BackendSettings:
     known = find_models(given).find_model(name)
     sizes = ResolvedLimits(4, 512, 0, "")
     boot = Booting(given, num_models=2).boot(known.file, known.requested, sizes)
-    return boot.models[0].backend
+    return boot.model.backend
 
 
 def test_a_model_has_what_is_its_own_and_the_rest_from_the_engine() -> None:
@@ -64,7 +64,7 @@ def test_an_encoder_has_the_longest_input_that_a_load_asks_for() -> None:
         sizes = replace(sizes, context_tokens=asked or 1 << 15)
         requested = RequestedLimits(context_tokens=asked)
         boot = Booting(given, num_models=2).boot(file, requested, sizes)
-        embedding = boot.models[0].embedding
+        embedding = boot.model.embedding
         longest.append(embedding and embedding.input_tokens)
 
     assert longest == [8192, 1 << 14]

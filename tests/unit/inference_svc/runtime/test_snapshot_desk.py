@@ -29,7 +29,7 @@ from svc_kit.errors import (
 from tests.support.sequences import Bench, a_request
 from tests.support.snapshots import FINGERPRINT
 
-DIGESTS = {"m": "d1", "n": "d2"}
+DIGEST = "d1"
 PROMPT = range(65, 85)
 
 
@@ -37,13 +37,11 @@ class Office:
     """A desk whose other thread's news are taken in one by one."""
 
     def __init__(self, folder: Path, *, max_bytes: int = 10**6, saved_bytes: int = 10**6) -> None:
-        self.engines = {name: Bench(saved_bytes=saved_bytes) for name in ("m", "n")}
+        self.bench = Bench(saved_bytes=saved_bytes)
         self.folder = SnapshotFolder(FolderLimits(folder, max_bytes, 9))
         self.news: SimpleQueue[FileDone] = SimpleQueue()
-        served = {
-            name: Served(bench.engine, FINGERPRINT, bench.backend.limits.slot_tokens)
-            for name, bench in self.engines.items()
-        }
+        slot_tokens = self.bench.backend.limits.slot_tokens
+        served = Served("m", self.bench.engine, FINGERPRINT, slot_tokens)
         self.desk = SnapshotDesk(served, self.folder, self.news.put)
 
     def ask(self, *commands: SnapshotCommand) -> Iterator[SnapshotDone]:
@@ -58,37 +56,36 @@ class Office:
         (answer,) = self.ask(command)
         return answer.outcome
 
-    def run_some(self, name: str = "m") -> Bench:
+    def run_some(self) -> Bench:
         """Begin a sequence called "r"."""
-        bench = self.engines[name]
-        bench.submit(a_request(prompt=PROMPT, request_id="r", max_tokens=50, ignore_eos=True))
+        request = a_request(prompt=PROMPT, request_id="r", max_tokens=50, ignore_eos=True)
+        self.bench.submit(request)
         for _ in range(4):
-            bench.step()
-        return bench
+            self.bench.step()
+        return self.bench
 
-    def saved(self, name: str = "m") -> Snapshot:
+    def saved(self) -> Snapshot:
         """A snapshot of such a sequence."""
-        self.run_some(name)
-        snapshot = self.outcome(SaveSnapshot(1, "r", 0, DIGESTS))
+        self.run_some()
+        snapshot = self.outcome(SaveSnapshot(1, "r", 0, DIGEST))
         assert isinstance(snapshot, Snapshot)
         return snapshot
 
 
 @pytest.fixture
 def office(tmp_path: Path) -> Office:
-    """Two models and an empty folder."""
+    """A model and an empty folder."""
     return Office(tmp_path / "snapshots")
 
 
-@pytest.mark.parametrize("name", ["m", "n"])
-def test_a_save_says_what_it_is_of(office: Office, name: str) -> None:
+def test_a_save_says_what_it_is_of(office: Office) -> None:
     """The model that has the sequence, by name and digest, and what the folder holds."""
-    office.run_some(name)
-    (answer,) = office.ask(SaveSnapshot(5, "r", 0, DIGESTS))
+    office.run_some()
+    (answer,) = office.ask(SaveSnapshot(5, "r", 0, DIGEST))
     snapshot = answer.outcome
 
     assert isinstance(snapshot, Snapshot)
-    assert (snapshot.model, snapshot.fingerprint.model) == (name, DIGESTS[name])
+    assert (snapshot.model, snapshot.fingerprint.model) == ("m", DIGEST)
     assert (answer.job_id, answer.use) == (5, office.folder.use)
     assert office.folder.use.num_files == 1
 
@@ -96,7 +93,7 @@ def test_a_save_says_what_it_is_of(office: Office, name: str) -> None:
 def test_the_engine_goes_on_while_a_file_is_written(office: Office) -> None:
     """The cells are those of the moment, whatever is computed before the file is done."""
     bench = office.run_some()
-    answers = list(office.desk.hear(SaveSnapshot(1, "r", 0, DIGESTS)))
+    answers = list(office.desk.hear(SaveSnapshot(1, "r", 0, DIGEST)))
     said = len(bench.tokens(0))
     bench.run()
     (answer,) = office.desk.hear(office.news.get())
@@ -110,10 +107,10 @@ def test_commands_are_served_in_order(office: Office) -> None:
     """One state at a time is on its way, and an error holds up nobody."""
     snapshot = office.saved()
     commands: list[SnapshotCommand] = [
-        SaveSnapshot(1, "unknown", 0, DIGESTS),
-        RestoreSnapshot(2, snapshot.snapshot_id, DIGESTS),
+        SaveSnapshot(1, "unknown", 0, DIGEST),
+        RestoreSnapshot(2, snapshot.snapshot_id, DIGEST),
         DropSnapshots(3, (snapshot.snapshot_id,)),
-        RestoreSnapshot(4, snapshot.snapshot_id, DIGESTS),
+        RestoreSnapshot(4, snapshot.snapshot_id, DIGEST),
         DropSnapshots(5, (snapshot.snapshot_id,)),
     ]
     answers = list(office.ask(*commands))
@@ -127,20 +124,10 @@ def test_commands_are_served_in_order(office: Office) -> None:
     assert (outcomes[4], answers[4].use) == (0, FolderUse(0, 0))
 
 
-def test_a_model_is_known_by_its_digest(office: Office) -> None:
-    """Under a new name too."""
-    snapshot = office.saved("m")
-    renamed = {"m": "d3", "n": "d1"}
-
-    assert office.outcome(RestoreSnapshot(2, snapshot.snapshot_id, renamed)) == snapshot
-    assert office.engines["n"].engine._saved.restored(snapshot.snapshot_id)
-    assert not office.engines["m"].engine._saved.restored(snapshot.snapshot_id)
-
-
 def test_another_model_is_refused(office: Office) -> None:
-    """By the digest of the one that has its name."""
-    snapshot = office.saved("m")
-    error = office.outcome(RestoreSnapshot(2, snapshot.snapshot_id, {"m": "d3", "n": "d4"}))
+    """By the digest."""
+    snapshot = office.saved()
+    error = office.outcome(RestoreSnapshot(2, snapshot.snapshot_id, "d3"))
 
     assert isinstance(error, SnapshotIncompatible)
     assert (error.aspect, error.expected, error.found) == ("model", "d3", "d1")
@@ -153,7 +140,7 @@ def test_a_state_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
     path = office.folder._path(snapshot.snapshot_id)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     small = Office(tmp_path, saved_bytes=snapshot.state_bytes - 1)
-    error = small.outcome(RestoreSnapshot(2, snapshot.snapshot_id, DIGESTS))
+    error = small.outcome(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST))
 
     assert isinstance(error, SnapshotTooLarge)
     assert (error.limit_bytes, error.setting) == (
@@ -161,15 +148,15 @@ def test_a_state_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
         "engine.saved_prefix_mib",
     )
     assert isinstance(
-        office.outcome(RestoreSnapshot(2, snapshot.snapshot_id, DIGESTS)), SnapshotCorrupt
+        office.outcome(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST)), SnapshotCorrupt
     )
 
 
 def test_room_that_is_taken_meanwhile_is_an_error(office: Office) -> None:
     """A sequence was preempted while the file was read."""
     snapshot = office.saved()
-    list(office.desk.hear(RestoreSnapshot(2, snapshot.snapshot_id, DIGESTS)))
-    office.engines["m"].engine._saved.reserve(10**6)
+    list(office.desk.hear(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST)))
+    office.bench.engine._saved.reserve(10**6)
     (answer,) = office.desk.hear(office.news.get())
 
     assert isinstance(answer.outcome, SnapshotTooLarge)
@@ -182,28 +169,26 @@ def test_a_defect_on_the_other_thread_has_an_answer(
     office.run_some()
     with monkeypatch.context() as patch:
         patch.setattr(office.folder, "save", None)
-        assert isinstance(office.outcome(SaveSnapshot(1, "r", 0, DIGESTS)), InternalError)
+        assert isinstance(office.outcome(SaveSnapshot(1, "r", 0, DIGEST)), InternalError)
 
-    assert isinstance(office.outcome(SaveSnapshot(2, "r", 0, DIGESTS)), Snapshot)
+    assert isinstance(office.outcome(SaveSnapshot(2, "r", 0, DIGEST)), Snapshot)
 
 
 def test_without_a_model_that_generates_nothing_is_restored(office: Office) -> None:
     """Its name is what is missing."""
     snapshot = office.saved()
-    office.desk._served = {}
+    office.desk._served = None
 
-    assert isinstance(office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, {})), ModelNotFound)
-    assert isinstance(office.outcome(SaveSnapshot(1, "r", 0, {})), StateNotFound)
+    assert isinstance(office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, "")), ModelNotFound)
+    assert isinstance(office.outcome(SaveSnapshot(1, "r", 0, "")), StateNotFound)
 
 
 def test_a_context_that_is_too_short_is_refused(office: Office) -> None:
     """Before its cells are read."""
     snapshot = office.saved()
-    office.desk._served = {
-        name: each._replace(slot_tokens=snapshot.num_computed)
-        for name, each in office.desk._served.items()
-    }
-    error = office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, DIGESTS))
+    assert office.desk._served is not None
+    office.desk._served = office.desk._served._replace(slot_tokens=snapshot.num_computed)
+    error = office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, DIGEST))
 
     assert isinstance(error, SnapshotIncompatible)
     assert error.aspect == "context"
@@ -212,11 +197,10 @@ def test_a_context_that_is_too_short_is_refused(office: Office) -> None:
 def test_another_build_is_refused(office: Office) -> None:
     """The state's format is the version's own."""
     snapshot = office.saved()
-    office.desk._served = {
-        name: each._replace(fingerprint=replace(FINGERPRINT, llama_cpp="9.9"))
-        for name, each in office.desk._served.items()
-    }
-    error = office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, DIGESTS))
+    assert office.desk._served is not None
+    fingerprint = replace(FINGERPRINT, llama_cpp="9.9")
+    office.desk._served = office.desk._served._replace(fingerprint=fingerprint)
+    error = office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, DIGEST))
 
     assert isinstance(error, SnapshotIncompatible)
     assert (error.aspect, error.expected, error.found) == ("llama_cpp", "9.9", "1.2.3")

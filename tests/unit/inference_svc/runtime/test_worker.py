@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from inference_svc.engine.events import AdapterLoaded
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.warmup import WarmUp
 from inference_svc.runtime import worker as worker_module
 from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
-from inference_svc.runtime.messages import Boot, Ready
+from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady, Ready
 from inference_svc.runtime.pipe import FromEngine
-from inference_svc.runtime.worker import EngineWorker, QueueLimits
+from inference_svc.runtime.worker import EngineWorker
 from inference_svc.snapshots.folder import FolderUse
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import ModelUnloaded
@@ -21,7 +24,8 @@ from svc_kit.private_file import PrivateFile
 from svc_kit.startup import StartupError
 from tests.support.pooled import settle
 
-READY = Ready((), "", FolderUse(0, 0))
+MODEL = ModelBoot("m", BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1), 16, 1)
+READY = Ready(ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0), "", FolderUse(0, 0))
 UNLOADED = ModelUnloaded(model="m")
 
 
@@ -55,7 +59,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[IdleProcess]:
 
 def a_worker() -> EngineWorker:
     """A worker without a model."""
-    boot = Boot((), 1, "info", None, 0.0)
+    boot = Boot(MODEL, 1, "info", None, 0.0)
     return EngineWorker(boot, QueueLimits(4, 1000), ReaderLimits(100, 60.0))
 
 

@@ -7,7 +7,7 @@ import pytest
 from inference_svc.engine.events import Event
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.guide import Constraint
-from inference_svc.runtime.engine_process import StepLoop
+from inference_svc.runtime.step_loop import StepLoop
 from tests.support.sequences import Bench, ManualClock, a_request
 
 
@@ -29,11 +29,11 @@ class Worker:
 
 
 def a_loop(chat_s: float, embedding_s: float) -> tuple[StepLoop, Worker, Worker]:
-    """A loop over a model that chats and one that embeds."""
+    """A loop over a model that chats and embeds."""
     clock = ManualClock()
     chat, embedding = Worker(clock, chat_s), Worker(clock, embedding_s)
-    engines, embedders = cast(Any, {"m": chat}), cast(Any, {"m": embedding})
-    return StepLoop(cast(Any, None), engines, embedders, clock), chat, embedding
+    loop = StepLoop(cast(Any, None), cast(Any, chat), cast(Any, embedding), clock)
+    return loop, chat, embedding
 
 
 @pytest.mark.parametrize(("chat_s", "embedding_s"), [(0.001, 0.02), (0.5, 0.02), (0.01, 0.01)])
@@ -69,26 +69,23 @@ def test_a_sequence_that_only_waits_takes_no_turns() -> None:
     assert (embedding.num_steps, chat.num_steps) == (50, 50)
 
 
-@pytest.mark.parametrize("busy", ["embeddings", "another model", "nobody"])
-def test_nobody_waits_for_the_grammar_of_another(busy: str) -> None:
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_nobody_waits_for_the_grammar_of_another(*, is_busy: bool) -> None:
     """The loop waits for it only where there is nothing else to do, and takes no turn for it."""
-    guided, other = Bench(FakeBackend(builds_after=30)), Bench()
+    guided = Bench(FakeBackend(builds_after=30))
     guided.submit(a_request(constraint=Constraint("a?b", "constraint")))
     guided.step()
     guide = guided.backend.guides[0]
     guide.waits.clear()
     embedding = Worker(ManualClock(), 0.02)
-    embedding.has_work = embedding.has_sequences = busy == "embeddings"
-    if busy == "another model":
-        other.submit(a_request(max_tokens=60))
-    engines = {"m": guided.engine, "other": other.engine}
-    loop = StepLoop(cast(Any, None), engines, {"e": cast(Any, embedding)}, ManualClock())
+    embedding.has_work = embedding.has_sequences = is_busy
+    loop = StepLoop(cast(Any, None), guided.engine, cast(Any, embedding), ManualClock())
     for _ in range(20):
         loop.make_turn()
 
     assert len(guide.waits) == 20
-    assert all(wait == 0 for wait in guide.waits) == (busy != "nobody")
-    assert embedding.num_steps == (20 if busy == "embeddings" else 0)
+    assert all(wait == 0 for wait in guide.waits) == is_busy
+    assert embedding.num_steps == (20 if is_busy else 0)
     for _ in range(20):
         loop.make_turn()
     assert not guided.engine.has_sequences

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.engine.turns import Turns
+from inference_svc.engine.fairness import FairShare, Turns
 
 
 def test_equal_takers_get_equal_cost_whatever_a_turn_costs() -> None:
@@ -57,3 +57,20 @@ def test_nobody_who_keeps_asking_falls_behind(rounds: list[tuple[set[str], float
         turns.charge(taker, cost)
         waited = 0.0 if taker == "always" else waited + cost
         assert waited <= 4 * 10 * 2
+
+
+def test_being_away_earns_nothing_and_a_debt_stays() -> None:
+    """Who comes back stands where the least served one does, or where it stood."""
+    shares = FairShare[str]()
+    shares.enter("steady")
+    shares.charge("steady", 100)
+    shares.enter("new")
+    assert shares.served("new") == 100
+
+    shares.charge("new", 50)
+    shares.leave("new")
+    shares.enter("new")
+    assert shares.served("new") == 150
+    shares.leave("new")
+    shares.leave("steady")
+    assert shares.served("new") == shares.served("steady") == 0

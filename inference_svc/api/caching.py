@@ -1,0 +1,34 @@
+"""Whose computed prefixes a request may use, and who may use its own."""
+
+import hashlib
+
+from corral.inference.v1 import generation_pb2 as generation
+
+from inference_svc.api.checks import check_bytes
+from inference_svc.engine.adapter_stack import AdapterStack
+from svc_kit.auth import Principal
+from svc_kit.errors import InvalidField
+
+MAX_SALT_BYTES = 256
+
+
+def check_keep(options: generation.GenerationOptions) -> None:
+    """Raises `InvalidField` where a state is to be kept that none may use."""
+    if options.cache.keep and not may_reuse(options):
+        raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
+
+
+def cache_key(
+    cache: generation.CacheOptions, principal: Principal, adapters: AdapterStack
+) -> bytes:
+    """Whose computed prefixes these are: cells hold what the adapters made of the tokens."""
+    check_bytes("cache.salt", cache.salt, MAX_SALT_BYTES)
+    stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
+    owner = f"{len(stack)}:{stack}{len(principal.project)}:{principal.project}{cache.salt}"
+    return hashlib.blake2b(owner.encode(), digest_size=16).digest()
+
+
+def may_reuse(options: generation.GenerationOptions) -> bool:
+    """Cells that were computed beside others would not be the same twice."""
+    asked = options.cache.reuse if options.cache.HasField("reuse") else True
+    return asked and not options.deterministic

@@ -1,0 +1,31 @@
+"""Checks that several kinds of requests share. `field` is the protos' name of what is checked."""
+
+from collections.abc import Sequence
+
+from svc_kit.errors import OutOfRange, TokenOutOfVocabulary, TooLong
+
+
+def check_range(field: str, value: float, minimum: float, maximum: float) -> None:
+    """Raises `OutOfRange`."""
+    if not minimum <= value <= maximum:
+        raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
+
+
+def check_tokens(field: str, tokens: Sequence[int], vocabulary_size: int) -> None:
+    """Raises `TokenOutOfVocabulary` for the first that the model does not have."""
+    if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary_size):
+        bad = next(token for token in tokens if not 0 <= token < vocabulary_size)
+        raise TokenOutOfVocabulary(field=field, token=bad, vocabulary_size=vocabulary_size)
+
+
+def check_bytes(field: str, text: str, limit: int) -> None:
+    """Raises `TooLong`."""
+    size = len(text.encode())
+    if size > limit:
+        raise TooLong(field=field, length=size, limit=limit, unit="bytes")
+
+
+def check_count(field: str, items: Sequence[object], limit: int) -> None:
+    """Raises `TooLong`."""
+    if len(items) > limit:
+        raise TooLong(field=field, length=len(items), limit=limit)

@@ -1,0 +1,129 @@
+"""From a boot to what serves its model: weights read, the machine measured, the first step made."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from inference_svc.engine.backend import DecodeError
+from inference_svc.engine.embedder import Embedder
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.shape import StepShape
+from inference_svc.llama import library
+from inference_svc.llama.backend import LlamaBackend
+from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
+from inference_svc.llama.warmup import WarmUp, warm_up
+from inference_svc.llama.weights import ModelLoadError, load_model
+from inference_svc.runtime.messages import Boot, LoadPhase, LoadProgress, ModelReady
+from inference_svc.runtime.snapshot_desk import Served
+from inference_svc.snapshots.description import Fingerprint
+
+
+class Loaded(NamedTuple):
+    """What serves a model; only one that generates has `served`."""
+
+    ready: ModelReady
+    served: Served | None
+    embedder: Embedder | None
+
+
+Tell = Callable[[LoadProgress], None]
+
+
+def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
+    """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
+    `ModelTooLarge`."""
+    library.start()
+    return _load_decoder(boot, tell) if boot.model.generates else _load_encoder(boot, tell)
+
+
+def _reading(tell: Tell) -> Callable[[float], None]:
+    return lambda fraction: tell(LoadProgress(LoadPhase.WEIGHTS, fraction))
+
+
+def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
+    model, started = boot.model, time.monotonic()
+    backend = LlamaBackend(model.backend, _reading(tell))
+    tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
+    measured = model.warm_up
+    if measured is None:
+        measured = warm_up(
+            backend, cores=boot.cores, threads=model.threads, budget_s=boot.warm_up_budget_s
+        )
+    backend.set_threads(measured.threads)
+    backend.prepare_guides()
+    engine = Engine(
+        model.name,
+        backend,
+        shape=StepShape(measured.step_times if backend.can_trim else {}, backend.limits.slots),
+        chunk_cap=model.chunk_cap,
+        clock=time.monotonic,
+        copy_costs=measured.copy_costs,
+        saved_bytes=model.saved_bytes,
+        step_times=measured.step_times,
+        token_times=measured.token_times,
+        policy=model.policy,
+        token_target_s=model.token_target_s,
+        adapter_wait_s=model.adapter_wait_s,
+    )
+    embedder = None
+    if model.embedding is not None:
+        embedder = _embedder(backend.model, model.embedding, measured.threads)
+    limits = backend.limits
+    ready = ModelReady(
+        model.name,
+        limits.slots,
+        limits.slot_tokens,
+        limits.batch_tokens,
+        measured,
+        time.monotonic() - started,
+        embedder.limits if embedder is not None else None,
+        model.embedding.pooling.value if model.embedding is not None else "",
+    )
+    served = Served(model.name, engine, _fingerprint(backend), limits.slot_tokens)
+    return Loaded(ready, served, embedder)
+
+
+def _fingerprint(backend: LlamaBackend) -> Fingerprint:
+    """Without the digest of the model, which takes the frontend a while."""
+    return Fingerprint(backend.architecture, "", backend.cache_types, version("llama-cpp-python"))
+
+
+def _load_encoder(boot: Boot, tell: Tell) -> Loaded:
+    """One that only embeds or ranks: its one context is made now."""
+    model, started = boot.model, time.monotonic()
+    if model.embedding is None:
+        raise ModelLoadError(f"{model.name} neither generates nor embeds")
+    weights = load_model(model.backend.path, model.backend.placement, _reading(tell))
+    tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
+    threads = model.threads or max(1, boot.cores - 1)
+    reason = "as configured" if model.threads else "the frontends need a core"
+    embedder = _embedder(weights, model.embedding, threads, now=True)
+    try:
+        embedder.warm_up()
+    except DecodeError as error:
+        problem = f"{model.name} cannot compute a first input (code {error.code})"
+        raise ModelLoadError(problem) from error
+    limits = embedder.limits
+    ready = ModelReady(
+        model.name,
+        0,
+        limits.input_tokens,
+        limits.batch_tokens,
+        WarmUp(threads, reason, {}),
+        time.monotonic() - started,
+        limits,
+        model.embedding.pooling.value,
+    )
+    return Loaded(ready, None, embedder)
+
+
+def _embedder(
+    weights: Any, settings: EmbeddingSettings, threads: int, *, now: bool = False
+) -> Embedder:
+    """An embedder whose context is made with its first request, or `now`."""
+    backend = LlamaEmbedding(weights, replace(settings, threads=threads))
+    if now:
+        backend.open()
+    return Embedder(settings.name, backend, pack_tokens=settings.pack_tokens, clock=time.monotonic)

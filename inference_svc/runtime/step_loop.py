@@ -1,0 +1,170 @@
+"""The engine process's one step thread: commands in, steps, events out.
+
+Two other threads read and write the pipe, so that the step thread never blocks on it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, NoReturn
+
+from inference_svc.engine.adapter_stack import LoadAdapter, UnloadAdapter
+from inference_svc.engine.embedder import Embedder
+from inference_svc.engine.embedding import SubmitEmbedding
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.fairness import Turns
+from inference_svc.engine.request import (
+    Cancel,
+    Command,
+    DropSnapshots,
+    Flush,
+    Pause,
+    RestoreSnapshot,
+    SaveSnapshot,
+    SnapshotCommand,
+    Submit,
+    Unpause,
+)
+from inference_svc.runtime.outbox import Outbox
+from inference_svc.runtime.snapshot_desk import FileDone, SnapshotDesk
+
+_WATCH_S = 0.05
+
+
+Stepper = Engine | Embedder
+
+
+class _Arrived(NamedTuple):
+    """A command (or a file that is done), and the step that ran when it came in."""
+
+    command: Command | FileDone
+    step: int
+
+
+class StepLoop:
+    """Drain commands, then let generation or embeddings make a step; sleep when there is none. Both
+    have the same share of the thread's time while both have work."""
+
+    def __init__(
+        self,
+        pipe: "Connection[Any, Any]",
+        engine: Engine | None,
+        embedder: Embedder | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        stream_interval_s: float = 0.0,
+        desk: Callable[[Callable[[FileDone], None]], SnapshotDesk] | None = None,
+    ) -> None:
+        """`stream_interval_s` is how long tokens may wait to travel together; `desk` makes the desk
+        for snapshots, given the way back to the step thread."""
+        self._pipe = pipe
+        self._clock = clock
+        self._engine = engine
+        self._embedder = embedder
+        self._steppers: list[Stepper] = [each for each in (engine, embedder) if each is not None]
+        self._turns: Turns[Stepper] = Turns()
+        self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
+        self._outbox = Outbox(stream_interval_s)
+        self._desk = desk(self._hear_of_file) if desk is not None else None
+        self._step = 0
+
+    def run(self) -> NoReturn:
+        """Serve until the pipe closes."""
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+        threading.Thread(target=self._write, name="events", daemon=True).start()
+        while True:
+            self._drain()
+            self.make_turn()
+
+    def make_turn(self) -> None:
+        """Let the one that was served less make a step; one without work only tells its news."""
+        self._step += 1
+        busy = [stepper for stepper in self._steppers if _computes(stepper)]
+        turn = self._turns.next(busy) if busy else None
+        for stepper in self._steppers:
+            if stepper is turn:
+                started = self._clock()
+                self._make_step(stepper)
+                self._turns.charge(stepper, self._clock() - started)
+            elif stepper not in busy:
+                self._make_step(stepper)
+
+    def _make_step(self, stepper: Stepper) -> None:
+        if not stepper.has_sequences and not stepper.has_news:
+            return
+        others = (other for other in self._steppers if other is not stepper)
+        if isinstance(stepper, Engine) and any(map(_computes, others)):
+            events = stepper.step(patience_s=0.0)  # nobody waits for another's grammar
+        else:
+            events = stepper.step()
+        if events:
+            self._outbox.put(events)
+
+    def _drain(self) -> None:
+        idle = not any(stepper.has_work for stepper in self._steppers)
+        # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
+        watching = any(stepper.has_sequences for stepper in self._steppers)
+        try:
+            arrived = self._inbox.get(block=idle, timeout=_WATCH_S if watching else None)
+            while True:
+                self._apply(arrived)
+                arrived = self._inbox.get_nowait()
+        except Empty:
+            return
+
+    def _hear_of_file(self, done: FileDone) -> None:
+        self._inbox.put(_Arrived(done, self._step))
+
+    def _apply(self, arrived: _Arrived) -> None:
+        match arrived.command:
+            case SaveSnapshot() | RestoreSnapshot() | DropSnapshots() | FileDone() as news:
+                self._apply_to_desk(news)
+            case SubmitEmbedding(request) if self._embedder is not None:
+                self._embedder.submit(request)
+            case Cancel(sequence_id):
+                for stepper in self._steppers:
+                    stepper.cancel(sequence_id, arrived_in_step=arrived.step, step=self._step + 1)
+            case command if self._engine is not None:
+                self._apply_to_engine(self._engine, command)
+
+    def _apply_to_engine(self, engine: Engine, command: Command | FileDone) -> None:
+        match command:
+            case Submit(request):
+                engine.submit(request)
+            case Pause(sequence_id) | Unpause(sequence_id):
+                engine.pause(sequence_id, paused=isinstance(command, Pause))
+            case Flush(flush_id):
+                engine.flush(flush_id)
+            case UnloadAdapter():
+                engine.adapters.unload(command.digest)
+            case LoadAdapter():
+                # Answered at once: what follows may end the process, and this was not to blame.
+                self._outbox.put([engine.adapters.load(command.digest, command.path)])
+
+    def _apply_to_desk(self, news: SnapshotCommand | FileDone) -> None:
+        if self._desk is not None:
+            for answer in self._desk.hear(news):
+                self._outbox.put(answer)
+
+    def _read(self) -> NoReturn:
+        try:
+            while True:
+                self._inbox.put(_Arrived(self._pipe.recv(), self._step))
+        except (EOFError, OSError):
+            os._exit(0)
+
+    def _write(self) -> NoReturn:
+        try:
+            while True:
+                for news in self._outbox.take():
+                    self._pipe.send(news)
+        except OSError:
+            os._exit(0)
+
+
+def _computes(stepper: Stepper) -> bool:
+    """Whether a step would do more than look for a grammar."""
+    awaits = isinstance(stepper, Engine) and stepper.awaits_grammars
+    return stepper.has_work and not awaits
