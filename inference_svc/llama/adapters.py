@@ -1,6 +1,6 @@
 """The LoRA adapters of one model in llama.cpp, and which of them its context computes with.
 
-A file that reaches this module has been checked (`models/adapter_file`): llama.cpp aborts on
+A file that reaches this module has been checked (`model_files/adapter_file`): llama.cpp aborts on
 metadata of the wrong type, and computes with shapes that it does not compare.
 """
 
