@@ -9,10 +9,13 @@ that prefill together also share compute batches.
 import enum
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 LEAST_CHUNK = 16
-_BALANCED_FLOOR = 4  # at least this part of the cap; twice where prompts outnumber the others
+_BALANCED_FLOOR = 4  # at least this part of the cap,
+_MOST_FLOORS = 3.0  # and up to as many such parts where prompts outnumber who decodes
 _LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
+_PATIENCE_STEPS = 4  # for how long they wait for short urgent ones
 
 
 class Policy(enum.Enum):
@@ -42,26 +45,40 @@ def prefill_budget(
         case Policy.LATENCY_FIRST:
             return min(left, cap, max(fits, LEAST_CHUNK))
         case Policy.BALANCED:
-            outnumbering = min(max(num_prompts / max(num_decoding, 1), 1.0), 2.0)
+            outnumbering = min(max(num_prompts / max(num_decoding, 1), 1.0), _MOST_FLOORS)
             return min(left, cap, max(fits, int(cap * outnumbering) // _BALANCED_FLOOR))
         case Policy.THROUGHPUT_FIRST:
             return left
 
 
-def urgent_chunks(remaining: Sequence[int], urgencies: Sequence[int], budget: int) -> list[int]:
-    """Share `budget` among prompts: the most urgent first, fairly among equals. At most an eighth
-    of what is there goes on to the less urgent, who would wait forever else; not more, though a
-    short urgent prompt leaves it, because its first token waits for the whole step."""
-    chunks = [0] * len(remaining)
-    order = sorted(range(len(remaining)), key=lambda i: -urgencies[i])
-    groups = [list(group) for _, group in groupby(order, key=lambda i: urgencies[i])]
+class Share(NamedTuple):
+    """What a prompt has left to compute, its class, and in how many steps it was passed over."""
+
+    tokens: int
+    urgency: int
+    passed_over: int = 0
+
+
+def urgent_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
+    """Share `budget` among prompts: the most urgent first, fairly among equals.
+
+    The less urgent, who would wait forever else, get at most an eighth, and that only beside urgent
+    prompts that take more than a step, or after some steps without: the first token of a short
+    urgent prompt waits for everything that its step computes.
+    """
+    chunks = [0] * len(prompts)
+    order = sorted(range(len(prompts)), key=lambda i: -prompts[i].urgency)
+    groups = [list(group) for _, group in groupby(order, key=lambda i: prompts[i].urgency)]
     for rank, group in enumerate(groups):
-        wanted_below = sum(remaining[i] for below in groups[rank + 1 :] for i in below)
-        passed_on = min(budget // _LEFT_TO_OTHERS, wanted_below)
-        shares = fair_chunks([remaining[i] for i in group], budget - passed_on)
-        for i, share in zip(group, shares, strict=True):
+        below = [prompts[i] for later in groups[rank + 1 :] for i in later]
+        wanted = [prompts[i].tokens for i in group]
+        passed_on = 0
+        if sum(wanted) >= budget or any(one.passed_over > _PATIENCE_STEPS for one in below):
+            passed_on = min(budget // _LEFT_TO_OTHERS, sum(one.tokens for one in below))
+        for i, share in zip(group, fair_chunks(wanted, budget - passed_on), strict=True):
             chunks[i] = share
-        budget = passed_on
+        if sum(wanted):
+            budget = passed_on
     return chunks
 
 

@@ -198,10 +198,14 @@ class Engine:
         for together in apart(active):
             # Nothing fills the holes beside a deterministic sequence: it stays alone.
             shape = NO_FILLERS if together[0].request.deterministic else self._shape
-            plan = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
-            if plan is not None:
-                others_wait = len(ready) > plan.num_decoding
-                self._carry_out(self._drafter.extend(plan, others_wait=others_wait))
+            plans = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
+            for sequence in together:
+                sequence.passed_over += 1
+            if len(plans) == 1:
+                others_wait = len(ready) > plans[0].num_decoding
+                plans = (self._drafter.extend(plans[0], others_wait=others_wait),)
+            for plan in plans:
+                self._carry_out(plan)
         return self._take_events()
 
     def _carry_out(self, plan: Plan) -> None:

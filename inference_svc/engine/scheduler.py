@@ -1,14 +1,18 @@
 """What the next step computes: a pure function from the running sequences to rows.
 
-All decoding sequences get a row each, of one token and what a constraint forced behind it; prompts
-share the rest of the budget; then idle slots are filled where that makes the step cheaper.
+All decoding sequences get a row each, of one token and what a constraint forced behind it, and idle
+slots are filled where that makes their call cheaper; prompts share the budget in a call of their
+own. In one call they would cost each other: over KV streams a pass holds as many tokens of each row
+as the shortest has, so the prompts' first tokens would make a pass with the decoding rows, of more
+rows than these, and the rest one of an odd length.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from inference_svc.engine.budget import Policy, prefill_budget, urgent_chunks
+from inference_svc.engine.budget import Policy, Share, prefill_budget, urgent_chunks
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.shape import StepShape
@@ -31,9 +35,9 @@ class Plan:
 
     rows: tuple[Row, ...]
     work: tuple[Work, ...]
-    fillers: tuple[Slot, ...]
-    num_decoding: int
-    prompt_tokens: int
+    fillers: tuple[Slot, ...] = ()
+    num_decoding: int = 0
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,61 +58,71 @@ def plan_step(
     limits: PlanLimits,
     shape: StepShape,
     cost: StepCost,
-) -> Plan | None:
-    """The next step for `running` sequences (each with a slot, none paused or stalled); None when
-    there is nothing to do."""
-    if not running:
-        return None
+) -> tuple[Plan, ...]:
+    """The calls of the next step for `running` sequences (each with a slot, none paused or
+    stalled): those who decode, then prompts; none where there is nothing to do."""
     decoding = [sequence for sequence in running if sequence.is_decoding]
     prefilling = [sequence for sequence in running if not sequence.is_decoding]
-    prefilling.sort(key=lambda sequence: sequence.due)
-    longest = max(limits.batch_tokens // max(len(decoding), 1), 1)
-    work = [
+    plans = (
+        _decoding(decoding, slots, limits, shape),
+        _prefilling(prefilling, len(decoding), limits, cost),
+    )
+    return tuple(plan for plan in plans if plan.rows)
+
+
+def _decoding(
+    sequences: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: StepShape
+) -> Plan:
+    longest = max(limits.batch_tokens // max(len(sequences), 1), 1)
+    work = _in_slot_order(
         Work(sequence, _row(sequence, min(sequence.num_remaining, longest)))
-        for sequence in decoding
-    ]
+        for sequence in sequences
+    )
     forced = sum(len(item.row.tokens) for item in work) - len(work)
-    chunks = _chunks(prefilling, len(decoding), forced, limits, cost)
-    work += [
-        Work(sequence, _row(sequence, chunk))
-        for sequence, chunk in zip(prefilling, chunks, strict=True)
-        if chunk
-    ]
-    if not work:
-        return None
-    work.sort(key=lambda item: item.row.slot)
     fillers = _fillers(work, slots, limits, shape)
-    if not fillers:
-        return Plan(
-            tuple(item.row for item in work), tuple(work), (), len(decoding), sum(chunks) + forced
-        )
     rows = [item.row for item in work]
-    rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
-    rows.sort(key=lambda row: row.slot)
-    return Plan(tuple(rows), tuple(work), fillers, len(decoding), sum(chunks) + forced)
+    if fillers:
+        rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
+        rows.sort(key=lambda row: row.slot)
+    return Plan(tuple(rows), work, fillers, len(work), forced)
+
+
+def _prefilling(
+    sequences: list[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
+) -> Plan:
+    sequences.sort(key=lambda sequence: sequence.due)
+    chunks = _chunks(sequences, num_decoding, limits, cost)
+    work = _in_slot_order(
+        Work(sequence, _row(sequence, chunk))
+        for sequence, chunk in zip(sequences, chunks, strict=True)
+        if chunk
+    )
+    return Plan(tuple(item.row for item in work), work, prompt_tokens=sum(chunks))
+
+
+def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:
+    return tuple(sorted(work, key=lambda item: item.row.slot))
 
 
 def _chunks(
-    prefilling: SequenceOf[Sequence],
-    num_decoding: int,
-    forced: int,
-    limits: PlanLimits,
-    cost: StepCost,
+    prefilling: SequenceOf[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
 ) -> list[int]:
     fitting = None
     if num_decoding:
         fitting = cost.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
     budget = prefill_budget(
         limits.policy,
-        left=limits.batch_tokens - num_decoding - forced,
+        left=limits.batch_tokens,
         cap=limits.chunk_cap,
         fitting=fitting,
         num_decoding=num_decoding,
         num_prompts=len(prefilling),
     )
     return urgent_chunks(
-        [sequence.num_computable for sequence in prefilling],
-        [sequence.urgency for sequence in prefilling],
+        [
+            Share(sequence.num_computable, sequence.urgency, sequence.passed_over)
+            for sequence in prefilling
+        ],
         budget,
     )
 
@@ -125,7 +139,7 @@ def _fillers(
     work: SequenceOf[Work], slots: SequenceOf[Slot], limits: PlanLimits, shape: StepShape
 ) -> tuple[Slot, ...]:
     used = [item.row.slot for item in work]
-    if len(used) == len(slots):
+    if not used or len(used) == len(slots):
         return ()
     busy = frozenset(used)
     fillable = [

@@ -38,6 +38,8 @@ class Sequence:
         self.hold_until: float | None = None
         self.led_priority = 0
         self.led_deadline: float | None = None
+        # Steps since anything of it was computed.
+        self.passed_over = 0
         # Its cells while it waits after a preemption.
         self.saved: SavedPrefix | None = None
 

@@ -117,11 +117,11 @@ def test_a_chunk_holds_the_target_beside_decoding_rows() -> None:
     bench.submit(a_request(1, prompt=[71] * 60, max_tokens=1))
     bench.step()
 
-    assert [len(batch.tokens) for batch in bench.backend.batches] == [64, 36, 1 + 20]
+    assert [len(batch.tokens) for batch in bench.backend.batches] == [64, 36, 1, 20]
 
 
 def test_an_urgent_prompt_overtakes_long_ones() -> None:
-    """It needs one step beside four that need many, and that step is a short one."""
+    """It needs one step beside four that need many, and that step computes nothing else."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
     bench = Bench(FakeBackend(limits), chunk_cap=64)
     bench.submit(*(a_request(i, prompt=[70 + i] * 400, cache_key=b"%d" % i) for i in range(4)))
@@ -130,7 +130,21 @@ def test_an_urgent_prompt_overtakes_long_ones() -> None:
     bench.step()
 
     assert len(bench.tokens(9)) == 1
-    assert len(bench.backend.batches[-1].tokens) == 40 + 64 // 8
+    assert len(bench.backend.batches[-1].tokens) == 40
+
+
+def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
+    """A long prompt is passed over some times, and goes on then beside them."""
+    limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits), chunk_cap=64)
+    bench.submit(a_request(0, prompt=[70] * 200, max_tokens=1))
+    bench.step()
+    known = len(bench.backend.batches)
+    for number in range(1, 7):
+        bench.submit(a_request(number, prompt=[80 + number] * 40, priority=3, max_tokens=1))
+        bench.step()
+
+    assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 5 + [40 + 8]
 
 
 def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:

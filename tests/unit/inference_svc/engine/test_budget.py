@@ -5,6 +5,7 @@ import pytest
 from inference_svc.engine.budget import (
     LEAST_CHUNK,
     Policy,
+    Share,
     fair_chunks,
     prefill_budget,
     urgent_chunks,
@@ -37,7 +38,7 @@ def test_each_policy_trades_in_its_own_way(
 
 @pytest.mark.parametrize(
     ("num_decoding", "num_prompts", "budget"),
-    [(15, 1, 128), (8, 8, 128), (8, 12, 192), (1, 15, 256)],
+    [(15, 1, 128), (8, 8, 128), (8, 12, 192), (1, 15, 384)],
 )
 def test_balanced_weighs_who_waits_for_what(
     num_decoding: int, num_prompts: int, budget: int
@@ -61,12 +62,20 @@ def test_decoding_rows_come_first(policy: Policy) -> None:
     assert given == 4
 
 
-def test_urgent_prompts_come_first_and_leave_a_part() -> None:
-    """Less urgent ones crawl, they do not starve; what nobody below wants is used."""
-    assert urgent_chunks([1000, 1000, 1000], [1, 3, 1], 160) == [10, 140, 10]
-    assert urgent_chunks([1000, 30, 4], [3, 3, 1], 160) == [126, 30, 4]
-    assert urgent_chunks([1000], [1], 160) == [160]
-    assert urgent_chunks([1000, 30], [1, 3], 160) == [20, 30]
+def test_urgent_prompts_come_first() -> None:
+    """A short one is alone in its step; beside one that takes more, the others crawl on."""
+    long, short = Share(1000, 3), Share(30, 3)
+    assert urgent_chunks([Share(1000, 1), short], 160) == [0, 30]
+    assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [10, 140, 10]
+    assert urgent_chunks([long, short, Share(4, 1)], 160) == [126, 30, 4]
+    assert urgent_chunks([Share(1000, 1)], 160) == [160]
+
+
+def test_nobody_is_passed_over_for_ever() -> None:
+    """After some steps without, a less urgent prompt gets its part beside short urgent ones too."""
+    short = Share(30, 3)
+    assert urgent_chunks([Share(1000, 1, 4), short], 160) == [0, 30]
+    assert urgent_chunks([Share(1000, 1, 5), short], 160) == [20, 30]
 
 
 def test_prompts_get_equal_chunks() -> None:

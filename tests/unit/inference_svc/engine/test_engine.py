@@ -24,7 +24,7 @@ def test_a_sequence_produces_what_the_model_says() -> None:
 
 
 def test_a_sequence_joins_while_another_decodes() -> None:
-    """A late prompt is computed beside a running decode, in one batch."""
+    """A late prompt is computed in the same step as a running decode, in a call of its own."""
     bench = Bench()
     bench.submit(a_request(0, max_tokens=8))
     bench.step()
@@ -32,7 +32,7 @@ def test_a_sequence_joins_while_another_decodes() -> None:
     bench.submit(a_request(1, prompt=[70] * 5, max_tokens=2))
     bench.step()
 
-    assert bench.backend.batches[-1].slots.tolist() == [0, 1, 1, 1, 1, 1]
+    assert [batch.slots.tolist() for batch in bench.backend.batches[-2:]] == [[0], [1] * 5]
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_decoding_rows() -> None:
@@ -45,7 +45,7 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decoding_rows() -> None:
     bench.step()
     bench.step()
 
-    assert [len(batch.tokens) for batch in bench.backend.batches[1:]] == [17, 17, 9]
+    assert [len(batch.tokens) for batch in bench.backend.batches[1:]] == [1, 16, 1, 16, 1, 8]
 
 
 def test_a_follow_up_reuses_its_slot() -> None:
