@@ -18,8 +18,8 @@ def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     """Read the whole vocabulary. It must stay open for as long as the tokenizer is used."""
     control = frozenset(vocabulary.control_tokens.values())
     tokens = [
-        _CONTROL * (token in control) + vocabulary.piece(token, special=True)
-        for token in range(vocabulary.size)
+        _CONTROL * (token in control) + piece
+        for token, piece in enumerate(vocabulary.every_piece())
     ]
     tokenize = ctypes.cast(native._lib.llama_tokenize, ctypes.c_void_p).value
     tokenizer: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # not in its stubs
@@ -29,4 +29,13 @@ def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
         eos_token=sorted(vocabulary.end_tokens) or None,
         slices=None,
     )
+    del tokens
+    _give_memory_back()
     return tokenizer
+
+
+def _give_memory_back() -> None:
+    """Reading a vocabulary takes megabytes that the C library keeps; glibc's can be told not to."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

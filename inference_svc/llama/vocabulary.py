@@ -244,6 +244,11 @@ class Vocabulary:
             known = table[token] = self._read_piece(token, special)
         return known
 
+    def every_piece(self) -> Iterator[bytes]:
+        """The bytes of all tokens in order, control tokens by their text; nothing is remembered of
+        them, as it is by `piece`."""
+        return (self._read_piece(token, True) for token in range(self.size))
+
     def _read_piece(self, token: int, special: bool) -> bytes:
         with self._in_use():
             if native.llama_vocab_get_attr(self._vocab, token) & native.LLAMA_TOKEN_ATTR_UNUSED:
