@@ -2,27 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Claim, EngineDied, Job, JobState
 from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database
-from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import EngineRestarting, FileNotFound, SlowReader, UpstreamUnavailable
-from svc_kit.telemetry import JobMetrics
 from tests.support.control import SetClock
-from tests.support.jobs import Handler, Jobs, a_database, for_ever, leases_of
+from tests.support.dispatching import dispatching
+from tests.support.jobs import Handler, Jobs, a_database, for_ever
 
 TOO_SLOW = SlowReader(unread_events=1, limit_s=1)
-NEVER_S = 3600.0
-"""No polls: what happens, happens because of a notice."""
 
 
 @pytest.fixture
@@ -44,36 +38,6 @@ async def database(
 def jobs(database: Database, clock: SetClock) -> Jobs:
     """Jobs of a project."""
     return Jobs(database, IdSource(clock))
-
-
-class Work(NamedTuple):
-    """A dispatcher at work."""
-
-    dispatcher: Dispatcher
-    ends: asyncio.Queue[Job]
-    metrics: CollectorRegistry
-
-
-@asynccontextmanager
-async def dispatching(
-    database: Database,
-    handler: Handler,
-    owner: str = "a",
-    *,
-    ends: asyncio.Queue[Job] | None = None,
-) -> AsyncIterator[Work]:
-    """A dispatcher that looks once, and then when it is told to."""
-    leases = leases_of(database, owner, undertaker=handler)
-    leases.ends = ends or leases.ends
-    registry = CollectorRegistry()
-    dispatcher = Dispatcher(leases, database.notices, [handler], JobMetrics(registry))
-    working = asyncio.create_task(dispatcher.run(NEVER_S))
-    try:
-        async with asyncio.timeout(25):
-            yield Work(dispatcher, leases.ends, registry)
-    finally:
-        dispatcher.stop()
-        await working
 
 
 async def nothing(_: Repositories) -> None:
