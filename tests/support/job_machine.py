@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule
 
 from control_svc.domain.ids import JOB, IdSource
 from control_svc.domain.jobs import (
@@ -36,6 +37,8 @@ from tests.support.jobs import KIND, LEASE, WatchedLeases, leases_of
 ResultT = TypeVar("ResultT")
 Opened = Callable[[SetClock], AbstractAsyncContextManager[Database]]
 WORKERS = st.sampled_from(["a", "b", "c"])
+BRIEF = settings(stateful_step_count=40, deadline=None, phases=[Phase.generate])
+"""Histories that a reader can follow as they are: to shorten one takes minutes of databases."""
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -107,6 +110,12 @@ class JobMachine(RuleBasedStateMachine):
         return leases_of(self.database, owner, undertaker=Gravedigger())
 
     # ---- what happens
+
+    @initialize(projects=st.lists(st.sampled_from("pq"), min_size=1, max_size=4))
+    def begin(self, projects: list[str]) -> None:
+        """There is some work."""
+        for project in projects:
+            self.add(project, JobPriority.NORMAL)
 
     @rule(project=st.sampled_from("pq"), priority=st.sampled_from(JobPriority))
     def add(self, project: str, priority: JobPriority) -> None:
@@ -204,10 +213,19 @@ class JobMachine(RuleBasedStateMachine):
             if known.owner == owner:
                 known.lease_ends = self.clock.now + LEASE
 
-    @rule(seconds=st.integers(1, 40))
+    @rule(seconds=st.sampled_from([1, 8, 14, 15]))
     def wait(self, seconds: int) -> None:
         """Time passes; who does not beat meanwhile, stalls."""
         self.clock.advance(seconds=seconds)
+
+    @rule(target=claims, worker=WORKERS)
+    def stall(self, worker: str) -> Any:
+        """Only this worker beats for a whole lease; then it goes on with what was the others'."""
+        for _ in range(2):
+            self.clock.advance(seconds=LEASE.total_seconds() / 2)
+            self.beat(worker)
+        self.take_over(worker)
+        return self.claim(worker)
 
     @rule(worker=WORKERS)
     def die(self, worker: str) -> None:

@@ -27,7 +27,7 @@ from control_svc.domain.jobs import (
 )
 from control_svc.storage.database import Database, open_database
 from tests.support.control import SetClock
-from tests.support.job_machine import JobMachine
+from tests.support.job_machine import BRIEF, JobMachine
 from tests.support.jobs import LEASE, a_database
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +46,6 @@ def template() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.timeout(120)
 def test_no_job_is_lost_and_none_is_done_twice(template: Path) -> None:
     """With workers that stall, die and come back late; see the machine for what is checked."""
 
@@ -61,9 +60,7 @@ def test_no_job_is_lost_and_none_is_done_twice(template: Path) -> None:
         pass
 
     OnSqlite.opened = opened
-    run_state_machine_as_test(
-        OnSqlite, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
-    )
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=50))
 
 
 @given(failures=st.integers(1, 10_000), chance=st.floats(0, 1, exclude_max=True))

@@ -20,7 +20,7 @@ from control_svc.storage.database import Database, open_database
 from control_svc.usecases.working import JobContext
 from tests.support.control import SetClock
 from tests.support.dispatching import dispatching
-from tests.support.job_machine import JobMachine, leave_mark
+from tests.support.job_machine import BRIEF, JobMachine, leave_mark
 from tests.support.jobs import KIND, Handler, Jobs, a_database, leases_of
 from tests.support.postgres import execute
 from tests.support.processes import Program
@@ -54,9 +54,7 @@ def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None
         pass
 
     OnPostgres.opened = opened
-    run_state_machine_as_test(
-        OnPostgres, settings=settings(max_examples=8, stateful_step_count=30, deadline=None)
-    )
+    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=8))
 
 
 async def test_several_processes_share_the_work_of_a_postgres(
@@ -67,12 +65,12 @@ async def test_several_processes_share_the_work_of_a_postgres(
     async def mark(claim: Claim, context: JobContext) -> None:
         await context.finish(lambda each: leave_mark(each, claim, "done"))
 
-    ends = asyncio.Queue[Job]()
+    ends, handlers = asyncio.Queue[Job](), [Handler(mark) for _ in range(4)]
     async with AsyncExitStack() as stack:
         opened = [a_database(tmp_path, postgres_url) for _ in range(4)]
         databases = [await stack.enter_async_context(each) for each in opened]
         for number, database in enumerate(databases):
-            at_work = dispatching(database, Handler(mark), str(number), ends=ends)
+            at_work = dispatching(database, handlers[number], str(number), ends=ends)
             await stack.enter_async_context(at_work)
         ids = IdSource(utc_now)
         added = await asyncio.gather(
@@ -80,7 +78,8 @@ async def test_several_processes_share_the_work_of_a_postgres(
         )
         ended = [await ends.get() for _ in added]
 
-    assert {job.id for job in ended} == {job.id for job in added}
+    claims = [claim.job_id for handler in handlers for claim in handler.claims]
+    assert sorted(claims) == sorted(job.id for job in ended) == sorted(job.id for job in added)
     assert {(job.state, job.fence) for job in ended} == {(JobState.DONE, 1)}
 
 
