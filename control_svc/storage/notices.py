@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 _log = logging.getLogger(__name__)
@@ -89,12 +87,7 @@ class PostgresNotices(LocalNotices):
         while not self._is_closing:
             try:
                 await self._pass_on()
-            except (
-                OSError,
-                SQLAlchemyError,
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-            ) as error:
+            except Exception as error:  # a cut connection raises many things; polling goes on
                 _log.debug("no notices from other processes: %s", error)
                 await asyncio.sleep(_RECONNECT_S)
 
