@@ -1,7 +1,7 @@
 # One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak demo-model demo-model-trial lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak chaos demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
@@ -66,6 +66,9 @@ bench-quick: ## The same with small loads, once each (a few minutes; ARGS=--no-p
 
 soak: dev ## Send 10,000 mixed requests and fail where memory grows (ARGS=--quick sends 1,000)
 	$(BIN)/python -m bench.run --parts soak --no-peers --threads 1 --strict $(ARGS)
+
+chaos: dev ## Kill processes at random while clients work, and check every promise (ARGS="--rounds 50 --seed 7")
+	$(BIN)/pytest tests/chaos -m slow --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)
 
 demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour and a half on two cores)
 	@$(PYTHON) -m tools.bootstrap demo-model

@@ -25,6 +25,7 @@ from control_svc.domain.ports import BlobStore, Clock
 from control_svc.storage import migrating
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database, open_database
+from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.files import Files
 from control_svc.usecases.leasing import Leases, LeaseTerms
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _PAGE_TOKEN_KEY_BYTES = 32
 _INSTALLATION_BYTES = 16
+_COUNT_INTERVAL_S = 10.0
 
 
 def utc_now() -> datetime:
@@ -124,13 +126,16 @@ async def _dispatching(
     undertakers = {handler.kind: handler for handler in handlers}
     leases = Leases(database.transactions, undertakers, terms)
     dispatcher = Dispatcher(leases, database.notices, handlers, metrics)
+    gauges = JobGauges(database.transactions, metrics)
     with database.beating(terms.owner, terms.lease):
+        counting = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
         working = asyncio.create_task(dispatcher.run(bounds.poll_interval_s))
         try:
             yield dispatcher
         finally:
             dispatcher.stop()
             await working
+            await _end(counting)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 _log = logging.getLogger(__name__)
@@ -21,6 +19,7 @@ _log = logging.getLogger(__name__)
 _CHANNEL: Final = "corral"
 _COALESCED_S: Final = 0.02
 _RECONNECT_S: Final = 1.0
+_FAREWELL_S: Final = 1.0
 _TOPICS_AT_ONCE: Final = 100  # of at most 64 characters: a notification holds 8000
 
 
@@ -61,6 +60,7 @@ class PostgresNotices(LocalNotices):
         self._engine = engine
         self._unsent: set[str] = set()
         self._has_unsent = asyncio.Event()
+        self._is_closing = False
 
     def send(self, topics: Collection[str]) -> None:
         """Wake who listens here at once, and who listens elsewhere soon."""
@@ -71,44 +71,40 @@ class PostgresNotices(LocalNotices):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Stay connected meanwhile."""
+        """Stay connected meanwhile; what is unsent at the end is sent, if that is soon."""
         task = asyncio.create_task(self._run())
         try:
             yield
         finally:
+            self._is_closing = True
+            self._has_unsent.set()
+            await asyncio.wait([task], timeout=_FAREWELL_S)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_closing:
             try:
                 await self._pass_on()
-            except (
-                OSError,
-                SQLAlchemyError,
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-            ) as error:
+            except Exception as error:  # a cut connection raises many things; polling goes on
                 _log.debug("no notices from other processes: %s", error)
-            await asyncio.sleep(_RECONNECT_S)
+                await asyncio.sleep(_RECONNECT_S)
 
     async def _pass_on(self) -> None:
         """Until the connection is lost."""
         async with self._engine.connect() as connection:
             raw: Any = (await connection.get_raw_connection()).driver_connection
-            lost = self._has_unsent.set  # the next notification fails then
-            raw.add_termination_listener(lambda _: lost())
+            raw.add_termination_listener(lambda _: self._has_unsent.set())
             await raw.add_listener(_CHANNEL, self._received)
             self.send_all()
             try:
-                while not raw.is_closed():
+                while not raw.is_closed() and not self._is_closing:
                     await self._has_unsent.wait()
                     await asyncio.sleep(_COALESCED_S)
                     await self._send_unsent(raw)
             finally:
-                if not raw.is_closed():
-                    await raw.remove_listener(_CHANNEL, self._received)
+                await connection.invalidate()  # nobody else should get one that listens
 
     def _received(self, _connection: Any, _pid: int, _channel: str, topics: str) -> None:
         super().send(topics.split())

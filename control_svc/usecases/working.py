@@ -26,7 +26,8 @@ class JobContext:
         if job.cancel_requested_at is not None:
             self.cancelled.set()
         self.is_finishing = False
-        """Whether the last transaction is under way or committed: nobody else can have the job."""
+        """Whether the last transaction is under way or committed. If the job is another's, that
+        transaction says so."""
         self.is_finished = False
         """Whether it is committed."""
         self._leases = leases

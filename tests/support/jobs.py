@@ -75,6 +75,11 @@ class Jobs:
         assert found is not None
         return found
 
+    async def exists(self, job: Job) -> bool:
+        """Whether it is still known."""
+        found = await self.transactions.read(lambda each: each.jobs.get(self.project, job.id))
+        return found is not None
+
     async def cancel(self, job: Job) -> Job | None:
         """Ask for its end."""
         return await self.transactions.write(

@@ -19,7 +19,7 @@ FIRST_START_S = 120
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Allow for the server that the first of the tests starts."""
     for item in items:
-        if "postgres" in item.name:
+        if "postgres" in item.name or "postgres_url" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(FIRST_START_S))
 
 

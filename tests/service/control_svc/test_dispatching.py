@@ -1,10 +1,9 @@
 """The dispatcher over both databases, with a handler that does what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,16 +12,21 @@ from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Claim, EngineDied, Job, JobState
 from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database
-from control_svc.usecases.dispatching import Dispatcher
+from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.working import JobContext
-from svc_kit.errors import EngineRestarting, FileNotFound, SlowReader, UpstreamUnavailable
+from svc_kit.errors import (
+    EngineRestarting,
+    FileNotFound,
+    SlowReader,
+    StorageFailed,
+    UpstreamUnavailable,
+)
 from svc_kit.telemetry import JobMetrics
 from tests.support.control import SetClock
-from tests.support.jobs import Handler, Jobs, a_database, for_ever, leases_of
+from tests.support.dispatching import dispatching
+from tests.support.jobs import KIND, Handler, Jobs, a_database, for_ever, leases_of
 
 TOO_SLOW = SlowReader(unread_events=1, limit_s=1)
-NEVER_S = 3600.0
-"""No polls: what happens, happens because of a notice."""
 
 
 @pytest.fixture
@@ -44,36 +48,6 @@ async def database(
 def jobs(database: Database, clock: SetClock) -> Jobs:
     """Jobs of a project."""
     return Jobs(database, IdSource(clock))
-
-
-class Work(NamedTuple):
-    """A dispatcher at work."""
-
-    dispatcher: Dispatcher
-    ends: asyncio.Queue[Job]
-    metrics: CollectorRegistry
-
-
-@asynccontextmanager
-async def dispatching(
-    database: Database,
-    handler: Handler,
-    owner: str = "a",
-    *,
-    ends: asyncio.Queue[Job] | None = None,
-) -> AsyncIterator[Work]:
-    """A dispatcher that looks once, and then when it is told to."""
-    leases = leases_of(database, owner, undertaker=handler)
-    leases.ends = ends or leases.ends
-    registry = CollectorRegistry()
-    dispatcher = Dispatcher(leases, database.notices, [handler], JobMetrics(registry))
-    working = asyncio.create_task(dispatcher.run(NEVER_S))
-    try:
-        async with asyncio.timeout(25):
-            yield Work(dispatcher, leases.ends, registry)
-    finally:
-        dispatcher.stop()
-        await working
 
 
 async def nothing(_: Repositories) -> None:
@@ -221,3 +195,57 @@ async def test_a_lost_job_is_left(database: Database, jobs: Jobs, clock: SetCloc
 
     assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 2)
     assert ends.empty()
+
+
+async def test_a_claim_that_nobody_heard_of_is_found(database: Database, jobs: Jobs) -> None:
+    """Its commit succeeded and the answer was lost: the same process takes it over from itself."""
+    added = await jobs.add()
+    await leases_of(database, "a").claim([KIND])
+
+    async with dispatching(database, Handler(), "a") as work:
+        lost, done = await work.ends.get(), await work.ends.get()
+
+    assert (lost.id, lost.state, lost.attempt) == (added.id, JobState.QUEUED, 1)
+    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 2)
+
+
+async def test_an_end_is_written_once_there_is_room(
+    database: Database, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full at the end of the work does not make it be done again."""
+    handler = Handler()
+    transactions, refusals = database.transactions, iter([StorageFailed(problem="full")])
+    write = transactions.write
+
+    async def write_unless_full(work: Callable[[Repositories], Awaitable[Any]]) -> Any:
+        if handler.claims:
+            for refusal in refusals:
+                raise refusal
+        return await write(work)
+
+    async with dispatching(database, handler) as work:
+        monkeypatch.setattr(transactions, "write", write_unless_full)
+        await jobs.add()
+        ended = await work.ends.get()
+
+    assert (ended.state, ended.fence, len(handler.claims)) == (JobState.DONE, 1, 1)
+
+
+async def test_gauges_count_what_waits(database: Database, jobs: Jobs, clock: SetClock) -> None:
+    """By kind and state, and for how long the oldest job could have run."""
+    registry = CollectorRegistry()
+    gauges = JobGauges(database.transactions, JobMetrics(registry))
+    await jobs.add()
+    clock.advance(seconds=5)
+    await jobs.add()
+    await jobs.add()
+    await leases_of(database, "a").claim([KIND])
+    clock.advance(seconds=2)
+    await gauges.count()
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"kind": KIND, **labels})
+
+    assert value("corral_jobs", state="queued") == 2
+    assert value("corral_jobs", state="running") == 1
+    assert value("corral_jobs_oldest_queued_seconds") == 2

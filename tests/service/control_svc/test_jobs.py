@@ -9,8 +9,11 @@ import pytest
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Ending, JobPriority, JobState, LeaseLost, Outcome
+from control_svc.domain.listing import Window
 from control_svc.domain.ports import Repositories
+from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database
+from control_svc.usecases.sweeping import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
 from tests.support.control import SetClock
 from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
@@ -177,3 +180,46 @@ async def test_claims_at_the_same_moment_differ(database: Database, jobs: Jobs) 
     together = [job_id for each in claimed for job_id in each]
     assert len(together) == len(added)
     assert set(together) == added
+
+
+async def test_what_has_ended_is_forgotten(
+    tmp_path: Path, database: Database, jobs: Jobs, clock: SetClock
+) -> None:
+    """Done jobs after a day, dead letters after a month, others never."""
+    done, dead, waiting = [await jobs.add() for _ in range(3)]
+    leases = leases_of(database, "a")
+    for ending in (Ending(Outcome.DONE), Ending(Outcome.REFUSED, FileNotFound(file="file-1"))):
+        job = await leases.claim([KIND])
+        assert job is not None
+        await leases.end(job.claim, ending)
+    blobs = FolderBlobs(tmp_path / "blobs")
+    blobs.prepare()
+    sweeper = Sweeper(database.transactions, blobs, clock, timedelta(hours=1))
+
+    left = []
+    for days in (0.9, 0.2, 28, 1):
+        clock.advance(days=days)
+        await sweeper.sweep()
+        left.append([each for each in (done, dead, waiting) if await jobs.exists(each)])
+
+    assert left == [[done, dead, waiting], [dead, waiting], [dead, waiting], [waiting]]
+
+
+async def test_dead_letters_are_listed_in_pages(database: Database, jobs: Jobs) -> None:
+    """A project's own, in the order that is asked for."""
+    added = [await jobs.add() for _ in range(4)]
+    leases = leases_of(database, "a")
+    for outcome in (Outcome.REFUSED, Outcome.DONE, Outcome.REFUSED, Outcome.REFUSED):
+        job = await leases.claim([KIND])
+        assert job is not None
+        await leases.end(job.claim, Ending(outcome))
+
+    async def dead(window: Window, project: str = jobs.project) -> list[str]:
+        found = await database.transactions.read(lambda each: each.jobs.dead(project, window))
+        return [job.id for job in found]
+
+    first = await dead(Window(after="", limit=2, newest_first=False))
+    assert first == [added[0].id, added[2].id]
+    assert await dead(Window(after=first[-1], limit=2, newest_first=False)) == [added[3].id]
+    assert await dead(Window(after=added[3].id, limit=1, newest_first=True)) == [added[2].id]
+    assert await dead(Window(after="", limit=2, newest_first=True), "q") == []

@@ -1,0 +1,37 @@
+"""`python -m tests.support.endless_worker`: a control service whose jobs never end by themselves.
+
+It says which attempt it works on, and is there to be killed.
+"""
+
+import asyncio
+import logging
+
+from control_svc.app import build
+from control_svc.config import ControlSettings
+from control_svc.domain.jobs import Claim
+from control_svc.usecases.working import JobContext
+from svc_kit.settings import load_settings
+from svc_kit.signals import stop_on_signals
+from svc_kit.telemetry import configure_logging
+from tests.support.jobs import Handler
+
+log = logging.getLogger(__name__)
+
+
+async def say_and_stay(claim: Claim, _context: JobContext) -> None:
+    """Never ends."""
+    log.info("attempt %d of %s", claim.attempt, claim.job_id)
+    await asyncio.Event().wait()
+
+
+async def main() -> None:
+    """Serve until SIGTERM."""
+    stopping = stop_on_signals()
+    async with build(load_settings(ControlSettings), handlers=[Handler(say_and_stay)]):
+        log.info("working")
+        await stopping.wait()
+
+
+if __name__ == "__main__":
+    configure_logging("control", json=True)
+    asyncio.run(main())
