@@ -14,6 +14,7 @@ from inference_svc.engine.events import (
     Finished,
     Flushed,
     ModelLoad,
+    Moved,
     Preempted,
     Started,
 )
@@ -65,6 +66,8 @@ class EngineObserver:
                 )
             case Preempted():
                 self._metrics.preemptions.labels(model).inc()
+            case Moved():
+                self._metrics.moves.labels(model).inc()
             case Finished():
                 self._metrics.queue_time.labels(model).observe(event.timings.queue_s)
                 self._metrics.finished.labels(model, event.reason.value).inc()

@@ -199,6 +199,7 @@ class EngineMetrics:
         )
         self.embedding_inputs = counter("embedding_inputs", "Inputs embedded or scored.")
         self.preemptions = counter("preemptions", "Sequences that gave way to more urgent ones.")
+        self.moves = counter("moves", "Running sequences that moved to close a hole.")
         self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
         self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")
         self.aborted = counter(

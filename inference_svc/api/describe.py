@@ -226,6 +226,7 @@ def load(pool: ModelPool) -> load_pb.Load:
         num_followers=sum(report.num_followers for report in reports),
         num_preempted=sum(report.num_preempted for report in reports),
         preemptions_total=sum(report.num_preemptions for report in reports),
+        moves_total=sum(report.num_moves for report in reports),
         embedding=_embedding([worker.embeddings for worker in workers]),
         draft_tokens_total=sum(report.draft_tokens for report in reports),
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),

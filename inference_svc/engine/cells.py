@@ -30,9 +30,9 @@ class CopyCosts(NamedTuple):
     state_s: float = 0.0
     state_token_s: float = 0.0
 
-    def prefer_state(self, tokens: int) -> bool:
-        """Whether saving and restoring `tokens` cells is cheaper than a stream copy."""
-        return self.state_s + tokens * self.state_token_s < self.stream_s
+    def of_state(self, tokens: int) -> float:
+        """Seconds to save and restore `tokens` cells."""
+        return self.state_s + tokens * self.state_token_s
 
 
 class Cells:
@@ -42,6 +42,19 @@ class Cells:
         self._backend = backend
         self._costs = costs
         self._queued: list[tuple[int, int]] = []
+
+    def prefers_state(self, tokens: int) -> bool:
+        """Whether `tokens` cells are better saved and restored than copied as a stream."""
+        is_cheaper = self._costs.of_state(tokens) < self._costs.stream_s
+        return self._backend.copies_by_state or is_cheaper
+
+    def copy_seconds(self, tokens: int) -> float:
+        """What giving another slot `tokens` cells takes."""
+        return self.state_seconds(tokens) if self.prefers_state(tokens) else self._costs.stream_s
+
+    def state_seconds(self, tokens: int) -> float:
+        """What saving and restoring `tokens` cells takes."""
+        return self._costs.of_state(tokens)
 
     def is_settled(self, slot: int) -> bool:
         """Whether no copy from or to this slot is queued."""
@@ -70,8 +83,7 @@ class Cells:
             raise ForbiddenOrder(f"slot {target} would be the target of a second copy")
         if source in (queued for _, queued in self._queued):
             raise ForbiddenOrder(f"slot {source} would be copied before its own copy has arrived")
-        by_state = self._backend.copies_by_state or self._costs.prefer_state(tokens)
-        if not (by_state and self._settled_copy(source, target)):
+        if not (self.prefers_state(tokens) and self._settled_copy(source, target)):
             self._backend.copy(source, target)
             self._queued.append((source, target))
         self._backend.trim(target, tokens)

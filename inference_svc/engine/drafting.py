@@ -52,7 +52,7 @@ class Drafter:
         """The plan, with drafts where they are expected to save time; not beside prompts, nor
         where holes between the slots would make a pass of every run of them. Where `others_wait`
         for the step to end, it may not take much longer."""
-        if plan.prompt_tokens or _has_holes(plan):
+        if plan.prompt_tokens or plan.has_holes:
             return plan
         sequences = [item.sequence for item in plan.work]
         room = self._slot_tokens - max(len(sequence.tokens) for sequence in sequences)
@@ -104,10 +104,6 @@ def _options(rows: int, longest: int, cost: StepCost) -> list[_Option]:
         _Option(length, cost.slowdown(rows, 1 + length)) for length in _LENGTHS if length <= longest
     ]
     return [option for option in options if option.slowdown < 1 + option.length]
-
-
-def _has_holes(plan: Plan) -> bool:
-    return plan.work[-1].row.slot - plan.work[0].row.slot >= len(plan.work)
 
 
 def _best(

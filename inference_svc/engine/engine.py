@@ -6,6 +6,7 @@ another one.
 
 import logging
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.adapters import Adapters
 from inference_svc.engine.admission import AdmissionQueue
@@ -13,11 +14,13 @@ from inference_svc.engine.admitting import Admitter
 from inference_svc.engine.backend import Backend
 from inference_svc.engine.budget import Policy
 from inference_svc.engine.cells import Cells, CopyCosts
+from inference_svc.engine.compacting import Compactor
 from inference_svc.engine.drafting import Drafter
 from inference_svc.engine.events import Cancelled, Event, Failed, Flushed, ModelLoad
 from inference_svc.engine.executing import Executor
 from inference_svc.engine.following import Followers
 from inference_svc.engine.integrity import IntegrityError, check_books
+from inference_svc.engine.moving import Mover
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
 from inference_svc.engine.preparing import Preparer
@@ -82,6 +85,8 @@ class Engine:
         self._roster = Roster(self._queue, self._placer, self._drafter)
         self._followers = Followers(self._cost, can_trim=backend.can_trim)
         self._admitter = Admitter(self._table, self._placer, self._roster, self._followers, clock)
+        mover = Mover(backend, cells, self._table, self._placer)
+        self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
         self._speaker = Speaker(backend, self._roster, clock)
         self._preparer = Preparer(backend, self._roster, self._speaker, self._saved)
         self._executor = Executor(backend, cells, self._table, self._roster, self._speaker, clock)
@@ -196,9 +201,7 @@ class Engine:
         ]
         active = self.adapters.take_turn(ready, self._clock())
         for together in apart(active):
-            # Nothing fills the holes beside a deterministic sequence: it stays alone.
-            shape = NO_FILLERS if together[0].request.deterministic else self._shape
-            plans = plan_step(together, self._table.slots, self._plan_limits, shape, self._cost)
+            plans = self._plan(together)
             for sequence in together:
                 sequence.passed_over += 1
             if len(plans) == 1:
@@ -207,6 +210,17 @@ class Engine:
             for plan in plans:
                 self._carry_out(plan)
         return self._take_events()
+
+    def _plan(self, together: SequenceOf[Sequence]) -> tuple[Plan, ...]:
+        # Nothing fills the holes beside a deterministic sequence: it stays alone.
+        shape = NO_FILLERS if together[0].request.deterministic else self._shape
+        slots, limits = self._table.slots, self._plan_limits
+        plans = plan_step(together, slots, limits, shape, self._cost)
+        moved = self._compactor.close_holes(plans[0]) if len(plans) == 1 else None
+        if moved is None:
+            return plans
+        self._roster.events += moved
+        return plan_step(together, slots, limits, shape, self._cost)
 
     def _carry_out(self, plan: Plan) -> None:
         started = self._clock()
@@ -261,6 +275,7 @@ class Engine:
             num_followers=self._followers.num_holding,
             num_preempted=sum(sequence.saved is not None for sequence in self._queue),
             num_preemptions=self._admitter.num_preemptions,
+            num_moves=self._compactor.num_moves,
             draft_tokens=self._drafter.num_drafted,
             accepted_draft_tokens=self._drafter.num_accepted,
             step_times=self._step_times.histograms(),

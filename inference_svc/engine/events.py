@@ -65,6 +65,13 @@ class Resumed(NamedTuple):
     slot: int
 
 
+class Moved(NamedTuple):
+    """A running sequence has another slot now."""
+
+    sequence_id: int
+    slot: int
+
+
 class Delta(NamedTuple):
     """Tokens sampled since the last delta, and the text that became certain by them."""
 
@@ -155,6 +162,7 @@ class ModelLoad(NamedTuple):
     num_followers: int = 0
     num_preempted: int = 0
     num_preemptions: int = 0
+    num_moves: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     step_times: tuple[StepHistogram, ...] = ()
@@ -175,6 +183,7 @@ Event = (
     Started
     | Preempted
     | Resumed
+    | Moved
     | Delta
     | Finished
     | Failed

@@ -171,6 +171,7 @@ class FakeBackend:
         self.can_trim = can_trim
         self.copies_by_state = not can_trim
         self.num_copies = 0
+        self.refuses_states = False
         self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]
         self._lengths = [0 for _ in self._all_slots]
         self._queued: list[tuple[int, int]] = []
@@ -204,7 +205,9 @@ class FakeBackend:
         return bytearray(self._cells[slot][: self._lengths[slot]].tobytes())
 
     def restore(self, slot: int, state: bytearray) -> bool:
-        """The cells now; a queued copy overwrites them."""
+        """The cells now; a queued copy overwrites them. Nothing where it `refuses_states`."""
+        if self.refuses_states:
+            return False
         tokens = array("i", bytes(state))
         self._cells[slot][: len(tokens)] = tokens
         self._lengths[slot] = len(tokens)

@@ -161,9 +161,24 @@ class Placer:
         for slot in self._table.slots:
             if slot.is_idle and slot.tokens:
                 count += len(slot.tokens)
-                self._backend.trim(slot.index, 0)
-                slot.tokens, slot.key = slot.tokens[:0], b""
+                self.empty(slot)
         return count
+
+    def is_free(self, slot: Slot) -> bool:
+        """Whether an idle slot has no part in a copy to come."""
+        return slot.is_idle and self._has_arrived(slot) and not self.is_source(slot)
+
+    def is_worth_saving(self, slot: Slot, kept: int = 0) -> bool:
+        """Whether an idle slot remembers clearly more than `kept` tokens that nobody else does."""
+        if not slot.key or slot.is_saved or len(slot.tokens) - kept < MIN_SAVED_TOKENS:
+            return False
+        is_there = self._cells.is_settled(slot.index)
+        return is_there and not self._saved.covers(slot.tokens, slot.key)
+
+    def empty(self, slot: Slot) -> None:
+        """Drop what an idle slot remembers."""
+        self._backend.trim(slot.index, 0)
+        slot.tokens, slot.key = slot.tokens[:0], b""
 
     # --- finding ----------------------------------------------------------------------------------
 
@@ -196,12 +211,8 @@ class Placer:
 
     def _save_rest(self, slot: Slot, kept: int) -> None:
         """Save what an idle slot is about to lose, where that is worth it."""
-        worth = self._saved.is_on and slot.key and len(slot.tokens) - kept >= MIN_SAVED_TOKENS
-        if not worth or slot.is_saved or not self._cells.is_settled(slot.index):
-            return
-        if self._saved.covers(slot.tokens, slot.key):
-            return
-        self._saved.put(self._copied(slot))
+        if self._saved.is_on and self.is_worth_saving(slot, kept):
+            self._saved.put(self._copied(slot))
 
     def _copied(self, slot: Slot) -> SavedPrefix:
         if self._backend.slot_length(slot.index) > len(slot.tokens):

@@ -39,6 +39,11 @@ class Plan:
     num_decoding: int = 0
     prompt_tokens: int = 0
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether slots between its sequences do no work."""
+        return self.work[-1].row.slot - self.work[0].row.slot >= len(self.work)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:

@@ -13,23 +13,47 @@ from functools import lru_cache
 class StepShape:
     """Chooses filler slots from a table of step time (any unit) by rows, as measured at warm-up.
 
-    Row counts that were not measured are interpolated. Without measurements nothing is filled.
+    Row counts that were not measured are interpolated. Without measurements nothing is filled, nor
+    where a filler's cell could not be removed (`can_fill`).
     """
 
-    def __init__(self, step_times: Mapping[int, float], slots: int) -> None:
+    def __init__(
+        self, step_times: Mapping[int, float], slots: int, *, can_fill: bool = True
+    ) -> None:
         self._slots = slots
         self._cost = interpolate(step_times, slots)
+        self._can_fill = can_fill
         # Bounded: with few slots all patterns fit, with many the common ones recur.
-        self._fillers = lru_cache(maxsize=4096)(self._cheapest)
+        self._shapes = lru_cache(maxsize=4096)(self._cheapest)
 
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
         """Idle slots to fill when `used` slots (ascending) have a row and `fillable` ones may take
         a filler."""
-        if not self._cost or not used:
+        if not self._cost or not used or not self._can_fill:
             return ()
-        return self._fillers(tuple(used), tuple(fillable))
+        return self._shapes(tuple(used), tuple(fillable))[1]
 
-    def _cheapest(self, used: tuple[int, ...], fillable: tuple[int, ...]) -> tuple[int, ...]:
+    def cheapest_seconds(self, used: Sequence[int], fillable: Sequence[int]) -> float:
+        """What a step takes then; 0 where nothing was measured."""
+        if not self._can_fill:
+            return self.seconds(used)
+        return self._shapes(tuple(used), tuple(fillable))[0] if self._cost and used else 0.0
+
+    def seconds(self, rows: Sequence[int]) -> float:
+        """What a step takes with rows in just these slots (ascending); 0 where nothing was
+        measured."""
+        if not self._cost:
+            return 0.0
+        total, run = 0.0, 0
+        for row, following in zip(rows, [*rows[1:], -1], strict=True):
+            run += 1
+            if following != row + 1:
+                total, run = total + self._cost[run], 0
+        return total
+
+    def _cheapest(
+        self, used: tuple[int, ...], fillable: tuple[int, ...]
+    ) -> tuple[float, tuple[int, ...]]:
         """Dynamic programming over the slots; the state is the length of the run that is open."""
         busy, free = frozenset(used), frozenset(fillable)
         best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
@@ -43,8 +67,7 @@ class StepShape:
                 if slot in free:
                     _keep(following, run + 1, cost, (*filled, slot))
             best = following
-        _, filled = min((cost + self._cost[run], filled) for run, (cost, filled) in best.items())
-        return filled
+        return min((cost + self._cost[run], filled) for run, (cost, filled) in best.items())
 
 
 def _keep(

@@ -44,6 +44,14 @@ class SlotTable:
         if not keep:
             slot.key = b""
 
+    @staticmethod
+    def exchange(one: Slot, other: Slot) -> None:
+        """The cells of two slots have changed places, and with them whose they are."""
+        for name in ("tokens", "key", "owner", "is_saved"):
+            mine, its = getattr(one, name), getattr(other, name)
+            setattr(one, name, its)
+            setattr(other, name, mine)
+
     @property
     def has_idle(self) -> bool:
         """Whether a sequence could start."""

@@ -93,15 +93,17 @@ def _choose_threads(backend: LlamaBackend, rows: int, cores: int) -> tuple[int, 
 def _copy_costs(backend: LlamaBackend) -> CopyCosts:
     """A stream copy is carried out by a decode, so it is measured as what it adds to one; a state
     is measured at two lengths."""
-    if backend.limits.slots < 2 or backend.copies_by_state:
+    if backend.limits.slots < 2:
         return CopyCosts()
     tokens = min(_COPIED_TOKENS, backend.limits.batch_tokens, backend.limits.slot_tokens // 2)
     few = max(tokens // 8, 1)
     states = {count: _state_copy(backend, count) for count in (few, tokens)}
-    copied = median(_stream_copy(backend) for _ in range(_REPETITIONS))
-    plain = median(_step(backend, 1) for _ in range(_REPETITIONS))
     a_token = max(states[tokens] - states[few], 0.0) / max(tokens - few, 1)
     fixed = max(states[few] - few * a_token, 0.0)
+    if backend.copies_by_state:
+        return CopyCosts(0.0, fixed, a_token)
+    copied = median(_stream_copy(backend) for _ in range(_REPETITIONS))
+    plain = median(_step(backend, 1) for _ in range(_REPETITIONS))
     return CopyCosts(max(copied - plain, 0.0), fixed, a_token)
 
 

@@ -56,7 +56,7 @@ def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
     engine = Engine(
         model.name,
         backend,
-        shape=StepShape(measured.step_times if backend.can_trim else {}, backend.limits.slots),
+        shape=StepShape(measured.step_times, backend.limits.slots, can_fill=backend.can_trim),
         chunk_cap=model.chunk_cap,
         clock=time.monotonic,
         copy_costs=measured.copy_costs,

@@ -11,6 +11,7 @@ from inference_svc.engine.events import (
     Delta,
     Failed,
     Finished,
+    Moved,
     Preempted,
     Resumed,
     Started,
@@ -28,7 +29,7 @@ from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from svc_kit.errors import AbortedByOperator, DomainError
 
-SequenceEvent = Started | Preempted | Resumed | Delta | Finished | Failed | Cancelled
+SequenceEvent = Started | Preempted | Resumed | Moved | Delta | Finished | Failed | Cancelled
 
 
 @dataclass(slots=True)
@@ -131,7 +132,7 @@ class SequenceJobs:
         match event:
             case Preempted():
                 live.slot = None
-            case Resumed():
+            case Resumed() | Moved():
                 live.slot = event.slot
             case Started():
                 live.slot = event.slot

@@ -75,7 +75,9 @@ class Bench:
         self.engine = Engine(
             "m",
             self.backend,
-            shape=StepShape(step_times or {}, self.backend.limits.slots),
+            shape=StepShape(
+                step_times or {}, self.backend.limits.slots, can_fill=self.backend.can_trim
+            ),
             chunk_cap=chunk_cap,
             clock=self.clock,
             copy_costs=copy_costs,

@@ -42,6 +42,7 @@ REPORT = ModelLoad(
     num_followers=4,
     num_preempted=1,
     num_preemptions=5,
+    num_moves=7,
     draft_tokens=9,
     accepted_draft_tokens=6,
     step_times=(StepHistogram(2, False, (1, 3, *(0 for _ in BOUNDS_S[1:])), 0.25),),
@@ -162,6 +163,7 @@ async def test_the_load_over_grpc_says_the_same() -> None:
         (3, 1, 3),
     ]
     assert (load.num_followers, load.num_preempted, load.preemptions_total) == (4, 1, 5)
+    assert load.moves_total == 7
     assert (load.draft_tokens_total, load.accepted_draft_tokens_total) == (9, 6)
     left = load.embedding
     assert (left.num_requests, left.num_inputs, left.num_tokens) == (1, 1, 3)

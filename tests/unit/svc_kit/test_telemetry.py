@@ -141,6 +141,7 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
     metrics.prompt_tokens.labels("m").inc(3)
     metrics.cached_tokens.labels("m", "live").inc(2)
     metrics.preemptions.labels("m").inc()
+    metrics.moves.labels("m").inc(2)
     metrics.embedding_inputs.labels("m").inc(7)
     metrics.completion_tokens.labels("m").inc(4)
     metrics.finished.labels("m", "stop").inc()
@@ -160,6 +161,7 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
             'corral_prompt_tokens_total{model="m"}': 3,
             'corral_cached_tokens_total{model="m",source="live"}': 2,
             'corral_preemptions_total{model="m"}': 1,
+            'corral_moves_total{model="m"}': 2,
             'corral_embedding_inputs_total{model="m"}': 7,
             'corral_completion_tokens_total{model="m"}': 4,
             'corral_requests_finished_total{finish_reason="stop",model="m"}': 1,
