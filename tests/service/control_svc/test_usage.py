@@ -1,6 +1,7 @@
 """Usage: what services report is added up once, and operators read it by hour or day."""
 
 import asyncio
+import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 from corral.control.v1 import usage_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from svc_kit.errors import DomainError, InvalidField, MissingField, OutOfRange, TooLong
 from tests.support.control import RunningControl
@@ -69,6 +72,50 @@ async def test_a_report_is_added_once_however_often_it_comes(
     await service.report(*reports[0])
 
     assert list(sums_of(await service.list_usage()).values()) == [(2, 15, 0, 2)]
+
+
+REPORTS = st.lists(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), min_size=1, max_size=3),
+    min_size=1,
+    max_size=4,
+)
+"""Of each report the models and their completion tokens."""
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(reports=REPORTS, data=st.data())
+async def test_reports_in_any_order_and_number_add_up_to_each_once(
+    running: RunningControl, service: Operator, reports: list[list[tuple[str, int]]], data: Any
+) -> None:
+    """Copies overtake one another, and come at the same moment; what nobody sent is not there."""
+    project = uuid.uuid4().hex
+    arrivals = data.draw(st.lists(st.integers(0, len(reports) - 1), max_size=10))
+    at_once = data.draw(st.booleans())
+    expected: dict[str, int] = {}
+    for number in set(arrivals):
+        for model, tokens in reports[number]:
+            expected[model] = expected.get(model, 0) + tokens
+
+    sending = [
+        service.report(
+            f"{project}-{number}",
+            *(
+                a_delta(running.clock(), (1, 0, 0, tokens), project=project, model=model)
+                for model, tokens in reports[number]
+            ),
+        )
+        for number in arrivals
+    ]
+    if at_once:
+        await asyncio.gather(*sending)
+    else:
+        for each in sending:
+            await each
+
+    found = (await service.list_usage(project=project)).sums
+    assert {each.model: each.counts.completion_tokens for each in found} == expected
 
 
 async def test_pages_together_are_the_list(running: RunningControl, service: Operator) -> None:
