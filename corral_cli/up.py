@@ -178,6 +178,7 @@ async def announcement(plan: Plan, elapsed_s: float) -> Announcement:
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,
         needs_key=bool(plan.gateway.keys) or plan.gateway.require_keys,
+        token_file=plan.token_file if plan.gateway.require_keys else None,
     )
 
 

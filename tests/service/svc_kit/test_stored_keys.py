@@ -117,7 +117,7 @@ class Keys:
     async def make(cls, running: RunningControl) -> "Keys":
         """All but `user` and `admin` may not be used."""
         operator = Operator.of(running)
-        both = {"scopes": [ADMIN, INFERENCE]}
+        both: dict[str, Any] = {"scopes": [ADMIN, INFERENCE]}
         await operator.create_project("closed")
         end = stamp(running.clock() + timedelta(minutes=1))
         user = await operator.create_key()
