@@ -4,6 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,19 +43,19 @@ class Served:
         return asyncio.run_coroutine_threadsafe(asking, self.loop).result(10)
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    """A control service that wants keys; the command has an event loop of its own."""
+@contextmanager
+def serve(folder: Path, *, require_keys: bool) -> Iterator[Served]:
+    """A control service beside the command, which has an event loop of its own."""
     ready, ending = threading.Event(), threading.Event()
     made: list[Served] = []
 
-    async def serve() -> None:
-        async with a_control(tmp_path, require_keys=True) as running:
+    async def run() -> None:
+        async with a_control(folder, require_keys=require_keys) as running:
             made.append(Served(running, asyncio.get_running_loop()))
             ready.set()
             await asyncio.to_thread(ending.wait)
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
         assert ready.wait(20)
@@ -62,6 +63,13 @@ def served(tmp_path: Path) -> Iterator[Served]:
     finally:
         ending.set()
         thread.join()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A control service that wants keys."""
+    with serve(tmp_path, require_keys=True) as running:
+        yield running
 
 
 def test_a_key_is_made_listed_and_revoked(served: Served) -> None:
@@ -88,6 +96,15 @@ def test_a_key_is_made_listed_and_revoked(served: Served) -> None:
     assert key_id not in served.output("keys", "list")
     assert key_id in served.output("keys", "list", "--all")
     assert "without a key" not in made
+
+
+def test_whoever_makes_a_key_learns_that_others_come_without_one(tmp_path: Path) -> None:
+    """On loopback that is the default, and a key alone does not end it."""
+    with serve(tmp_path, require_keys=False) as served:
+        made = served.output("keys", "create")
+
+    assert "Callers without a key are still served on this machine" in made
+    assert "--require-keys" in made
 
 
 def test_projects_are_listed_and_archived(served: Served) -> None:

@@ -317,6 +317,19 @@ async def test_required_keys_may_all_be_stored() -> None:
             await authenticator.identify(bearer("none"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"), [({}, "admin, inference"), ({"require_keys": True}, "nothing")]
+)
+def test_a_start_says_what_callers_without_a_key_may_do(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that nobody finds out later that a server was open, or closed."""
+    caplog.set_level("INFO")
+    build_authenticator(listen="127.0.0.1:1", stored_keys=StoredKeys(""), **settings)
+
+    assert f"callers without a key may do {said}" in caplog.messages
+
+
 def test_keys_that_nobody_could_have_are_not_required() -> None:
     """A server that could serve nobody does not start."""
     with pytest.raises(StartupError, match="nobody who may call"):
