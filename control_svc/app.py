@@ -5,34 +5,47 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
-from corral.control.v1 import file_service_pb2_grpc, upload_service_pb2_grpc
+from corral.control.v1 import (
+    file_service_pb2_grpc,
+    key_service_pb2_grpc,
+    project_service_pb2_grpc,
+    upload_service_pb2_grpc,
+    usage_service_pb2_grpc,
+)
 from prometheus_client import CollectorRegistry
 
 from control_svc.api.file_service import FileServicer
+from control_svc.api.key_service import KeyServicer
+from control_svc.api.project_service import ProjectServicer
 from control_svc.api.upload_service import UploadServicer
+from control_svc.api.usage_service import UsageServicer
 from control_svc.config import ControlSettings
 from control_svc.domain.files import FileLimits
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PageTokens
-from control_svc.domain.ports import BlobStore, Clock
+from control_svc.domain.ports import BlobStore, Clock, Transactions
 from control_svc.storage import migrating
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database, open_database
 from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.files import Files
+from control_svc.usecases.keys import Keys
 from control_svc.usecases.leasing import Leases, LeaseTerms
+from control_svc.usecases.projects import Projects
 from control_svc.usecases.sweeping import Sweeper
 from control_svc.usecases.uploads import Uploads
+from control_svc.usecases.usage import Usage
 from control_svc.usecases.working import JobHandler
-from svc_kit.auth import build_authenticator
+from svc_kit.auth import Authenticator, build_authenticator
 from svc_kit.errors import DomainError
 from svc_kit.management import ManagementServer
 from svc_kit.rpc_server import RpcServer, Service
@@ -41,6 +54,8 @@ from svc_kit.startup import StartupError
 from svc_kit.telemetry import JobMetrics, ProcessMetrics
 
 log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 _PAGE_TOKEN_KEY_BYTES = 32
 _INSTALLATION_BYTES = 16
@@ -84,7 +99,15 @@ async def build(
         store = blobs or await _folder_blobs(_folder(settings) / "blobs", database)
         grace = timedelta(seconds=2 * settings.server.max_deadline_s)
         sweeper = Sweeper(database.transactions, store, clock, grace)
-        server = _server(settings, registry, await _services(settings, database, store, clock))
+        ids = IdSource(clock)
+        tokens = PageTokens(await _secret(database, "page_token_key", _PAGE_TOKEN_KEY_BYTES))
+        keys = Keys(database.transactions, ids, tokens, clock)
+        authenticator = _authenticator(settings, keys)
+        services = [
+            *_file_services(settings, database.transactions, store, ids, tokens, clock),
+            *await _operator_services(database.transactions, keys, authenticator, tokens, clock),
+        ]
+        server = _server(settings, registry, authenticator, services)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -188,11 +211,15 @@ async def _folder_blobs(folder: Path, database: Database) -> FolderBlobs:
     return store
 
 
-async def _services(
-    settings: ControlSettings, database: Database, blobs: BlobStore, clock: Clock
+def _file_services(
+    settings: ControlSettings,
+    transactions: Transactions,
+    blobs: BlobStore,
+    ids: IdSource,
+    tokens: PageTokens,
+    clock: Clock,
 ) -> list[Service]:
-    bounds, ids, transactions = settings.files, IdSource(clock), database.transactions
-    tokens = PageTokens(await _secret(database, "page_token_key", _PAGE_TOKEN_KEY_BYTES))
+    bounds = settings.files
     files = Files(
         transactions,
         blobs,
@@ -223,29 +250,74 @@ async def _services(
     ]
 
 
+async def _operator_services(
+    transactions: Transactions,
+    keys: Keys,
+    authenticator: Authenticator,
+    tokens: PageTokens,
+    clock: Clock,
+) -> list[Service]:
+    """What operators look after. Raises StartupError."""
+    projects = Projects(transactions, tokens, clock)
+    await _or_no_start(projects.prepare())
+    return [
+        Service(
+            project_service_pb2_grpc.add_ProjectServiceServicer_to_server,
+            ProjectServicer(projects),
+            "corral.control.v1.ProjectService",
+        ),
+        Service(
+            key_service_pb2_grpc.add_KeyServiceServicer_to_server,
+            KeyServicer(keys, serves_keyless=authenticator.serves_keyless),
+            "corral.control.v1.KeyService",
+        ),
+        Service(
+            usage_service_pb2_grpc.add_UsageServiceServicer_to_server,
+            UsageServicer(Usage(transactions, tokens, clock)),
+            "corral.control.v1.UsageService",
+        ),
+    ]
+
+
 async def _secret(database: Database, name: str, num_bytes: int) -> bytes:
     """What all processes on a database share, made by the first of them."""
     candidate = secrets.token_bytes(num_bytes)
-    try:
-        return await database.transactions.write(
+    return await _or_no_start(
+        database.transactions.write(
             lambda repositories: repositories.housekeeping.secret(name, candidate)
         )
+    )
+
+
+async def _or_no_start(work: Awaitable[ResultT]) -> ResultT:
+    """Work without which the service cannot start. Raises StartupError."""
+    try:
+        return await work
     except DomainError as error:
         raise StartupError(error.message) from error
 
 
+def _authenticator(settings: ControlSettings, keys: Keys) -> Authenticator:
+    return build_authenticator(
+        listen=settings.listen,
+        keys=settings.keys,
+        allow_keyless=settings.allow_keyless,
+        require_keys=settings.require_keys,
+        service_token_file=settings.service_token_file,
+        stored_keys=keys,
+    )
+
+
 def _server(
-    settings: ControlSettings, registry: CollectorRegistry, services: Sequence[Service]
+    settings: ControlSettings,
+    registry: CollectorRegistry,
+    authenticator: Authenticator,
+    services: Sequence[Service],
 ) -> RpcServer:
     return RpcServer(
         services,
         listen=settings.listen,
-        authenticator=build_authenticator(
-            listen=settings.listen,
-            keys=settings.keys,
-            allow_keyless=settings.allow_keyless,
-            service_token_file=settings.service_token_file,
-        ),
+        authenticator=authenticator,
         registry=registry,
         settings=settings.server,
         tls=settings.tls,

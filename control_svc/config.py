@@ -65,6 +65,8 @@ class ControlSettings(ServiceSettings):
     """The installation's own credential, which the gateway presents."""
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
+    require_keys: bool = False
+    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
     tls: TlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"

@@ -12,8 +12,10 @@ from corral_cli.config import config
 from corral_cli.db import db
 from corral_cli.keys import keys
 from corral_cli.models import models
+from corral_cli.projects import projects
 from corral_cli.serve import serve
 from corral_cli.up import up
+from corral_cli.usage import usage
 from svc_kit.startup import StartupError
 
 
@@ -30,7 +32,7 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, models, adapters, config, db, keys):
+for command in (up, serve, chat, models, adapters, config, db, projects, keys, usage):
     cli.add_command(command)
 
 

@@ -30,6 +30,8 @@ class Announcement:
     elapsed_s: float
     needs_key: bool
     """Whether callers must show an API key."""
+    token_file: Path | None = None
+    """What its owner shows instead of a key to make the first; None: keys are in the settings."""
 
     def text(self) -> str:
         """Everything, ready to print."""
@@ -42,6 +44,7 @@ class Announcement:
             ("", f"{reachable(self.control)}    (files and uploads)"),
             ("metrics", "  ".join(metrics)),
             ("data", str(self.data_dir)),
+            *([] if self.token_file is None else [("keys", self.key_command())]),
             *(("model", describe(model)) for model in self.models),
         ]
         lines = [f"Corral is ready after {self.elapsed_s:.1f} s", ""]
@@ -63,6 +66,13 @@ class Announcement:
         return (
             f"curl http://{reachable(self.gateway)}/v1/chat/completions{key}"
             f" -H 'content-type: application/json' -d '{json.dumps(body)}'"
+        )
+
+    def key_command(self) -> str:
+        """A command line that makes a key."""
+        target = reachable(self.control)
+        return (
+            f"{command_name()} keys create --target {target} --service-token-file {self.token_file}"
         )
 
     def target(self) -> str:

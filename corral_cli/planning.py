@@ -36,6 +36,7 @@ class UpFlags:
     slots: int | None = None
     context_tokens: int | None = None
     threads: int | None = None
+    require_keys: bool = False
 
     def for_inference(self) -> dict[str, Any]:
         """What they set for the inference service."""
@@ -47,17 +48,21 @@ class UpFlags:
             "engine.slots": self.slots,
             "engine.context_tokens": self.context_tokens,
             "engine.threads": self.threads,
+            **self._for_all(),
         }
         return {name: value for name, value in flags.items() if value is not None}
 
     def for_control(self) -> dict[str, Any]:
         """What they set for the control service."""
-        flags = {"data_dir": self.data_dir, "listen": self.control_listen}
+        flags = {"data_dir": self.data_dir, "listen": self.control_listen, **self._for_all()}
         return {name: value for name, value in flags.items() if value is not None}
 
     def for_gateway(self) -> dict[str, Any]:
         """What they set for the gateway."""
-        return {"listen": self.listen} if self.listen else {}
+        return {**({"listen": self.listen} if self.listen else {}), **self._for_all()}
+
+    def _for_all(self) -> dict[str, Any]:
+        return {"require_keys": True} if self.require_keys else {}
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ class Plan:
             overrides[service] |= _settled(settings, "listen")
             overrides[service] |= _settled(settings, "management_listen")
         second = cls._load(flags.config, overrides)
-        overrides["gateway"] |= second.connection()
+        for service in ("inference", "gateway"):
+            overrides[service] |= second.connection(service)
         for service in overrides:
             overrides[service]["service_token_file"] = second.token_file
         return cls._load(flags.config, overrides)
@@ -104,14 +110,19 @@ class Plan:
         """The settings of every service."""
         return {"inference": self.inference, "control": self.control, "gateway": self.gateway}
 
-    def connection(self) -> dict[str, Any]:
-        """Where the gateway finds the other services, unless the operator said."""
+    def connection(self, service: str) -> dict[str, Any]:
+        """Where a service finds the others, unless the operator said."""
         targets = {
             "inference_target": str(reachable(self.inference_address)),
             "control_target": str(reachable(self.control_address)),
         }
-        told = self.gateway.model_fields_set
-        return {name: target for name, target in targets.items() if name not in told}
+        settings = type(self.by_service[service])
+        told = self.by_service[service].model_fields_set
+        return {
+            name: target
+            for name, target in targets.items()
+            if name in settings.model_fields and name not in told
+        }
 
     @property
     def token_file(self) -> Path:
@@ -177,6 +188,7 @@ class Plan:
             self.gateway.listen,
             has_keys=bool(self.gateway.keys),
             allow_keyless=self.gateway.allow_keyless,
+            require_keys=self.gateway.require_keys,
         )
 
 

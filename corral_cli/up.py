@@ -65,6 +65,7 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 @click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once. Default: by memory.")
 @click.option("--context", type=click.IntRange(min=256), help="Tokens of one. Default: by memory.")
 @click.option("--threads", type=click.IntRange(min=1), help="Computing threads. Default: by CPU.")
+@click.option("--require-keys", is_flag=True, help="Serve nobody without an API key.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
 def up(
     models: tuple[str, ...],
@@ -78,6 +79,7 @@ def up(
     slots: int | None,
     context: int | None,
     threads: int | None,
+    require_keys: bool,
     config: Path | None,
 ) -> None:
     """Start the inference service, the control service and the gateway, and keep them running
@@ -94,6 +96,7 @@ def up(
         slots=slots,
         context_tokens=context,
         threads=threads,
+        require_keys=require_keys,
     )
     plan = Plan.make(flags)
     plan.check_ports()
@@ -174,7 +177,8 @@ async def announcement(plan: Plan, elapsed_s: float) -> Announcement:
         models=await list_models(plan),
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,
-        needs_key=bool(plan.gateway.keys),
+        needs_key=bool(plan.gateway.keys) or plan.gateway.require_keys,
+        token_file=plan.token_file if plan.gateway.require_keys else None,
     )
 
 

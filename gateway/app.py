@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from gateway.auth import Authentication, Credentials
-from gateway.config import GatewaySettings, UpstreamTlsSettings
+from gateway.config import GatewaySettings
 from gateway.control import ControlClient
 from gateway.docs import describe_api, docs_page
 from gateway.edge import Edge
@@ -43,6 +43,7 @@ from openai_wire.requests import (
 )
 from svc_kit.addresses import Address, parse_address
 from svc_kit.auth import ServiceToken, build_authenticator
+from svc_kit.control_keys import ControlKeys, key_look_up
 from svc_kit.errors import Draining
 from svc_kit.management import ManagementServer
 from svc_kit.rpc_client import ClientTls, open_channel
@@ -80,24 +81,30 @@ class Gateway:
 @asynccontextmanager
 async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     """Puts a gateway together. Leaving closes its channels. Raises StartupError."""
-    authenticator = build_authenticator(
-        listen=settings.listen, keys=settings.keys, allow_keyless=settings.allow_keyless
-    )
+    token_file = settings.service_token_file
+    token = None if token_file is None else ServiceToken.read(token_file)
     registry = CollectorRegistry()
     corral_version = version("corral")
     ProcessMetrics(registry, service="gateway", version=corral_version)
     async with (
         open_channel(
             settings.inference_target,
-            tls=_client_tls(settings.inference_tls),
+            tls=ClientTls.of(settings.inference_tls),
             options=CHANNEL_OPTIONS,
         ) as inference_channel,
         open_channel(
-            settings.control_target, tls=_client_tls(settings.control_tls)
+            settings.control_target, tls=ClientTls.of(settings.control_tls)
         ) as control_channel,
+        _stored_keys(settings, token) as stored_keys,
     ):
-        token_file = settings.service_token_file
-        token = None if token_file is None else ServiceToken.read(token_file)
+        # The service token is no credential here: HTTP callers are nobody's services.
+        authenticator = build_authenticator(
+            listen=settings.listen,
+            keys=settings.keys,
+            allow_keyless=settings.allow_keyless,
+            require_keys=settings.require_keys,
+            stored_keys=stored_keys,
+        )
         credentials, patience_s = Credentials(token), settings.request_timeout_s
         inference = InferenceClient(inference_channel, credentials, patience_s)
         parts = Parts(
@@ -114,6 +121,19 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         )
         app = Edge(HostCheck(api, policy), HttpMetrics(registry), settings.max_requests)
         yield Gateway(app, api, parts.live, registry, inference)
+
+
+@asynccontextmanager
+async def _stored_keys(
+    settings: GatewaySettings, token: ServiceToken | None
+) -> AsyncIterator[ControlKeys | None]:
+    """The keys of the control service; None where the gateway cannot show it who asks."""
+    if token is None:
+        yield None
+        return
+    tls = ClientTls.of(settings.control_tls)
+    async with open_channel(settings.control_target, token=token.secret, tls=tls) as channel:
+        yield ControlKeys(key_look_up(channel), fresh_s=settings.key_cache_s)
 
 
 class Endpoints(NamedTuple):
@@ -184,17 +204,6 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
         yield server.address
     finally:
         await server.close()
-
-
-def _client_tls(tls: UpstreamTlsSettings | None) -> ClientTls | None:
-    if tls is None:
-        return None
-    return ClientTls(
-        ca_file=tls.ca_file,
-        certificate_file=tls.certificate_file,
-        key_file=tls.key_file,
-        server_name=tls.server_name,
-    )
 
 
 def build_api(parts: Parts, corral_version: str) -> FastAPI:

@@ -37,7 +37,7 @@ class Authentication:
         self._authenticator = authenticator
 
     async def __call__(self, request: Request) -> Caller:
-        """Raises ApiKeyMissing, ApiKeyInvalid, ApiKeyExpired or ScopeMissing."""
+        """Raises ApiKeyMissing, what the verifier of keys raises, or ScopeMissing."""
         authorization = request.headers.get("authorization")
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)

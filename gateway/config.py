@@ -7,28 +7,15 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.settings import (
-    ExistingFile,
+    KeyCacheSeconds,
     KeySettings,
     ListenAddress,
     ServiceSettings,
-    SettingsGroup,
     TlsSettings,
+    UpstreamTlsSettings,
 )
 
 MIB = 1024 * 1024
-
-
-class UpstreamTlsSettings(SettingsGroup):
-    """TLS towards another service of ours."""
-
-    ca_file: ExistingFile | None = None
-    """PEM: who may sign the service's certificate. Unset: the system's authorities."""
-    certificate_file: ExistingFile | None = None
-    """PEM: the gateway's own certificate, where the service asks for one (mTLS)."""
-    key_file: ExistingFile | None = None
-    """PEM: the private key of the certificate."""
-    server_name: str | None = None
-    """The name in the service's certificate where it is not the host of its target."""
 
 
 class GatewaySettings(ServiceSettings):
@@ -47,6 +34,8 @@ class GatewaySettings(ServiceSettings):
     """The API keys that are accepted. None: keyless, on a loopback address only."""
     allow_keyless: bool = False
     """Serve without keys on an address that other machines reach."""
+    require_keys: bool = False
+    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
     allowed_hosts: tuple[str, ...] = ()
     """Further names this server is called by; "*" is any. Loopback and `listen` always are."""
     allowed_origins: tuple[str, ...] = ()
@@ -60,11 +49,16 @@ class GatewaySettings(ServiceSettings):
     inference_tls: UpstreamTlsSettings | None = None
     """TLS towards it. Unset: plain."""
     control_target: str = "127.0.0.1:50052"
-    """The control service, host:port. Without one, files and uploads answer 503."""
+    """The control service, host:port. Without one, files and uploads answer 503, and so do callers
+    with a key that is not in the settings."""
     control_tls: UpstreamTlsSettings | None = None
     """TLS towards it. Unset: plain."""
     service_token_file: Path | None = None
-    """The token that tells the other services that a service of ours calls."""
+    """The token that tells the other services that a service of ours calls. Unset: keys of the
+    control service are not accepted."""
+    key_cache_s: KeyCacheSeconds = 30.0
+    """How long what the control service says of a key counts, and so how long a revoked one may
+    still be used."""
     request_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     """The deadline of one generation, its time in the queue included, and of one file's bytes."""
 

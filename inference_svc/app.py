@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 
+import grpc.aio
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
@@ -34,8 +35,11 @@ from inference_svc.models.references import BUNDLED_FOLDER
 from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.worker import EngineState
-from svc_kit.auth import build_authenticator
+from inference_svc.usage import Count, UsageCounter, UsageReporter, sender, uncounted
+from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
+from svc_kit.control_keys import ControlKeys, key_look_up
 from svc_kit.management import ManagementServer
+from svc_kit.rpc_client import ClientTls, open_channel
 from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
@@ -92,11 +96,15 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             wait_s=settings.pool.load_wait_s,
             on_change=on_change,
         )
+        control = await stack.enter_async_context(_control_channel(settings))
+        count = await _reported_usage(settings, control, stack)
         generating = Generating(
             catalog, templates, GrammarCompiler(sandbox), _text_limits(settings)
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
-        server = _server(settings, registry, pool, generating, adapters)
+        servicer = InferenceServicer(pool, generating, *_embedders(settings, count), count)
+        authenticator = _authenticator(settings, control)
+        server = _server(settings, registry, pool, servicer, adapters, authenticator)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -147,6 +155,51 @@ def _memory(settings: InferenceSettings) -> Memory:
     )
 
 
+@asynccontextmanager
+async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.aio.Channel | None]:
+    """A channel to the control service; None where there is none, or we cannot show who we are."""
+    if settings.control_target is None or settings.service_token_file is None:
+        yield None
+        return
+    token = ServiceToken.read(settings.service_token_file).secret
+    tls = ClientTls.of(settings.control_tls)
+    async with open_channel(settings.control_target, token=token, tls=tls) as channel:
+        yield channel
+
+
+async def _reported_usage(
+    settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
+) -> Count:
+    """Where usage is counted; control is told of it until `stack` is left, and once more then."""
+    if control is None:
+        return uncounted
+    counter = UsageCounter()
+    reporter = UsageReporter(counter, sender(control))
+    stack.push_async_callback(reporter.report_last)
+    reporting = asyncio.create_task(reporter.run(settings.usage_interval_s))
+    stack.callback(reporting.cancel)
+    return counter.add
+
+
+def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None) -> Authenticator:
+    stored = None
+    if control is not None:
+        stored = ControlKeys(key_look_up(control), fresh_s=settings.key_cache_s)
+    return build_authenticator(
+        listen=settings.listen,
+        keys=settings.keys,
+        allow_keyless=settings.allow_keyless,
+        require_keys=settings.require_keys,
+        service_token_file=settings.service_token_file,
+        stored_keys=stored,
+    )
+
+
+def _embedders(settings: InferenceSettings, count: Count) -> tuple[Embedding, Ranking]:
+    bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
+    return Embedding(bounds, count), Ranking(bounds, count)
+
+
 def _adapter_loading(
     settings: InferenceSettings, catalog: Catalog, sandbox: SandboxPool
 ) -> AdapterLoading:
@@ -166,12 +219,10 @@ def _server(
     settings: InferenceSettings,
     registry: CollectorRegistry,
     pool: ModelPool,
-    generating: Generating,
+    servicer: InferenceServicer,
     adapters: AdapterLoading,
+    authenticator: Authenticator,
 ) -> RpcServer:
-    bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
-    embedding = Embedding(bounds)
-    ranking = Ranking(bounds)
     facts = ServerFacts(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
@@ -185,7 +236,7 @@ def _server(
         [
             Service(
                 inference_rpc.add_InferenceServiceServicer_to_server,
-                InferenceServicer(pool, generating, embedding, ranking),
+                servicer,
                 "corral.inference.v1.InferenceService",
             ),
             Service(
@@ -195,12 +246,7 @@ def _server(
             ),
         ],
         listen=settings.listen,
-        authenticator=build_authenticator(
-            listen=settings.listen,
-            keys=settings.keys,
-            allow_keyless=settings.allow_keyless,
-            service_token_file=settings.service_token_file,
-        ),
+        authenticator=authenticator,
         registry=registry,
         settings=settings.server,
         tls=settings.tls,

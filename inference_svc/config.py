@@ -11,12 +11,14 @@ from inference_svc.models.placement import FlashAttention, RopeScaling, SplitMod
 from inference_svc.models.residency import LoadPolicy
 from model_files.ggml_types import KvType
 from svc_kit.settings import (
+    KeyCacheSeconds,
     KeySettings,
     ListenAddress,
     ServerSettings,
     ServiceSettings,
     SettingsGroup,
     TlsSettings,
+    UpstreamTlsSettings,
     default_data_dir,
 )
 
@@ -239,6 +241,18 @@ class InferenceSettings(ServiceSettings):
     """The installation's own credential, which the gateway presents."""
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
+    require_keys: bool = False
+    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
+    control_target: str | None = "127.0.0.1:50052"
+    """The control service, host:port: it knows further keys, and is told what was used. It is asked
+    only with a service_token_file. "none": there is none."""
+    control_tls: UpstreamTlsSettings | None = None
+    """TLS towards it. Unset: plain."""
+    key_cache_s: KeyCacheSeconds = 30.0
+    """How long what the control service says of a key counts, and so how long a revoked one may
+    still be used."""
+    usage_interval_s: float = Field(5.0, gt=0)
+    """How often the control service is told what was used; a crash loses as much."""
     tls: TlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"

@@ -2,23 +2,30 @@
 
 A credential is a bearer token. It is the service token, which proves one of our own services and
 may say on whose behalf it calls; or an API key, which a verifier resolves; or nothing, where the
-server allows keyless callers. Only hashes of keys are kept, and all comparisons take constant time.
+server allows keyless callers. All comparisons take constant time.
 """
 
-import contextvars
-import hashlib
 import hmac
+import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import IntEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from svc_kit.addresses import parse_address
-from svc_kit.errors import ApiKeyExpired, ApiKeyInvalid, ApiKeyMissing, InvalidField
+from svc_kit.errors import ApiKeyInvalid, ApiKeyMissing, InvalidField
+from svc_kit.keys import KeyChain, has_key_form
+from svc_kit.keys import KeyVerifier as KeyVerifier
+from svc_kit.keys import SettingsKeys as SettingsKeys
+from svc_kit.keys import create_key as create_key
+from svc_kit.keys import hash_key as hash_key
+from svc_kit.principal import DEFAULT_PROJECT as DEFAULT_PROJECT
+from svc_kit.principal import Principal as Principal
+from svc_kit.principal import Priority as Priority
+from svc_kit.principal import current_principal as current_principal
+from svc_kit.principal import set_principal as set_principal
 from svc_kit.scopes import GRANTABLE as GRANTABLE
 from svc_kit.scopes import METHOD_SCOPES as METHOD_SCOPES
 from svc_kit.scopes import Scope as Scope
@@ -26,106 +33,11 @@ from svc_kit.scopes import check_scopes_cover as check_scopes_cover
 from svc_kit.settings import KeySettings, read_secret
 from svc_kit.startup import StartupError
 
+_log = logging.getLogger(__name__)
+
 PROJECT_KEY: Final = "x-corral-project"
 SCOPES_KEY: Final = "x-corral-scopes"
 PRIORITY_KEY: Final = "x-corral-priority"
-DEFAULT_PROJECT: Final = "default"
-
-
-class Priority(IntEnum):
-    """How urgent a caller's work may be; the values are those of `corral.inference.v1.Priority`."""
-
-    BATCH = 1
-    NORMAL = 2
-    INTERACTIVE = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Principal:
-    """On whose behalf a call is made, and what it may do."""
-
-    project: str = DEFAULT_PROJECT
-    scopes: frozenset[str]
-    priority: Priority = Priority.NORMAL
-    """The highest priority the caller may ask for, and what it gets without asking."""
-    key_id: str
-    """What the log calls the credential; never the credential."""
-    is_service: bool = False
-    """Whether the credential is that of one of our own services."""
-
-    def has(self, scope: Scope) -> bool:
-        """Whether a method of this scope may be called."""
-        return scope in (Scope.PUBLIC, Scope.KNOWN) or scope in self.scopes
-
-
-_principal: contextvars.ContextVar[Principal | None] = contextvars.ContextVar(
-    "principal", default=None
-)
-
-
-def current_principal() -> Principal:
-    """Who the running call acts for. Raises ApiKeyMissing outside a call with a credential."""
-    principal = _principal.get()
-    if principal is None:
-        raise ApiKeyMissing()
-    return principal
-
-
-def set_principal(principal: Principal | None) -> None:
-    """Say who the running call, that is this asyncio task, acts for."""
-    _principal.set(principal)
-
-
-# ---- API keys
-
-
-class KeyVerifier(Protocol):
-    """Resolves an API key."""
-
-    async def verify(self, key: str) -> Principal:
-        """Raises ApiKeyInvalid or ApiKeyExpired."""
-        ...
-
-
-def create_key() -> str:
-    """A new API key: 256 random bits."""
-    return f"sk-corral-{secrets.token_urlsafe(32)}"
-
-
-def hash_key(key: str) -> str:
-    """What is kept of a key. Plain SHA-256 suffices: a key is no password, it cannot be guessed."""
-    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-
-
-class SettingsKeys:
-    """Verifies keys against the hashes in a service's settings."""
-
-    def __init__(
-        self,
-        keys: Sequence[KeySettings],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._keys = [(key.sha256.get_secret_value(), key) for key in keys]
-        self._clock = clock
-
-    async def verify(self, key: str) -> Principal:
-        """Raises ApiKeyInvalid or ApiKeyExpired."""
-        presented = hash_key(key)
-        # No early exit: the time taken tells nothing about which key nearly matched.
-        found = [
-            settings for known, settings in self._keys if hmac.compare_digest(known, presented)
-        ]
-        if not found:
-            raise ApiKeyInvalid()
-        match = found[0]
-        if match.expires_at is not None and match.expires_at <= self._clock():
-            raise ApiKeyExpired()
-        return Principal(
-            project=match.project,
-            scopes=frozenset(match.scopes),
-            priority=Priority[match.priority.upper()],
-            key_id=match.name,
-        )
 
 
 # ---- our own services
@@ -172,7 +84,7 @@ def _service_principal(metadata: Mapping[str, str]) -> Principal:
     if PROJECT_KEY not in metadata:
         # The service calls for itself.
         return Principal(
-            scopes=frozenset(GRANTABLE),
+            scopes=GRANTABLE | {Scope.SERVICE},
             priority=Priority.INTERACTIVE,
             key_id="service",
             is_service=True,
@@ -198,23 +110,33 @@ def _priority(name: str) -> Priority:
 
 
 def keyless_scopes(
-    listen: str, *, has_keys: bool, allow_keyless: bool, has_service_token: bool = False
+    listen: str,
+    *,
+    has_keys: bool,
+    allow_keyless: bool,
+    require_keys: bool = False,
+    has_service_token: bool = False,
 ) -> frozenset[str] | None:
     """What callers without a key may do on this address; None: nothing, a key is needed.
 
-    Without keys a loopback address serves everything to everybody on the machine. `allow_keyless`
-    opens inference, never admin, to whoever reaches the address. Raises StartupError for an address
-    that others reach, with neither a credential configured nor that flag.
+    Without keys in the settings a loopback address serves everything to everybody on the machine.
+    `require_keys` ends that: keys of the control service count as keys then. `allow_keyless` opens
+    inference, never admin, to whoever reaches the address. Keys that the control service keeps do
+    not change the answer by themselves: it must not depend on whether control can be reached.
+    Raises StartupError for an address that others reach, with neither a credential configured nor
+    one of the flags; and where the flags contradict one another.
     """
     address = parse_address(listen)
-    if not has_keys and address.is_loopback:
+    if allow_keyless and require_keys:
+        raise StartupError("allow_keyless and require_keys contradict one another: set one of them")
+    if not has_keys and not require_keys and address.is_loopback:
         return frozenset(GRANTABLE)
     if allow_keyless:
         return frozenset({Scope.INFERENCE})
-    if not has_keys and not has_service_token:
+    if not (has_keys or require_keys or has_service_token):
         raise StartupError(
-            f"Others can reach {address}, and no API key is configured. Make one with "
-            "`corral keys create`, or listen on 127.0.0.1, or set allow_keyless."
+            f"Others can reach {address}, and no API key is configured. Set require_keys and make "
+            "one with `corral keys create`, or listen on 127.0.0.1, or set allow_keyless."
         )
     return None
 
@@ -228,22 +150,33 @@ class Authenticator:
         verifier: KeyVerifier | None = None,
         service_token: ServiceToken | None = None,
         keyless: Iterable[str] | None = None,
+        takes_any_key: bool = False,
     ) -> None:
-        """`keyless` are the scopes of callers without a key, from `keyless_scopes`."""
+        """`keyless` are the scopes of callers without a key, from `keyless_scopes`.
+
+        With `takes_any_key` they may show something else than a key of ours in its place: OpenAI's
+        SDKs cannot be used without a key.
+        """
         self._verifier = verifier
         self._service_token = service_token
+        self._takes_any_key = takes_any_key or verifier is None
         self._keyless = None
         if keyless is not None:
             self._keyless = Principal(
                 scopes=frozenset(keyless), priority=Priority.INTERACTIVE, key_id="keyless"
             )
 
+    @property
+    def serves_keyless(self) -> bool:
+        """Whether callers without a key are served."""
+        return self._keyless is not None
+
     async def identify(
         self, authorization: str | None, metadata: Mapping[str, str] | None = None
     ) -> Principal:
         """Resolve an `authorization` value; `metadata` is believed beside the service token only.
 
-        Raises ApiKeyMissing, ApiKeyInvalid or ApiKeyExpired.
+        Raises ApiKeyMissing, and what the verifier raises.
         """
         if not authorization:
             if self._keyless is None:
@@ -253,12 +186,15 @@ class Authenticator:
         credential = credential.strip()
         if self._service_token is not None and self._service_token.matches(credential):
             return _service_principal(metadata or {})
-        if self._verifier is None and self._keyless is not None:
-            # OpenAI's SDKs cannot be used without a key; a server without keys takes any.
+        if self._keyless is not None and self._counts_as_none(credential):
             return self._keyless
         if self._verifier is None or scheme.lower() != "bearer":
             raise ApiKeyInvalid()
         return await self._verifier.verify(credential)
+
+    def _counts_as_none(self, credential: str) -> bool:
+        """Somebody who shows a key that we could have made means it."""
+        return self._takes_any_key and not (self._verifier and has_key_form(credential))
 
 
 def build_authenticator(
@@ -266,15 +202,32 @@ def build_authenticator(
     listen: str,
     keys: Sequence[KeySettings] = (),
     allow_keyless: bool = False,
+    require_keys: bool = False,
     service_token_file: Path | None = None,
+    stored_keys: KeyVerifier | None = None,
 ) -> Authenticator:
-    """The authenticator of a service's settings. Raises StartupError as its parts do."""
+    """The authenticator of a service's settings. `stored_keys` verifies those that the control
+    service keeps; None: it cannot be asked. Raises StartupError as its parts do."""
     token = None if service_token_file is None else ServiceToken.read(service_token_file)
     keyless = keyless_scopes(
         listen,
         has_keys=bool(keys),
         allow_keyless=allow_keyless,
+        require_keys=require_keys,
         has_service_token=token is not None,
     )
-    verifier = SettingsKeys(keys) if keys else None
-    return Authenticator(verifier=verifier, service_token=token, keyless=keyless)
+    verifiers: list[KeyVerifier] = [SettingsKeys(keys)] if keys else []
+    if stored_keys is not None:
+        verifiers.append(stored_keys)
+    if require_keys and not verifiers:
+        raise StartupError(
+            "require_keys leaves nobody who may call: there is no key in the settings, and keys "
+            "of the control service need service_token_file and control_target."
+        )
+    _log.info("callers without a key may do %s", ", ".join(sorted(keyless or ())) or "nothing")
+    return Authenticator(
+        verifier=KeyChain(verifiers) if verifiers else None,
+        service_token=token,
+        keyless=keyless,
+        takes_any_key=not keys,
+    )

@@ -369,6 +369,12 @@ class ApiKeyExpired(Unauthenticated):
     reason = "API_KEY_EXPIRED"
 
 
+class ApiKeyRevoked(Unauthenticated):
+    """The API key was revoked."""
+
+    reason = "API_KEY_REVOKED"
+
+
 # ---- PERMISSION_DENIED
 
 
@@ -397,6 +403,13 @@ class OriginNotAllowed(PermissionDenied):
 
     reason = "ORIGIN_NOT_ALLOWED"
     origin: str
+
+
+class ProjectArchived(PermissionDenied):
+    """The project '{project}' is archived."""
+
+    reason = "PROJECT_ARCHIVED"
+    project: str
 
 
 # ---- NOT_FOUND
@@ -462,6 +475,24 @@ class UploadNotFound(NotFound):
     """What named the upload."""
 
 
+class ProjectNotFound(NotFound):
+    """No such project: {project}"""
+
+    reason = "PROJECT_NOT_FOUND"
+    project: str
+    field: str = "project_id"
+    """What named the project."""
+
+
+class ApiKeyNotFound(NotFound):
+    """No such API key: {key}"""
+
+    reason = "API_KEY_NOT_FOUND"
+    key: str
+    field: str = "key_id"
+    """What named the key."""
+
+
 # ---- ALREADY_EXISTS
 
 
@@ -481,6 +512,15 @@ class AdapterExists(AlreadyExists):
 
     reason = "ADAPTER_EXISTS"
     adapter: str
+
+
+class ProjectExists(AlreadyExists):
+    """The id '{project}' is taken by another project."""
+
+    reason = "PROJECT_EXISTS"
+    project: str
+    field: str = "project_id"
+    """What named the project."""
 
 
 class RequestIdReused(AlreadyExists):

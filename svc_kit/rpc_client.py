@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import grpc
 
 from svc_kit.error_table import from_rpc_error
+from svc_kit.settings import UpstreamTlsSettings
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """The largest message either side takes by default: a window of token ids, or an image."""
@@ -52,6 +53,18 @@ class ClientTls:
     key_file: Path | None = None
     server_name: str | None = None
     """The name in the server's certificate where it is not the host of the target."""
+
+    @classmethod
+    def of(cls, settings: UpstreamTlsSettings | None) -> Self | None:
+        """What a service's settings say; None: plain."""
+        if settings is None:
+            return None
+        return cls(
+            ca_file=settings.ca_file,
+            certificate_file=settings.certificate_file,
+            key_file=settings.key_file,
+            server_name=settings.server_name,
+        )
 
 
 def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Option]:

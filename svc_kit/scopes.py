@@ -24,7 +24,9 @@ class Scope(StrEnum):
     INFERENCE = "inference"
     """Generate, embed, tokenize; see and abort one's own project's requests; keep its files."""
     ADMIN = "admin"
-    """Operate the service: models, adapters, drain, everybody's requests, connections."""
+    """Operate the service: models, adapters, drain, everybody's requests, projects, keys, usage."""
+    SERVICE = "service"
+    """Be one of our own services, calling for itself; no key holds it."""
 
 
 GRANTABLE: Final = frozenset({Scope.INFERENCE, Scope.ADMIN})
@@ -95,6 +97,25 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "CompleteUpload",
             "CancelUpload",
         ),
+        **_rows(
+            "corral.control.v1.ProjectService",
+            Scope.ADMIN,
+            "CreateProject",
+            "GetProject",
+            "ListProjects",
+            "ArchiveProject",
+        ),
+        **_rows(
+            "corral.control.v1.KeyService",
+            Scope.ADMIN,
+            "CreateKey",
+            "GetKey",
+            "ListKeys",
+            "RevokeKey",
+        ),
+        **_rows("corral.control.v1.KeyService", Scope.SERVICE, "VerifyKey"),
+        **_rows("corral.control.v1.UsageService", Scope.ADMIN, "ListUsage"),
+        **_rows("corral.control.v1.UsageService", Scope.SERVICE, "ReportUsage"),
         # Load balancers and kubelets probe without a credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
         **_rows("grpc.reflection.v1.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),

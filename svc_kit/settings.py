@@ -103,6 +103,8 @@ def _existing_file(path: Path) -> Path:
 ListenAddress = Annotated[str, AfterValidator(_address)]
 """host:port to listen on; port 0 lets the system choose."""
 ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
+KeyCacheSeconds = Annotated[float, Field(ge=0, le=30)]
+"""How long an answer of the control service about a key counts; 0 asks each time."""
 
 
 class TlsSettings(SettingsGroup):
@@ -114,6 +116,19 @@ class TlsSettings(SettingsGroup):
     """PEM: the private key of the certificate."""
     client_ca_file: ExistingFile | None = None
     """PEM: who may sign clients' certificates. Set: a client without one is refused (mTLS)."""
+
+
+class UpstreamTlsSettings(SettingsGroup):
+    """TLS towards another service of ours."""
+
+    ca_file: ExistingFile | None = None
+    """PEM: who may sign the service's certificate. Unset: the system's authorities."""
+    certificate_file: ExistingFile | None = None
+    """PEM: our own certificate, where the service asks for one (mTLS)."""
+    key_file: ExistingFile | None = None
+    """PEM: the private key of the certificate."""
+    server_name: str | None = None
+    """The name in the service's certificate where it is not the host of its target."""
 
 
 class KeySettings(SettingsGroup):

@@ -65,8 +65,8 @@ def file_to_pb(file: File) -> file_pb2.File:
         purpose=f"{_PURPOSE}{file.purpose.name}",
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        create_time=_timestamp(file.created_at),
-        expire_time=None if file.expires_at is None else _timestamp(file.expires_at),
+        create_time=timestamp(file.created_at),
+        expire_time=None if file.expires_at is None else timestamp(file.expires_at),
     )
 
 
@@ -80,8 +80,8 @@ def upload_to_pb(found: UploadWithFile) -> upload_service_pb2.Upload:
         size_bytes=upload.size_bytes,
         mime_type=upload.mime_type,
         state=f"STATE_{upload.state.name}",
-        create_time=_timestamp(upload.created_at),
-        expire_time=_timestamp(upload.expires_at),
+        create_time=timestamp(upload.created_at),
+        expire_time=timestamp(upload.expires_at),
         file=None if found.file is None else file_to_pb(found.file),
     )
 
@@ -92,7 +92,7 @@ def part_to_pb(part: UploadPart) -> upload_service_pb2.UploadPart:
         id=part.id,
         upload_id=part.upload_id,
         size_bytes=part.size_bytes,
-        create_time=_timestamp(part.created_at),
+        create_time=timestamp(part.created_at),
     )
 
 
@@ -102,7 +102,8 @@ def _ttl(duration: Duration) -> timedelta:
     return timedelta(seconds=duration.seconds, microseconds=duration.nanos // 1000)
 
 
-def _timestamp(time: datetime) -> Timestamp:
+def timestamp(time: datetime) -> Timestamp:
+    """A time as protos have it."""
     stamp = Timestamp()
     stamp.FromDatetime(time)
     return stamp

@@ -1,7 +1,8 @@
 """What the use cases need from the outside: repositories, transactions and a store of bytes.
 
-Methods of a repository take the project first and find nothing of another one. Only what keeps the
-house, `Housekeeping`, looks across projects, and no caller reaches it.
+Methods of a repository take the project first and find nothing of another one. Only what operators
+look after (projects, keys, usage) and what keeps the house, `Housekeeping`, looks across projects;
+no caller without the scope admin reaches it.
 """
 
 import asyncio
@@ -13,9 +14,12 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from control_svc.domain.files import File, FilePurpose
 from control_svc.domain.jobs import Claim, Job, JobState, NewJob
+from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
+from control_svc.domain.projects import Project
 from control_svc.domain.requests import RememberedRequest
 from control_svc.domain.uploads import Taken, Upload, UploadPart
+from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
 
 Clock = Callable[[], datetime]
 """The time, with its zone."""
@@ -146,6 +150,55 @@ class JobQueue(Protocol):
         """How many jobs there are, not locked."""
 
 
+class ProjectRepository(Protocol):
+    """The rows of projects."""
+
+    async def add(self, project: Project) -> None:
+        """Keep a new project. Raises ProjectExists."""
+
+    async def get(self, project_id: str, *, locked: bool = False) -> Project:
+        """Raises ProjectNotFound. Of a locked project nobody else changes the row until the end of
+        the transaction."""
+
+    async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
+        """The projects of a window."""
+
+    async def update(self, project: Project) -> None:
+        """Keep what has changed of a locked project: whether it is archived."""
+
+
+class KeyRepository(Protocol):
+    """The rows of API keys."""
+
+    async def add(self, key: ApiKey) -> None:
+        """Keep a new key."""
+
+    async def get(self, key_id: str) -> ApiKey:
+        """Raises ApiKeyNotFound."""
+
+    async def find(self, sha256: str) -> PresentedKey | None:
+        """The key with this hash."""
+
+    async def page(self, window: Window, project: str, *, with_revoked: bool) -> list[ApiKey]:
+        """The keys of a window; `project` empty: of all."""
+
+    async def revoke(self, key_id: str, now: datetime) -> ApiKey:
+        """End a key; one that was revoked stays as it was. Raises ApiKeyNotFound."""
+
+    async def note_use(self, key_id: str, now: datetime) -> None:
+        """Remember when a key was last asked for."""
+
+
+class UsageRepository(Protocol):
+    """The rows of usage."""
+
+    async def add(self, report: UsageReport, now: datetime) -> None:
+        """Add a report to the sums, unless that was done before."""
+
+    async def page(self, query: UsageQuery, after: str, limit: int) -> list[UsageSum]:
+        """Sums by time, project and model, beyond the cursor `after`; empty: from the first."""
+
+
 class Dropped(NamedTuple):
     """Rows that are gone, and the keys of their bytes, which are the caller's to delete."""
 
@@ -168,6 +221,9 @@ class Housekeeping(Protocol):
     async def forget_jobs(self, state: JobState, before: datetime, limit: int) -> int:
         """Forget jobs that ended so before a time; how many there were."""
 
+    async def forget_usage_reports(self, before: datetime, limit: int) -> int:
+        """Forget the ids of reports added before a time; how many there were."""
+
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
 
@@ -184,6 +240,12 @@ class Repositories(Protocol):
     def uploads(self) -> UploadRepository: ...
     @property
     def requests(self) -> RequestRepository: ...
+    @property
+    def projects(self) -> ProjectRepository: ...
+    @property
+    def keys(self) -> KeyRepository: ...
+    @property
+    def usage(self) -> UsageRepository: ...
     @property
     def housekeeping(self) -> Housekeeping: ...
     @property

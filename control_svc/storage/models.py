@@ -1,7 +1,8 @@
 """The tables. Migrations make them; these classes are what the queries are written with.
 
-Rows never leave the repositories. Everything belongs to a project, which leads every primary key:
-a query that forgot it would not find its index, and a child cannot name a parent of another one.
+Rows never leave the repositories. Everything that callers keep belongs to a project, which leads
+its primary key: a query that forgot it would not find its index, and a child cannot name a parent
+of another one. What operators look after (projects, keys) and what the house keeps has none.
 Ids grow with time, so the primary key also orders a project's lists.
 """
 
@@ -178,6 +179,68 @@ class JobRow(Table):
     # why its last attempt failed
     error_reason: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(Text)
+
+
+class ProjectRow(Table):
+    """A project. Objects name theirs without a foreign key: it may be known to settings alone."""
+
+    __tablename__ = "projects"
+
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    display_name: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    archived_at: Mapped[datetime | None] = mapped_column(Instant)
+
+
+class ApiKeyRow(Table):
+    """What is kept of an API key. Operators look after all of them: the project does not lead."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        ForeignKeyConstraint(["project"], ["projects.id"]),
+        Index(None, "project", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    project: Mapped[str] = mapped_column(Key)
+    # what an operator says
+    name: Mapped[str] = mapped_column(Text)
+    scopes: Mapped[str] = mapped_column(Text)
+    priority: Mapped[str] = mapped_column(String(16))
+    # the key
+    prefix: Mapped[str] = mapped_column(String(16))
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    # its life
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime | None] = mapped_column(Instant)
+    last_used_at: Mapped[datetime | None] = mapped_column(Instant)
+    revoked_at: Mapped[datetime | None] = mapped_column(Instant)
+
+
+class UsageRow(Table):
+    """What a project used of a model within an hour."""
+
+    __tablename__ = "usage"
+    __table_args__ = (Index(None, "hour"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    model: Mapped[str] = mapped_column(Project, primary_key=True)
+    hour: Mapped[datetime] = mapped_column(Instant, primary_key=True)
+    day: Mapped[datetime] = mapped_column(Instant)
+    # sums
+    requests: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class UsageReportRow(Table):
+    """A report that was added to the sums, remembered so that it is added once."""
+
+    __tablename__ = "usage_reports"
+
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    added_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
 
 class SecretRow(Table):

@@ -22,8 +22,11 @@ from control_svc.storage.models import Instant
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
 from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
+from control_svc.storage.repositories.keys import SqlKeys
+from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
 from control_svc.storage.repositories.uploads import SqlUploads
+from control_svc.storage.repositories.usage import SqlUsage
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 
 ResultT = TypeVar("ResultT")
@@ -50,6 +53,9 @@ class SqlRepositories:
         self.files = SqlFiles(session)
         self.uploads = SqlUploads(session)
         self.requests = SqlRequests(session)
+        self.projects = SqlProjects(session)
+        self.keys = SqlKeys(session)
+        self.usage = SqlUsage(session)
         self.housekeeping = SqlHousekeeping(session)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from control_svc.domain import usage
 from control_svc.domain.jobs import DEAD_KEPT_FOR, DONE_KEPT_FOR, JobState
 from control_svc.domain.ports import (
     BlobStore,
@@ -88,12 +89,18 @@ class Sweeper:
         return total
 
     async def _forget(self, now: datetime) -> None:
-        """What nobody asks for any more: requests, and jobs that have ended."""
+        """What nobody asks for any more: jobs that have ended, requests, reports of usage."""
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))
         before = now - REMEMBERED_FOR
         await self._until_none(
             lambda repositories: repositories.housekeeping.forget_requests(before, ROWS_AT_ONCE)
+        )
+        added_before = now - usage.REMEMBERED_FOR
+        await self._until_none(
+            lambda repositories: repositories.housekeeping.forget_usage_reports(
+                added_before, ROWS_AT_ONCE
+            )
         )
 
     async def _until_none(self, forget: Callable[[Repositories], Awaitable[int]]) -> None:

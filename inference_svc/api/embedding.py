@@ -11,6 +11,7 @@ from inference_svc.api.generating import Caller
 from inference_svc.catalog import LoadedModel, ServedModel
 from inference_svc.chat.tokenizing import TextToTokenize
 from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
+from inference_svc.usage import Count, Counts
 from svc_kit.errors import (
     ContextLengthExceeded,
     InvalidField,
@@ -37,8 +38,10 @@ class EmbeddingBounds:
 class Embedding:
     """Prepares embedding requests and waits for their vectors."""
 
-    def __init__(self, bounds: EmbeddingBounds) -> None:
+    def __init__(self, bounds: EmbeddingBounds, count: Count) -> None:
+        """`count` takes what a request used."""
         self._bounds = bounds
+        self._count = count
 
     async def embed(
         self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
@@ -63,9 +66,11 @@ class Embedding:
                 request_id=caller.request_id,
             )
         )
+        prompt_tokens = sum(map(len, inputs))
+        self._count(caller.principal.project, model.name, Counts(1, prompt_tokens))
         return pb.EmbedResponse(
             embeddings=[pb.Embedding(values=vector) for vector in vectors],
-            prompt_tokens=sum(map(len, inputs)),
+            prompt_tokens=prompt_tokens,
             model=model.name,
         )
 

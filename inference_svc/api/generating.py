@@ -200,7 +200,7 @@ class Generating:
         project = caller.principal.project
         submission = Submission(caller.request_id, project, options.label, worn.adapters)
         stream, ahead = loaded.worker.submit(requests, submission)
-        return Admitted(requests, stream, ahead, name, options.output.token_ids)
+        return Admitted(requests, stream, ahead, name, project, options.output.token_ids)
 
     def _parser(
         self,

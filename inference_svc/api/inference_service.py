@@ -19,6 +19,7 @@ from inference_svc.catalog import ServedModel
 from inference_svc.models.description import ModelClass, ModelFile
 from inference_svc.models.residency import ModelState
 from inference_svc.pool.pool import ModelPool
+from inference_svc.usage import Count
 from svc_kit.auth import current_principal
 from svc_kit.errors import MissingField
 from svc_kit.interceptors import current_deadline, current_request_id
@@ -36,7 +37,10 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         generating: Generating,
         embedding: Embedding,
         ranking: Ranking,
+        count: Count,
     ) -> None:
+        """`count` takes what a generation used, once it has ended."""
+        self._count = count
         self._pool = pool
         self._generating = generating
         self._embedding = embedding
@@ -50,7 +54,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         async with self._pool.use(known, ModelFile.check_generates) as model:
             admitted, turns = await self._generating.generate(request, model, _caller())
             numbers = count()
-            async for event in stream_events(admitted, turns):
+            async for event in stream_events(admitted, turns, self._count):
                 yield _response(pb.GenerateResponse, next(numbers), event)
 
     async def Chat(
@@ -61,7 +65,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         async with self._pool.use(known, ModelFile.check_generates) as model:
             admitted, turns = await self._generating.chat(request, model, _caller())
             numbers = count()
-            async for event in stream_events(admitted, turns):
+            async for event in stream_events(admitted, turns, self._count):
                 yield _response(pb.ChatResponse, next(numbers), event)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:

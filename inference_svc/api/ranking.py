@@ -14,14 +14,17 @@ from inference_svc.api.embedding import (
 from inference_svc.api.generating import Caller
 from inference_svc.catalog import LoadedModel
 from inference_svc.engine.embedding import EmbeddingRequest
+from inference_svc.usage import Count, Counts
 from svc_kit.errors import MissingField, OutOfRange
 
 
 class Ranking:
     """Prepares pairs and waits for their scores."""
 
-    def __init__(self, bounds: EmbeddingBounds) -> None:
+    def __init__(self, bounds: EmbeddingBounds, count: Count) -> None:
+        """`count` takes what a request used."""
         self._bounds = bounds
+        self._count = count
 
     async def rerank(
         self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
@@ -42,6 +45,8 @@ class Ranking:
                 request_id=caller.request_id,
             )
         )
+        prompt_tokens = sum(map(len, inputs))
+        self._count(caller.principal.project, model.name, Counts(1, prompt_tokens))
         results = [
             pb.RerankResult(
                 index=index,
@@ -53,7 +58,7 @@ class Ranking:
         results.sort(key=lambda result: -result.score)
         return pb.RerankResponse(
             results=results[: request.top_n] if request.HasField("top_n") else results,
-            prompt_tokens=sum(map(len, inputs)),
+            prompt_tokens=prompt_tokens,
             model=model.name,
         )
 

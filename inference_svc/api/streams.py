@@ -20,6 +20,7 @@ from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.runtime.generation import ChoiceEvent, Generation
+from inference_svc.usage import Count, Counts
 
 _SOURCES = {
     events.CacheSource.NONE: pb.CACHE_SOURCE_UNSPECIFIED,
@@ -45,6 +46,7 @@ class Admitted:
     generation: Generation
     queue_position: int
     model: str
+    project: str
     wants_token_ids: bool
 
     def accepted(self) -> pb.Accepted:
@@ -76,6 +78,12 @@ class Tally:
     started: bool = False
     timings: events.Timings | None = None
     timed_tokens: int = 0
+    new_tokens: dict[int, int] = field(default_factory=dict)
+    """By choice: what it has generated so far, which is what is used where it ends early."""
+
+    def used(self) -> Counts:
+        """What the request used, however it ended."""
+        return Counts(1, self.prompt_tokens, self.cached_tokens, sum(self.new_tokens.values()))
 
     def done(self) -> pb.Done:
         """The last event."""
@@ -238,8 +246,11 @@ class ChatTurn:
         return delta
 
 
-async def stream_events(admitted: Admitted, turns: Sequence[Turn]) -> AsyncIterator[Event]:
-    """All events of a stream, in order. Raises the stream's `DomainError`.
+async def stream_events(
+    admitted: Admitted, turns: Sequence[Turn], count: Count
+) -> AsyncIterator[Event]:
+    """All events of a stream, in order; `count` takes what it used. Raises the stream's
+    `DomainError`.
 
     Closing the iterator (the caller went away) cancels what still runs.
     """
@@ -253,6 +264,8 @@ async def stream_events(admitted: Admitted, turns: Sequence[Turn]) -> AsyncItera
         yield tally.done()
     finally:
         admitted.generation.close()
+        if tally.started:
+            count(admitted.project, admitted.model, tally.used())
 
 
 def _merge(batch: Sequence[ChoiceEvent], turns: Sequence[Turn], tally: Tally) -> Iterator[Event]:
@@ -273,6 +286,7 @@ def _merge(batch: Sequence[ChoiceEvent], turns: Sequence[Turn], tally: Tally) ->
         else:
             yield from _end(choice, event, pending.pop(choice, None), turns[choice], tally)
     for choice, output in pending.items():
+        tally.new_tokens[choice] = tally.new_tokens.get(choice, 0) + output.num_tokens
         delta = turns[choice].delta(output)
         if delta is not None:
             yield delta
@@ -286,6 +300,7 @@ def _end(
     if (rest := turn.finish()) is not None:
         yield rest
     tally.completion_tokens += event.num_output_tokens
+    tally.new_tokens[choice] = event.num_output_tokens - tally.resumed_tokens
     tally.reasoning_tokens += turn.reasoning_tokens
     tally.drafted_tokens += event.num_drafted
     tally.accepted_draft_tokens += event.num_accepted

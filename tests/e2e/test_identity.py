@@ -76,7 +76,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 def key_by_command(folder: Path) -> tuple[str, list[str]]:
     """A key as an operator makes it, and the lines that the command says to put into the file."""
-    with start(folder, "keys", "create", "--name", "blue", "--project", "blue") as program:
+    flags = ("--offline", "--name", "blue", "--project", "blue")
+    with start(folder, "keys", "create", *flags) as program:
         assert program.wait() == 0
         lines = [line.text for line in program.stdout]
     key = lines[0].rpartition(" ")[2]

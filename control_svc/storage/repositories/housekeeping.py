@@ -16,6 +16,7 @@ from control_svc.storage.models import (
     SecretRow,
     UploadPartRow,
     UploadRow,
+    UsageReportRow,
 )
 
 
@@ -95,6 +96,19 @@ class SqlHousekeeping:
         )
         forgotten = await self._session.scalars(
             delete(JobRow).where(tuple_(JobRow.project, JobRow.id).in_(old)).returning(JobRow.id)
+        )
+        return len(forgotten.all())
+
+    async def forget_usage_reports(self, before: datetime, limit: int) -> int:
+        """Forget the ids of reports added before a time; how many there were."""
+        old = (
+            select(UsageReportRow.id)
+            .where(UsageReportRow.added_at < before)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        forgotten = await self._session.scalars(
+            delete(UsageReportRow).where(UsageReportRow.id.in_(old)).returning(UsageReportRow.id)
         )
         return len(forgotten.all())
 

@@ -240,3 +240,15 @@ async def test_a_request_that_is_sent_again_is_done_once(running: RunningControl
     clock.advance(days=2)
     await running.control.sweeper.sweep()
     assert (await client.create(request_id="one")).id not in {again.id}
+
+
+async def test_anothers_page_token_and_request_id_mean_nothing(running: RunningControl) -> None:
+    """A token is bound to its project; the same request id is another request there."""
+    mine, other = running.of_project("mine"), running.of_project("other")
+    made = [await mine.create(request_id="one"), await mine.create()]
+    token = (await mine.page(page_size=1)).next_page_token
+
+    with pytest.raises(errors.InvalidField, match="page_token"):
+        await other.page(page_token=token)
+    assert (await other.create(request_id="one")).id not in {file.id for file in made}
+    assert [file.id for file in (await other.page()).files] != [made[0].id]

@@ -56,6 +56,17 @@ def test_a_server_with_keys_shows_where_the_key_goes() -> None:
     assert "$CORRAL_API_KEY" in replace(ANNOUNCEMENT, needs_key=True).request()
 
 
+def test_where_keys_are_required_the_first_can_be_made_by_pasting() -> None:
+    """With the owner's credential; without that flag there is no such line."""
+    required = replace(ANNOUNCEMENT, needs_key=True, token_file=Path("/data/service-token"))
+
+    assert "keys create" not in ANNOUNCEMENT.text()
+    assert (
+        "keys create --target 127.0.0.1:50052 --service-token-file /data/service-token"
+        in required.text()
+    )
+
+
 def test_the_bundled_model_says_what_it_is_and_how_to_get_a_real_one() -> None:
     """Only where it is served."""
     other = model_pb2.Model(name="qwen")

@@ -44,7 +44,10 @@ async def test_a_new_key_is_accepted_by_the_settings_printed_with_it(tmp_path: P
     """The lines can be pasted as they are, and both services then know the key."""
     result = CliRunner().invoke(
         cli,
-        ["keys", "create", "--name", "ci", "--project", "p", "--scope", "admin", "--days", "1"],
+        [
+            *("keys", "create", "--offline", "--name", "ci", "--project", "p"),
+            *("--scope", "admin", "--days", "1"),
+        ],
     )
     key = result.output.splitlines()[0].removeprefix("key (shown once): ")
     pasted = tmp_path / "corral.toml"

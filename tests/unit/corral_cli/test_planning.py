@@ -132,6 +132,25 @@ def test_mistakes_of_a_file_are_found(tmp_path: Path) -> None:
         Plan.make(UpFlags(config=config, data_dir=tmp_path))
 
 
+def test_required_keys_are_required_by_every_service(tmp_path: Path) -> None:
+    """And other machines may then be served: nobody comes without a key."""
+    plan = Plan.make(UpFlags(data_dir=tmp_path, listen="0.0.0.0:0", require_keys=True))
+    plan.check_access()
+
+    assert all(settings.require_keys for settings in plan.by_service.values())
+
+
+def test_the_inference_service_is_told_where_control_is(tmp_path: Path) -> None:
+    """It asks it for keys, and tells it what was used; an operator's word counts."""
+    config = tmp_path / "corral.toml"
+    config.write_text('[inference]\ncontrol_target = "none"\n')
+    flags = UpFlags(data_dir=tmp_path, control_listen="127.0.0.1:0")
+
+    plan = Plan.make(flags)
+    assert plan.inference.control_target == plan.control.listen
+    assert Plan.make(replace(flags, config=config)).inference.control_target is None
+
+
 def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
     """The operator learns it before anything starts; a key or the explicit flag lets it pass."""
     open_flags = UpFlags(data_dir=tmp_path, listen="0.0.0.0:0")

@@ -165,7 +165,7 @@ async def test_a_service_for_itself_may_everything() -> None:
     """Without a project in the metadata the call is the service's own."""
     seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret))
 
-    assert seen.scopes == {"inference", "admin"}
+    assert seen.scopes == {"inference", "admin", "service"}
     assert seen.priority is Priority.INTERACTIVE
 
 
@@ -179,8 +179,8 @@ async def test_a_project_without_scopes_may_nothing() -> None:
 
 
 async def test_a_service_cannot_invent_scopes() -> None:
-    """Only scopes that a key could hold count."""
-    metadata = {PROJECT_KEY: "blue", SCOPES_KEY: "public,inference,root"}
+    """Only scopes that a key could hold count: on a caller's behalf it is no service either."""
+    metadata = {PROJECT_KEY: "blue", SCOPES_KEY: "public,inference,root,service"}
     seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret), metadata)
 
     assert seen.scopes == {"inference"}
@@ -254,6 +254,88 @@ async def test_a_wrong_key_is_refused_where_keyless_is_allowed_beside_keys() -> 
         await authenticator.identify(bearer("wrong"))
 
 
+class StoredKeys:
+    """Knows one key, and what it was asked for."""
+
+    def __init__(self, known: str) -> None:
+        self._known = known
+        self.asked: list[str] = []
+
+    async def verify(self, key: str) -> Principal:
+        """Raises ApiKeyInvalid."""
+        self.asked.append(key)
+        if key != self._known:
+            raise ApiKeyInvalid()
+        return Principal(scopes=frozenset({"admin"}), key_id="stored")
+
+
+async def test_keys_of_the_settings_and_stored_ones_both_count() -> None:
+    """The settings are asked first; what they know is not asked for elsewhere."""
+    mine = create_key()
+    stored = StoredKeys(mine)
+    authenticator = build_authenticator(
+        listen="127.0.0.1:1",
+        keys=[a_key(), a_key(sha256=hash_key("old"), expires_at=NOW - timedelta(days=400))],
+        stored_keys=stored,
+    )
+
+    assert (await authenticator.identify(bearer(KEY))).key_id == "ci"
+    assert (await authenticator.identify(bearer(mine))).key_id == "stored"
+    with pytest.raises(ApiKeyExpired):
+        await authenticator.identify(bearer("old"))
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer("wrong"))
+    assert stored.asked == [mine, "wrong"]
+
+
+async def test_a_keyless_server_knows_stored_keys_and_takes_what_cannot_be_one() -> None:
+    """An SDK sends any text; who shows a key of ours means it, and is refused with a wrong one."""
+    mine, wrong = create_key(), create_key()
+    stored = StoredKeys(mine)
+    authenticator = build_authenticator(listen="127.0.0.1:1", stored_keys=stored)
+
+    assert (await authenticator.identify(bearer(mine))).key_id == "stored"
+    assert (await authenticator.identify(bearer("none"))).key_id == "keyless"
+    assert (await authenticator.identify(None)).key_id == "keyless"
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer(wrong))
+    assert stored.asked == [mine, wrong]
+
+
+async def test_required_keys_may_all_be_stored() -> None:
+    """On loopback and elsewhere nobody comes without one, from the first moment on."""
+    mine = create_key()
+    for listen in ("127.0.0.1:1", "0.0.0.0:1"):
+        authenticator = build_authenticator(
+            listen=listen, require_keys=True, stored_keys=StoredKeys(mine)
+        )
+        assert not authenticator.serves_keyless
+        assert (await authenticator.identify(bearer(mine))).key_id == "stored"
+        with pytest.raises(ApiKeyMissing):
+            await authenticator.identify(None)
+        with pytest.raises(ApiKeyInvalid):
+            await authenticator.identify(bearer("none"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({}, "admin, inference"), ({"require_keys": True}, "nothing")]
+)
+def test_a_start_says_what_callers_without_a_key_may_do(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that nobody finds out later that a server was open, or closed."""
+    caplog.set_level("INFO")
+    build_authenticator(listen="127.0.0.1:1", stored_keys=StoredKeys(""), **settings)
+
+    assert f"callers without a key may do {said}" in caplog.messages
+
+
+def test_keys_that_nobody_could_have_are_not_required() -> None:
+    """A server that could serve nobody does not start."""
+    with pytest.raises(StartupError, match="nobody who may call"):
+        build_authenticator(listen="127.0.0.1:1", require_keys=True)
+
+
 # ---- who may come without a key
 
 
@@ -276,9 +358,17 @@ def test_keyless_is_the_loopback_default(
     assert keyless_scopes(listen, has_keys=has_keys, allow_keyless=allow) == scopes
 
 
+def test_callers_without_a_key_are_not_both_refused_and_allowed() -> None:
+    """Whoever sets both flags has to decide."""
+    with pytest.raises(StartupError, match="contradict"):
+        keyless_scopes("0.0.0.0:1", has_keys=True, allow_keyless=True, require_keys=True)
+
+
 def test_an_open_address_without_any_credential_does_not_start() -> None:
-    """The line names the address and the three remedies."""
-    with pytest.raises(StartupError, match=r"0\.0\.0\.0:1.*keys create.*127.*allow_keyless"):
+    """The line names the address and the remedies."""
+    with pytest.raises(
+        StartupError, match=r"0\.0\.0\.0:1.*require_keys.*keys create.*127.*allow_keyless"
+    ):
         keyless_scopes("0.0.0.0:1", has_keys=False, allow_keyless=False)
 
 
@@ -309,7 +399,7 @@ def test_a_principal_holds_what_it_was_granted() -> None:
     """Public and known methods ask for nothing more than an answer to who calls."""
     principal = Principal(scopes=frozenset({"inference"}), key_id="ci")
 
-    assert [principal.has(scope) for scope in Scope] == [True, True, True, False]
+    assert [principal.has(scope) for scope in Scope] == [True, True, True, False, False]
 
 
 def test_priorities_have_the_values_of_the_proto() -> None:

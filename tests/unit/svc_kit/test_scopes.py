@@ -1,21 +1,19 @@
 """The scope of every RPC."""
 
 import pytest
-from corral.control.v1 import file_service_pb2, upload_service_pb2
 from corral.inference.v1 import engine_service_pb2, inference_service_pb2
 
 from svc_kit.scopes import GRANTABLE, METHOD_SCOPES, Scope, check_scopes_cover
 from svc_kit.startup import StartupError
+from tests.support.tenancy import services
 
 INFERENCE = inference_service_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ENGINE = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
 
-
-FILES = file_service_pb2.DESCRIPTOR.services_by_name["FileService"].full_name
-UPLOADS = upload_service_pb2.DESCRIPTOR.services_by_name["UploadService"].full_name
+CONTROL = [service.full_name for service in services()]
 
 
-@pytest.mark.parametrize("service", [INFERENCE, ENGINE, FILES, UPLOADS])
+@pytest.mark.parametrize("service", [INFERENCE, ENGINE, *CONTROL])
 def test_every_method_of_our_services_has_a_scope(service: str) -> None:
     """An RPC that nobody gave a scope must not reach a release."""
     check_scopes_cover([service])
@@ -45,5 +43,5 @@ def test_only_health_is_public() -> None:
 
 
 def test_keys_cannot_be_granted_pseudo_scopes() -> None:
-    """`public` and `known` describe methods, not callers."""
+    """`public` and `known` describe methods, not callers; `service` is for our own services."""
     assert {Scope.INFERENCE, Scope.ADMIN} == GRANTABLE

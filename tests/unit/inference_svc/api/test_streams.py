@@ -12,6 +12,7 @@ from inference_svc.api.streams import Admitted, ChatTurn, Event, TextTurn, Turn,
 from inference_svc.chat.parsers import CallNotation, ReasoningNotation, TurnFormat, TurnParser
 from inference_svc.engine import events
 from inference_svc.runtime.generation import Generation, ReaderLimits
+from inference_svc.usage import Counts
 from svc_kit.errors import DecodeFailed
 from tests.support.sequences import a_request
 from tests.support.turns import TOOLS
@@ -25,6 +26,7 @@ class Running:
 
     def __init__(self, choices: int = 1) -> None:
         self.cancelled = 0
+        self.used: list[tuple[str, str, Counts]] = []
         self.generation = Generation(
             "req_1",
             tuple(range(choices)),
@@ -33,8 +35,12 @@ class Running:
             end=self._cancel,
         )
         self.admitted = Admitted(
-            [a_request(i) for i in range(choices)], self.generation, 2, "demo", False
+            [a_request(i) for i in range(choices)], self.generation, 2, "demo", "red", False
         )
+
+    def count(self, project: str, model: str, counts: Counts) -> None:
+        """Remember what was used."""
+        self.used.append((project, model, counts))
 
     def _cancel(self) -> None:
         self.cancelled += 1
@@ -65,7 +71,7 @@ async def collect(
 ) -> list[Event]:
     """All events; those before an error are in `into`."""
     seen = [] if into is None else into
-    async for event in stream_events(running.admitted, turns):
+    async for event in stream_events(running.admitted, turns, running.count):
         seen.append(event)
     return seen
 
@@ -126,10 +132,54 @@ async def test_usage_sums_over_the_choices() -> None:
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (3, 6)
 
 
+async def test_what_a_request_used_is_counted_once_it_ends() -> None:
+    """By project and model, over all choices; the prompt once."""
+    running = Running(2)
+    running.generation.deliver(events.Started(0, 3, 2))
+    running.generation.deliver(events.Started(1, 4, 3))
+    for choice in (0, 1):
+        running.say("a", choice)
+        running.end(choice)
+    await collect(running, texts(2))
+
+    assert running.used == [("red", "demo", Counts(1, 3, 2, 6))]
+
+
+async def test_what_was_resumed_is_not_used_again() -> None:
+    """Its tokens were counted by the request that generated them."""
+    running = Running()
+    resumed = replace(running.admitted.requests[0], resumed=array("i", [7, 7]))
+    running.admitted = replace(running.admitted, requests=[resumed])
+    running.generation.deliver(events.Started(0, 3, 0))
+    running.end()
+    await collect(running, texts())
+
+    assert [counts.completion_tokens for _, _, counts in running.used] == [1]
+
+
+@pytest.mark.parametrize(
+    ("began", "used"), [(True, [("red", "demo", Counts(1, 3, 0, 2))]), (False, [])]
+)
+async def test_a_request_that_ends_early_used_what_it_generated(
+    began: bool, used: list[tuple[str, str, Counts]]
+) -> None:
+    """A client that goes away, or an engine that fails; nothing where it never had a slot."""
+    running = Running()
+    if began:
+        running.generation.deliver(events.Started(0, 3, 0))
+        running.say("a")
+        running.say("b")
+    running.generation.deliver(events.Failed(0, DecodeFailed(request_id="req_1")))
+    with pytest.raises(DecodeFailed):
+        await collect(running, texts())
+
+    assert running.used == used
+
+
 async def test_leaving_a_stream_cancels_it() -> None:
     """Also before the first event from the engine."""
     running = Running()
-    stream = stream_events(running.admitted, texts())
+    stream = stream_events(running.admitted, texts(), running.count)
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
 
