@@ -181,6 +181,13 @@ class Job:
         if self.state is not JobState.RUNNING or self.fence != claim.fence:
             raise LeaseLost(f"{self.id} with fence {claim.fence}")
 
+    def is_orphan(self, owner: str, now: datetime, *, is_alone: bool) -> bool:
+        """Whether its worker is gone, as `owner` sees it: its lease ran out, or nobody else can be
+        there."""
+        if self.lease_owner in (None, owner) or self.lease_expires_at is None:
+            return False
+        return is_alone or self.lease_expires_at <= now
+
     def claimed(self, owner: str, now: datetime, lease: timedelta) -> "Job":
         """The job at the beginning of an attempt."""
         return replace(

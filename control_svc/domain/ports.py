@@ -135,7 +135,7 @@ class JobQueue(Protocol):
     async def orphans(
         self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
     ) -> list[Job]:
-        """Running jobs of other owners whose leases ran out; alone: of all other owners."""
+        """Running jobs of other owners whose leases ran out, not locked; alone: of all others."""
 
     async def held(self, owner: str) -> list[Job]:
         """The running jobs of an owner, not locked."""

@@ -5,7 +5,7 @@ It looks when a notice comes, when a job of its own has ended, and now and then 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -24,20 +24,19 @@ _PAUSE_S: Final = 1.0
 
 
 class _Attempt:
-    """A job that runs here."""
+    """A job that runs here. Its work is a task of its own, so that breaking it off, even before it
+    has begun, leaves alone who writes down how it ended."""
 
-    def __init__(self, job: Job, leases: Leases) -> None:
+    def __init__(self, job: Job, leases: Leases, handler: JobHandler) -> None:
         self.claim = job.claim
         self.context = JobContext(job, leases)
+        self.work = asyncio.create_task(handler.run(self.claim, self.context))
         self.is_given_up = False
-        self.is_ending = False
-        self.task: asyncio.Task[None] | None = None
 
     def give_up(self) -> None:
-        """End it where it stands, unless it is ending; a transaction under way ends by itself."""
-        if self.task is not None and not self.is_given_up and not self.is_ending:
-            self.is_given_up = True
-            self.task.cancel()
+        """End the work where it stands; a transaction under way ends by itself."""
+        if not self.is_given_up:
+            self.is_given_up = self.work.cancel()
 
 
 class Dispatcher:
@@ -55,6 +54,7 @@ class Dispatcher:
         self._handlers = {handler.kind: handler for handler in handlers}
         self._metrics = metrics
         self._running: dict[Claim, _Attempt] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._is_stopping = False
 
@@ -75,7 +75,7 @@ class Dispatcher:
                     async with asyncio.timeout_at(next_poll):
                         await self._changed.wait()
         self.stop()  # what the last round claimed
-        await asyncio.gather(*(each.task for each in self._running.values() if each.task))
+        await asyncio.gather(*self._attempts)
 
     def stop(self) -> None:
         """Claim nothing more and give up what runs, so that another process goes on at once."""
@@ -109,15 +109,16 @@ class Dispatcher:
                 self._running[claim].context.cancelled.set()
         for claim in held.keys() - ours - self._running.keys():
             # Claimed by a commit whose answer got lost, or its end could not be written.
-            await self._end(claim, Ending(Outcome.LOST))
+            lost = Ending(Outcome.LOST)
+            await self._write_end(claim, lost.outcome, self._leases.end(claim, lost))
 
     def _lost(self, attempt: _Attempt) -> None:
         if not attempt.context.is_finishing:  # then the job has just been done
             attempt.give_up()
 
     async def _take_over(self) -> None:
-        for job in await self._leases.take_over():
-            self._note(job, Outcome.LOST)
+        for orphan in await self._leases.orphans():
+            await self._write_end(orphan.claim, Outcome.LOST, self._leases.take_over(orphan))
 
     async def _claim(self) -> None:
         while not self._is_stopping:
@@ -132,10 +133,12 @@ class Dispatcher:
         return num_running < self._handlers[kind].concurrency
 
     def _start(self, job: Job) -> None:
-        attempt = _Attempt(job, self._leases)
+        attempt = _Attempt(job, self._leases, self._handlers[job.kind])
         self._running[attempt.claim] = attempt
         self._metrics.running.labels(job.kind).inc()
-        attempt.task = asyncio.create_task(self._attempt(attempt))
+        task = asyncio.create_task(self._attempt(attempt))
+        self._attempts.add(task)
+        task.add_done_callback(self._attempts.discard)
 
     # ---- an attempt
 
@@ -143,13 +146,10 @@ class Dispatcher:
         claim = attempt.claim
         try:
             ending = await self._ending_of(attempt)
-            attempt.is_ending = True
-            if not attempt.context.is_finished:
-                await self._end(claim, ending)
-            else:
+            if attempt.context.is_finished:
                 self._metrics.attempts.labels(claim.kind, Outcome.DONE).inc()
-        except Exception:  # the row is still ours; the next look takes it from there
-            _log.exception("the end of job %s could not be written", claim.job_id)
+            else:
+                await self._end(claim, ending)
         finally:
             del self._running[claim]
             self._metrics.running.labels(claim.kind).dec()
@@ -159,7 +159,7 @@ class Dispatcher:
         claim = attempt.claim
         failed = Ending(Outcome.FAILED, InternalError(request_id=claim.job_id))
         try:
-            await self._handlers[claim.kind].run(claim, attempt.context)
+            await attempt.work
         except LeaseLost:
             return Ending(Outcome.LOST)
         except EngineDied as died:
@@ -175,20 +175,25 @@ class Dispatcher:
 
     async def _end(self, claim: Claim, ending: Ending) -> None:
         """Write down how an attempt ended, as soon as the database takes it."""
-        while True:
-            try:
-                job = await self._leases.end(claim, ending)
-            except LeaseLost:
-                _log.info("job %s is not ours any more", claim.job_id)
-                return
-            except Unavailable as error:
-                _log.warning("the end of job %s is not written yet: %s", claim.job_id, error)
-                if self._is_stopping:
-                    return  # the lease runs out
-            else:
-                self._note(job, ending.outcome)
-                return
+        while not await self._write_end(claim, ending.outcome, self._leases.end(claim, ending)):
+            if self._is_stopping:
+                return  # the lease runs out
             await asyncio.sleep(_PAUSE_S)
+
+    async def _write_end(self, claim: Claim, outcome: Outcome, step: Awaitable[Job]) -> bool:
+        """Whether that is settled; not, while the database cannot take it."""
+        try:
+            job = await step
+        except LeaseLost:
+            _log.info("job %s is not ours any more", claim.job_id)
+        except Unavailable as error:
+            _log.warning("the end of job %s is not written yet: %s", claim.job_id, error)
+            return False
+        except Exception:  # a subject that cannot be ended; the next poll tries again
+            _log.exception("the end of job %s cannot be written", claim.job_id)
+        else:
+            self._note(job, outcome)
+        return True
 
     def _note(self, job: Job, outcome: Outcome) -> None:
         self._metrics.attempts.labels(job.kind, outcome).inc()

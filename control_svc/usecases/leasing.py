@@ -5,12 +5,12 @@ the property tests.
 """
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from control_svc.domain.jobs import Claim, Ending, Job, JobState, Outcome
+from control_svc.domain.jobs import Claim, Ending, Job, JobState, LeaseLost, Outcome
 from control_svc.domain.ports import Repositories, Transactions
 
 ResultT = TypeVar("ResultT")
@@ -103,18 +103,30 @@ class Leases:
             lambda repositories: repositories.queue.held(self._terms.owner)
         )
 
-    async def take_over(self) -> Sequence[Job]:
-        """End the attempts of workers that are gone; the jobs, queued again or dead."""
-
-        async def close(repositories: Repositories) -> list[Job]:
-            orphans = await repositories.queue.orphans(
+    async def orphans(self) -> list[Job]:
+        """Running jobs whose workers are gone."""
+        return await self._transactions.read(
+            lambda repositories: repositories.queue.orphans(
                 self._undertakers.keys(),
                 self._terms.owner,
                 ORPHANS_AT_ONCE,
                 is_alone=self._terms.is_alone,
             )
-            lost = Ending(Outcome.LOST)
-            return [await self._close(repositories, job, lost) for job in orphans]
+        )
+
+    async def take_over(self, orphan: Job) -> Job:
+        """End the attempt of a worker that is gone. Raises LeaseLost where it is not, or where
+        another process was first.
+
+        Each orphan has its own transaction: one that cannot be buried holds up no other.
+        """
+        terms = self._terms
+
+        async def close(repositories: Repositories) -> Job:
+            job = await repositories.queue.lock(orphan.claim)
+            if not job.is_orphan(terms.owner, await repositories.now(), is_alone=terms.is_alone):
+                raise LeaseLost(f"{job.id} has a worker")
+            return await self._close(repositories, job, Ending(Outcome.LOST))
 
         return await self._transactions.write(close)
 

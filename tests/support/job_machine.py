@@ -244,7 +244,7 @@ class JobMachine(RuleBasedStateMachine):
             for job_id, known in self.known.items()
             if known.holder and known.owner != owner and known.lease_ends <= self.clock.now
         }
-        taken = self.do(self.leases(owner).take_over())
+        taken = self.do(self.leases(owner).take_over_all())
         assert {job.id for job in taken} == expected
         for job in taken:
             self.known[job.id].job = job

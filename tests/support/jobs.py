@@ -108,6 +108,10 @@ class WatchedLeases(Leases):
         self.ends.put_nowait(job)
         return job
 
+    async def take_over_all(self) -> list[Job]:
+        """Every orphan, queued again or dead."""
+        return [await self.take_over(orphan) for orphan in await self.orphans()]
+
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
         """As it is, and tell."""
         result = await super().finish(claim, work)

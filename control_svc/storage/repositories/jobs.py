@@ -91,7 +91,7 @@ class SqlJobs:
 class SqlJobQueue:
     """The jobs of all projects in one transaction.
 
-    What another transaction has locked is skipped, not waited for, except by `lock`.
+    What another transaction has locked is skipped, not waited for, but by `lock`.
     """
 
     def __init__(self, session: AsyncSession, now: Now, announce: Callable[[str], None]) -> None:
@@ -140,7 +140,7 @@ class SqlJobQueue:
     async def orphans(
         self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
     ) -> list[Job]:
-        """Running jobs of other owners whose leases ran out; alone: of all other owners."""
+        """Running jobs of other owners whose leases ran out, not locked; alone: of all others."""
         query = select(JobRow).where(
             JobRow.state == JobState.RUNNING,
             JobRow.kind.in_(kinds),
@@ -148,7 +148,7 @@ class SqlJobQueue:
         )
         if not is_alone:
             query = query.where(JobRow.lease_expires_at <= await self._now())
-        return await _all(self._session, query.limit(limit).with_for_update(skip_locked=True))
+        return await _all(self._session, query.limit(limit))
 
     async def held(self, owner: str) -> list[Job]:
         """The running jobs of an owner, not locked."""

@@ -1,7 +1,7 @@
 """The dispatcher over both databases, with a handler that does what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from control_svc.domain.ids import IdSource
-from control_svc.domain.jobs import Claim, EngineDied, Job, JobState
+from control_svc.domain.jobs import MAX_ATTEMPTS, Claim, Ending, EngineDied, Job, JobState, Outcome
 from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database
 from control_svc.usecases.counting import JobGauges
+from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import (
     EngineRestarting,
@@ -23,8 +24,16 @@ from svc_kit.errors import (
 )
 from svc_kit.telemetry import JobMetrics
 from tests.support.control import SetClock
-from tests.support.dispatching import dispatching
-from tests.support.jobs import KIND, Handler, Jobs, a_database, for_ever, leases_of
+from tests.support.dispatching import NEVER_S, dispatching
+from tests.support.jobs import (
+    KIND,
+    Handler,
+    Jobs,
+    WatchedLeases,
+    a_database,
+    for_ever,
+    leases_of,
+)
 
 TOO_SLOW = SlowReader(unread_events=1, limit_s=1)
 
@@ -172,6 +181,26 @@ async def test_a_process_that_stops_gives_its_work_back(database: Database, jobs
     assert (ended.id, ended.state, ended.fence) == (added.id, JobState.DONE, 2)
 
 
+async def test_work_that_never_began_is_given_back(database: Database, jobs: Jobs) -> None:
+    """The process stops between the claim and the first step of the handler."""
+    added = await jobs.add()
+    handler = Handler(for_ever)
+    leases = leases_of(database, "a", undertaker=handler)
+    dispatcher = Dispatcher(leases, database.notices, [handler], JobMetrics(CollectorRegistry()))
+
+    async def claim_and_stop(kinds: Collection[str]) -> Job | None:
+        dispatcher.stop()
+        return await WatchedLeases.claim(leases, kinds)
+
+    leases.claim = claim_and_stop  # type: ignore[method-assign]  # the moment is the point
+    async with asyncio.timeout(25):
+        await dispatcher.run(NEVER_S)
+
+    found = await jobs.get(added)
+    assert (found.state, found.attempt, found.fence) == (JobState.QUEUED, 0, 1)
+    assert handler.claims == []
+
+
 async def test_a_lost_job_is_left(database: Database, jobs: Jobs, clock: SetClock) -> None:
     """The attempt that has lost its lease is broken off; whoever is next does the job."""
     left = asyncio.Event()
@@ -207,6 +236,33 @@ async def test_a_claim_that_nobody_heard_of_is_found(database: Database, jobs: J
 
     assert (lost.id, lost.state, lost.attempt) == (added.id, JobState.QUEUED, 1)
     assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 2)
+
+
+async def test_a_subject_that_cannot_be_ended_holds_up_no_other(
+    database: Database, jobs: Jobs, clock: SetClock
+) -> None:
+    """Its job stays, to be tried again; other jobs are taken over, and done."""
+
+    class Broken(Handler):
+        async def bury(self, repositories: Repositories, job: Job) -> None:
+            raise RuntimeError("cannot be buried")
+
+    gone, poison = leases_of(database, "gone"), await jobs.add()
+    for _ in range(MAX_ATTEMPTS - 1):
+        job = await gone.claim([KIND])
+        assert job is not None
+        clock.now = (await gone.end(job.claim, Ending(Outcome.FAILED))).run_after
+    await gone.claim([KIND])
+    orphan = await jobs.add()
+    await gone.claim([KIND])
+    clock.advance(minutes=5)
+
+    async with dispatching(database, Broken()) as work:
+        added = await jobs.add()
+        ended = [await work.ends.get() for _ in range(2)]
+
+    assert {job.id for job in ended} == {orphan.id, added.id}
+    assert (await jobs.get(poison)).state is JobState.RUNNING
 
 
 async def test_an_end_is_written_once_there_is_room(

@@ -80,10 +80,10 @@ async def test_a_late_worker_changes_nothing(
     late = await one.claim([KIND])
     assert late is not None
     clock.advance(seconds=LEASE.total_seconds() - 1)
-    assert await two.take_over() == []
+    assert await two.take_over_all() == []
     await one.write(late.claim, nothing, progress=False)
     clock.advance(seconds=1)
-    assert [job.id for job in await two.take_over()] == [added.id]
+    assert [job.id for job in await two.take_over_all()] == [added.id]
     now_of_two = await two.claim([KIND])
     assert now_of_two is not None
 
@@ -111,7 +111,7 @@ async def test_a_renewed_lease_is_not_taken(
     await database.transactions.write(lambda each: each.queue.renew("one", LEASE))
     clock.advance(seconds=14)
 
-    assert await two.take_over() == []
+    assert await two.take_over_all() == []
 
 
 async def test_a_refusal_buries_and_tells(database: Database, jobs: Jobs) -> None:
