@@ -20,7 +20,7 @@ _CARELESS = (
 
 
 @contextmanager
-def a_postgres() -> Iterator[str]:
+def a_postgres(*, careless: bool = True) -> Iterator[str]:
     """A server with nothing in it; its URL, without the name of a database."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a folder that services of a desktop have
@@ -31,7 +31,8 @@ def a_postgres() -> Iterator[str]:
     server = get_server(folder / "pg", cleanup_mode="stop")
     url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
     try:
-        asyncio.run(execute(url.replace("NAME", "postgres"), *_CARELESS))
+        if careless:
+            asyncio.run(execute(url.replace("NAME", "postgres"), *_CARELESS))
         yield url
     finally:
         server.stop()
