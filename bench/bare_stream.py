@@ -36,7 +36,7 @@ async def down(request: bytes, _context: Any) -> AsyncIterator[bytes]:
 async def serve(port: int) -> None:
     """Serve until killed."""
     server = grpc.aio.server()
-    handlers = {
+    handlers: dict[str, Any] = {
         "Up": grpc.stream_unary_rpc_method_handler(up),
         "Down": grpc.unary_stream_rpc_method_handler(down),
     }

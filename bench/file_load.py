@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc.aio
 from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
@@ -102,7 +103,7 @@ async def make_and_read(target: str, kind: str, count: int, callers: int) -> Mad
     return MadeAndRead(count / seconds, 1e3 * middle(times), 1e3 * p99)
 
 
-def _file(channel: grpc.aio.Channel) -> Callable[[], Awaitable[None]]:
+def _file(channel: Any) -> Callable[[], Awaitable[None]]:
     create = channel.stream_unary(f"{_FILES}/CreateFile")
     get = channel.unary_unary(f"{_FILES}/GetFile")
     messages = [_header(), file_service_pb2.CreateFileRequest(chunk=bytes(100))]
@@ -115,7 +116,7 @@ def _file(channel: grpc.aio.Channel) -> Callable[[], Awaitable[None]]:
     return one
 
 
-def _upload(channel: grpc.aio.Channel) -> Callable[[], Awaitable[None]]:
+def _upload(channel: Any) -> Callable[[], Awaitable[None]]:
     create = channel.unary_unary(f"{_UPLOADS}/CreateUpload")
     get = channel.unary_unary(f"{_UPLOADS}/GetUpload")
     request = upload_service_pb2.CreateUploadRequest(
@@ -131,7 +132,8 @@ def _upload(channel: grpc.aio.Channel) -> Callable[[], Awaitable[None]]:
 
 
 @asynccontextmanager
-async def _channel(target: str) -> AsyncIterator[grpc.aio.Channel]:
+async def _channel(target: str) -> AsyncIterator[Any]:
+    """A channel whose methods take bytes, for which the types have no words."""
     try:
         async with grpc.aio.insecure_channel(target) as channel:
             yield channel

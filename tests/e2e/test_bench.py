@@ -55,7 +55,7 @@ def test_a_part_measures_corral_without_its_peers(part: Part, stage: Stage) -> N
     assert part.conclude(measurements)
 
 
-@pytest.mark.parametrize("part", (files.PART, objects.PART), ids=lambda part: part.name)
+@pytest.mark.parametrize("part", [files.PART, objects.PART], ids=lambda part: part.name)
 def test_what_control_does_is_measured(part: Part, tmp_path: Path) -> None:
     """A file beside a bare stream, small objects on both databases."""
     with asyncio.Runner() as runner:
