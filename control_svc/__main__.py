@@ -7,7 +7,6 @@ import uvloop
 
 from control_svc.app import serve
 from control_svc.config import ControlSettings
-from control_svc.memory import keep_large_blocks
 from svc_kit.settings import load_settings
 from svc_kit.startup import StartupError
 from svc_kit.telemetry import configure_logging
@@ -17,7 +16,6 @@ def main() -> int:
     """Serve until told to stop; returns the exit code."""
     try:
         settings = load_settings(ControlSettings)
-        keep_large_blocks()
         configure_logging("control", level=settings.log_level)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))

@@ -22,6 +22,7 @@ from control_svc.domain.files import FileLimits
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PageTokens
 from control_svc.domain.ports import BlobStore, Clock
+from control_svc.memory import keep_large_blocks
 from control_svc.storage import migrating
 from control_svc.storage.blob_stores import open_blobs
 from control_svc.storage.database import Database, open_database
@@ -73,8 +74,8 @@ async def build(
 ) -> AsyncIterator[Control]:
     """Open everything in order and close it in reverse. Raises StartupError.
 
-    `blobs` is the store of the settings unless given; `clock` stands in for this process's and for the
-    database's; `handlers` do kinds of jobs beside the service's own.
+    `blobs` is the store of the settings unless given; `clock` stands in for this process's and for
+    the database's; `handlers` do kinds of jobs beside the service's own.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
@@ -102,6 +103,7 @@ async def build(
 
 async def serve(settings: ControlSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
+    keep_large_blocks()
     stopping = stop_on_signals()
     async with build(settings) as control:
         await stopping.wait()
