@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from control_svc.domain.ports import Blob, BlobMissing, BlobSink, StoredKey
+from control_svc.storage.endings import to_its_end
 from svc_kit.errors import StorageFailed
 from svc_kit.startup import StartupError
 
@@ -71,7 +72,7 @@ class FolderBlobs:
         try:
             yield sink
         finally:
-            await sink.close()
+            await to_its_end(sink.close())
 
     async def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""

@@ -11,7 +11,8 @@ from control_svc.app import build
 from control_svc.config import ControlSettings
 from control_svc.domain.ports import BlobMissing, BlobStore
 from control_svc.storage.blob_stores import open_blobs
-from control_svc.storage.s3_blobs import PART_BYTES, open_bucket
+from control_svc.storage.s3_blobs import open_bucket
+from control_svc.storage.s3_sink import PART_BYTES
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc_client import open_channel
 from svc_kit.startup import StartupError
@@ -114,6 +115,30 @@ async def test_a_cancelled_writer_leaves_nothing(blobs: BlobStore, bucket: Bucke
     await written.wait()
     writer.cancel()
     await asyncio.wait([writer])
+
+    assert await everything(blobs) == set()
+    assert bucket.unfinished() == []
+
+
+async def test_cleaning_up_outlives_a_cancellation(blobs: BlobStore, bucket: Bucket) -> None:
+    """A call that ends, and is cancelled while it does, may be cancelled once more."""
+    written = asyncio.Event()
+
+    async def write() -> None:
+        async with blobs.create() as sink:
+            await sink.write(LARGE)
+            written.set()
+            await asyncio.Event().wait()
+
+    writer = asyncio.ensure_future(write())
+    await written.wait()
+    for _ in range(2):
+        writer.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([writer])
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            await asyncio.wait([task])
 
     assert await everything(blobs) == set()
     assert bucket.unfinished() == []
