@@ -96,7 +96,12 @@ def best(measurements: Sequence[Measurement], load: str, name: str) -> str:
 
 
 def compared(
-    measurements: Sequence[Measurement], load: str, peer: str, target: float, label: str = ""
+    measurements: Sequence[Measurement],
+    load: str,
+    peer: str,
+    target: float,
+    label: str = "",
+    unit: str = "tokens/s",
 ) -> Result:
     """Compare Corral's speed with the best peer whose name begins so; `label` replaces the load's
     own name in the report."""
@@ -109,4 +114,5 @@ def compared(
         middle([*own.values()]),
         middle([*others.values()]),
         name,
+        unit,
     )

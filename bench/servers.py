@@ -157,6 +157,38 @@ def corral(
 
 
 @contextmanager
+def control(folder: Path, name: str, further: Mapping[str, str]) -> Iterator[Server]:
+    """Run Corral's control service with `further` settings; its data and log go into the folder."""
+    grpc_port, http_port = free_ports(2)
+    settings = {
+        "CORRAL_CONTROL_LISTEN": f"127.0.0.1:{grpc_port}",
+        "CORRAL_CONTROL_MANAGEMENT_LISTEN": f"127.0.0.1:{http_port}",
+        "CORRAL_CONTROL_DATA_DIR": str(folder / name),
+        "CORRAL_CONTROL_LOG_LEVEL": "warning",
+        **further,
+    }
+    command = [sys.executable, "-m", "control_svc"]
+    with _running(command, folder / f"{name}.log", settings) as child:
+        url = f"http://127.0.0.1:{http_port}"
+        _wait_until_ready(f"{url}/readyz", child)
+        lines = (
+            "python -m control_svc, with",
+            *(f"{key}={value}" for key, value in settings.items()),
+        )
+        yield Server(name, url, {name: child.process.pid}, lines, f"127.0.0.1:{grpc_port}")
+
+
+@contextmanager
+def bare_stream(folder: Path) -> Iterator[Server]:
+    """Run the server that does nothing but hash a stream; its callers wait until it is ready."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "bench.bare_stream", str(port)]
+    with _running(command, folder / "bare-stream.log", {}) as child:
+        name, line = "bare stream", f"python -m bench.bare_stream {port}"
+        yield Server(name, "", {name: child.process.pid}, (line,), f"127.0.0.1:{port}")
+
+
+@contextmanager
 def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) -> Iterator[Server]:
     """Run llama-server in one of its layouts; its log goes into the folder."""
     (port,) = free_ports(1)

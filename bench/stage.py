@@ -85,6 +85,20 @@ class Stage:
                 running.append(server)
             yield running
 
+    @contextmanager
+    def control(self, name: str, settings: Mapping[str, str]) -> Iterator[Server]:
+        """Run the control service with these settings."""
+        with servers.control(self.folder, name, settings) as server:
+            self._note(name, server.command_lines)
+            yield server
+
+    @contextmanager
+    def bare_stream(self) -> Iterator[Server]:
+        """Run the stream that files are compared with."""
+        with servers.bare_stream(self.folder) as server:
+            self._note(server.name, server.command_lines)
+            yield server
+
     def batched_bench(
         self,
         shape: EngineShape,

@@ -32,9 +32,11 @@ from control_svc.domain.files import FileLimits
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PageTokens
 from control_svc.domain.ports import BlobStore, Clock, Transactions
+from control_svc.memory import keep_large_blocks
 from control_svc.storage import migrating
-from control_svc.storage.blobs import FolderBlobs
+from control_svc.storage.blob_stores import open_blobs
 from control_svc.storage.database import Database, open_database
+from control_svc.storage.s3_blobs import Credentials
 from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.files import Files
@@ -87,8 +89,8 @@ async def build(
 ) -> AsyncIterator[Control]:
     """Open everything in order and close it in reverse. Raises StartupError.
 
-    `blobs` is the folder's store unless given; `clock` stands in for this process's and for the
-    database's; `handlers` do kinds of jobs beside the service's own.
+    `blobs` is the store of the settings unless given; `clock` stands in for this process's and for
+    the database's; `handlers` do kinds of jobs beside the service's own.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
@@ -96,7 +98,7 @@ async def build(
         database = await stack.enter_async_context(_database(settings, clock))
         clock = clock or utc_now
         await _prepare_schema(database, settings)
-        store = blobs or await _folder_blobs(_folder(settings) / "blobs", database)
+        store = blobs or await _blobs(settings, database)
         grace = timedelta(seconds=2 * settings.server.max_deadline_s)
         sweeper = Sweeper(database.transactions, store, clock, grace)
         ids = IdSource(clock)
@@ -124,6 +126,7 @@ async def build(
 
 async def serve(settings: ControlSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
+    keep_large_blocks()
     stopping = stop_on_signals()
     async with build(settings) as control:
         await stopping.wait()
@@ -199,16 +202,12 @@ async def _prepare_schema(database: Database, settings: ControlSettings) -> None
     await migrating.check_revision(database.writer)
 
 
-async def _folder_blobs(folder: Path, database: Database) -> FolderBlobs:
-    """The folder's store, which is this database's and no other's."""
+async def _blobs(settings: ControlSettings, database: Database) -> BlobStore:
+    """The store of bytes, which is this database's and no other's."""
     installation = await _secret(database, "installation", _INSTALLATION_BYTES)
-    store = FolderBlobs(folder)
-    try:
-        store.prepare()
-        store.claim(installation.hex())
-    except OSError as error:
-        raise StartupError(f"cannot keep files in {folder}: {error.strerror}") from error
-    return store
+    credentials = Credentials(settings.blobs_access_key_id, settings.blobs_secret_access_key)
+    folder = _folder(settings) / "blobs"
+    return await open_blobs(settings.blobs_url, credentials, folder, installation.hex())
 
 
 def _file_services(

@@ -52,9 +52,16 @@ class ControlSettings(ServiceSettings):
     management_listen: ListenAddress | None = "127.0.0.1:50062"
     """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
     data_dir: Path = Field(default_factory=default_data_dir)
-    """The bytes of files are kept here, in blobs/; so is the database, unless it has a URL."""
+    """The bytes of files and the database are kept here, in control/, unless they have a URL."""
     database_url: SecretStr | None = None
     """postgresql://user:password@host/name, or sqlite:///FILE. Unset: SQLite in data_dir."""
+    blobs_url: str | None = None
+    """s3://BUCKET/PREFIX?endpoint=URL&region=NAME: where the bytes of files are kept. Unset: in
+    data_dir."""
+    blobs_access_key_id: SecretStr | None = None
+    """Of the bucket. Unset: the usual AWS_ variables, or the machine's role."""
+    blobs_secret_access_key: SecretStr | None = None
+    """The secret of that key."""
     auto_migrate: bool | None = None
     """Bring the database to this release's schema at the start. Unset: on SQLite only."""
     sweep_interval_s: float = Field(300.0, gt=0)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from corral_cli.services import SERVICES, settings_class
-from svc_kit.settings import StartupError, describe, load_settings
+from corral_cli.services import SERVICES, load
+from svc_kit.settings import StartupError, describe
 
 
 @click.group("config")
@@ -21,7 +21,7 @@ def check(config: Path | None, services: tuple[str, ...]) -> None:
     shown, problems = [], []
     for service in services or SERVICES:
         try:
-            shown.append(describe(load_settings(settings_class(service), toml=config)))
+            shown.append(describe(load(service, config)))
         except StartupError as error:
             problems.append(str(error))
     if problems:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from svc_kit.settings import load_settings
+from corral_cli.services import load
 
 
 @click.group("db")
@@ -24,9 +24,8 @@ def upgrade(config: Path | None) -> None:
     """Bring the database to the schema of this release; nothing happens where it has it."""
     # Here, because most commands need no database.
     from control_svc.app import upgrade_database
-    from control_svc.config import ControlSettings
 
-    revision = asyncio.run(upgrade_database(load_settings(ControlSettings, toml=config)))
+    revision = asyncio.run(upgrade_database(load("control", config)))
     click.echo(f"the database is at revision {revision}")
 
 
@@ -35,7 +34,6 @@ def upgrade(config: Path | None) -> None:
 def check(config: Path | None) -> None:
     """Say whether the database has the schema of this release; if not, the code is 1."""
     from control_svc.app import check_database
-    from control_svc.config import ControlSettings
 
-    revision = asyncio.run(check_database(load_settings(ControlSettings, toml=config)))
+    revision = asyncio.run(check_database(load("control", config)))
     click.echo(f"the database is at revision {revision}, as this release needs it")

@@ -7,8 +7,7 @@ import click
 import uvloop
 
 from corral_cli.lifeline import follow_lifeline
-from corral_cli.services import SERVICES, serve_function, settings_class
-from svc_kit.settings import load_settings
+from corral_cli.services import SERVICES, load, serve_function
 from svc_kit.telemetry import configure_logging
 
 
@@ -20,7 +19,7 @@ def serve(service: str, config: Path | None, lifeline: int | None) -> None:
     """Run one service alone; its settings come from the file and the environment."""
     if lifeline is not None:
         follow_lifeline(lifeline)
-    settings = load_settings(settings_class(service), toml=config)
+    settings = load(service, config)
     configure_logging(service, level=settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_function(service)(settings))

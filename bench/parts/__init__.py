@@ -1,6 +1,17 @@
 """The parts of the benchmark, one module each: what is sent, what counts, and the targets."""
 
-from bench.parts import constrained, decode, interactive, memory, shared, soak, uneven, unique
+from bench.parts import (
+    constrained,
+    decode,
+    files,
+    interactive,
+    memory,
+    objects,
+    shared,
+    soak,
+    uneven,
+    unique,
+)
 
 PARTS = (
     decode.PART,
@@ -10,5 +21,7 @@ PARTS = (
     constrained.PART,
     interactive.PART,
     memory.PART,
+    files.PART,
+    objects.PART,
 )
 LONG = (soak.PART,)  # measured only where they are named

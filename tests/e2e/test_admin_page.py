@@ -1,0 +1,97 @@
+"""docs/admin.md: every line of it works, from the first to the last."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.test_buf_curl import messages
+from tests.support.services import Corral, corral_up
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/admin.md"
+BUF = Path(sys.executable).with_name("buf")
+PAIR = re.compile(r"^```sh\n(buf curl .*)\n(grpcurl .*)\n```$", re.MULTILINE)
+INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"
+
+
+class Task(NamedTuple):
+    """One call, however it is written."""
+
+    target: str
+    method: str
+    data: str
+
+
+def tasks() -> list[tuple[Task, Task]]:
+    """The calls of the page, as each of the two programs is told to make them."""
+    return [(_of_buf(buf), _of_grpcurl(grpcurl)) for buf, grpcurl in PAIR.findall(PAGE.read_text())]
+
+
+def _of_buf(line: str) -> Task:
+    words = shlex.split(line)
+    assert words[:6] == ["buf", "curl", "--protocol", "grpc", "--http2-prior-knowledge", "-d"]
+    target, _, method = words[7].removeprefix("http://").partition("/")
+    return Task(target, method, words[6])
+
+
+def _of_grpcurl(line: str) -> Task:
+    program, plaintext, flag, data, target, method = shlex.split(line)
+    assert (program, plaintext, flag) == ("grpcurl", "-plaintext", "-d")
+    return Task(target, method, data)
+
+
+def test_both_programs_are_told_the_same() -> None:
+    """grpcurl is not among the tools of the tests; its lines are those that work, written anew."""
+    found = tasks()
+
+    assert len(found) == PAGE.read_text().count("```sh")
+    for buf, grpcurl in found:
+        assert buf == grpcurl
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral that may be drained, and whose models may be unloaded."""
+    with corral_up(tmp_path_factory.mktemp("admin")) as corral:
+        yield corral
+
+
+def test_every_line_works_in_its_turn(own: Corral) -> None:
+    """What an answer names goes into the lines after it."""
+    targets = {INFERENCE: own.target, CONTROL: own.control}
+    known: dict[str, str] = {}
+    for task, _ in tasks():
+        data = task.data
+        for word, value in known.items():
+            data = data.replace(word, value)
+        ran = _call(targets[task.target], task.method, data)
+
+        assert ran.returncode == 0, f"{task.method}: {ran.stderr}"
+        for message in messages(ran.stdout):
+            known |= _named(message)
+
+
+def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", "-d", data]
+    return subprocess.run(
+        [*command, f"http://{target}/{method}"], capture_output=True, text=True, timeout=60
+    )
+
+
+def _named(message: dict[str, Any]) -> dict[str, str]:
+    """FILE_ID is the id of a "file" in an answer, and so on; a request is named when accepted."""
+    found = {
+        f"{name.upper()}_ID": part["id"]
+        for name, part in message.items()
+        if isinstance(part, dict) and "id" in part
+    }
+    if "accepted" in message:
+        found["REQUEST_ID"] = message["accepted"]["requestId"]
+    return found
