@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from corral.control.v1 import (
+    adapter_service_pb2_grpc,
     file_service_pb2_grpc,
     key_service_pb2_grpc,
     project_service_pb2_grpc,
@@ -22,6 +23,7 @@ from corral.control.v1 import (
 )
 from prometheus_client import CollectorRegistry
 
+from control_svc.api.adapter_service import AdapterServicer
 from control_svc.api.file_service import FileServicer
 from control_svc.api.key_service import KeyServicer
 from control_svc.api.project_service import ProjectServicer
@@ -37,7 +39,10 @@ from control_svc.storage import migrating
 from control_svc.storage.blob_stores import open_blobs
 from control_svc.storage.database import Database, open_database
 from control_svc.storage.s3_blobs import Credentials
+from control_svc.usecases.adapter_bytes import AdapterBytes
+from control_svc.usecases.adapters import Adapters
 from control_svc.usecases.counting import JobGauges
+from control_svc.usecases.desired import Desired
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.files import Files
 from control_svc.usecases.keys import Keys
@@ -49,8 +54,11 @@ from control_svc.usecases.usage import Usage
 from control_svc.usecases.working import JobHandler
 from svc_kit.auth import Authenticator, build_authenticator
 from svc_kit.errors import DomainError
+from svc_kit.folders import AllowedFolders
 from svc_kit.management import ManagementServer
 from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.sandbox.jobs import JobRunner
+from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
 from svc_kit.startup import StartupError
 from svc_kit.telemetry import JobMetrics, ProcessMetrics
@@ -62,6 +70,8 @@ ResultT = TypeVar("ResultT")
 _PAGE_TOKEN_KEY_BYTES = 32
 _INSTALLATION_BYTES = 16
 _COUNT_INTERVAL_S = 10.0
+SANDBOX = SandboxSettings(warm=0, most=2)
+"""Adapters are registered now and then: no child waits for the next one."""
 
 
 def utc_now() -> datetime:
@@ -86,11 +96,13 @@ async def build(
     blobs: BlobStore | None = None,
     clock: Clock | None = None,
     handlers: Sequence[JobHandler] = (),
+    sandbox: JobRunner | None = None,
 ) -> AsyncIterator[Control]:
     """Open everything in order and close it in reverse. Raises StartupError.
 
     `blobs` is the store of the settings unless given; `clock` stands in for this process's and for
-    the database's; `handlers` do kinds of jobs beside the service's own.
+    the database's; `handlers` do kinds of jobs beside the service's own; `sandbox`
+    stands in for the limited child processes.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
@@ -105,9 +117,12 @@ async def build(
         tokens = PageTokens(await _secret(database, "page_token_key", _PAGE_TOKEN_KEY_BYTES))
         keys = Keys(database.transactions, ids, tokens, clock)
         authenticator = _authenticator(settings, keys)
+        if sandbox is None:
+            sandbox = await stack.enter_async_context(SandboxPool(SANDBOX))
         services = [
             *_file_services(settings, database.transactions, store, ids, tokens, clock),
             *await _operator_services(database.transactions, keys, authenticator, tokens, clock),
+            _adapter_service(settings, database, store, sandbox, ids, tokens, clock),
         ]
         server = _server(settings, registry, authenticator, services)
         await server.start()
@@ -276,6 +291,36 @@ async def _operator_services(
             "corral.control.v1.UsageService",
         ),
     ]
+
+
+def _adapter_service(
+    settings: ControlSettings,
+    database: Database,
+    blobs: BlobStore,
+    sandbox: JobRunner,
+    ids: IdSource,
+    tokens: PageTokens,
+    clock: Clock,
+) -> Service:
+    transactions, bounds, notices = database.transactions, settings.adapters, database.notices
+    source = AdapterBytes(
+        transactions,
+        blobs,
+        sandbox,
+        AllowedFolders([*settings.adapter_folders, settings.data_dir / "adapters"]),
+        scratch=_folder(settings),
+        limit=bounds.file_bytes,
+        clock=clock,
+    )
+    adapters = Adapters(
+        transactions, blobs, source, ids, tokens, bounds.per_project, notices, clock
+    )
+    desired = Desired(transactions, blobs, notices)
+    return Service(
+        adapter_service_pb2_grpc.add_AdapterServiceServicer_to_server,
+        AdapterServicer(adapters, desired, clock),
+        "corral.control.v1.AdapterService",
+    )
 
 
 async def _secret(database: Database, name: str, num_bytes: int) -> bytes:

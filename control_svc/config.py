@@ -41,6 +41,15 @@ class JobSettings(SettingsGroup):
     """How often a control process looks for jobs that nobody told it of."""
 
 
+class AdapterSettings(SettingsGroup):
+    """Bounds on registered LoRA adapters."""
+
+    file_bytes: int = Field(2048 * MIB, ge=1)
+    """The largest file of an adapter."""
+    per_project: int = Field(128, ge=0)
+    """How many adapters a project may have."""
+
+
 class ControlSettings(ServiceSettings):
     """Everything the control service can be told."""
 
@@ -82,5 +91,10 @@ class ControlSettings(ServiceSettings):
     """Bounds on files."""
     jobs: JobSettings = JobSettings()
     """Work in the background."""
+    adapters: AdapterSettings = AdapterSettings()
+    """Bounds on registered LoRA adapters."""
+    adapter_folders: list[Path] = Field([])
+    """Where files may lie that an operator registers by their path, beside the data folder's
+    "adapters"."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

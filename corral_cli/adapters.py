@@ -1,4 +1,4 @@
-"""`corral adapters`: the LoRA adapters of a running server, over gRPC."""
+"""`corral adapters`: what the control service keeps, and what a running server has in memory."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,6 +9,7 @@ from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
+from corral_cli import registry
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
 from svc_kit.rpc_client import open_channel
 
@@ -34,13 +35,22 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("adapters")
 def adapters() -> None:
-    """List, load and unload the LoRA adapters of a running server."""
+    """Register LoRA adapters for all servers, or load them into one that runs."""
+
+
+adapters.add_command(registry.add)
+adapters.add_command(registry.remove)
 
 
 @adapters.command("list")
-@server_options
-def list_adapters(target: str, api_key: str | None) -> None:
-    """Show every adapter in memory, draining ones too."""
+@click.option("--target", help="Show what this inference server has in memory instead.")
+@registry.control_options
+def list_adapters(target: str | None, control: str, api_key: str | None) -> None:
+    """Show the registered adapters, or every one in a server's memory, draining ones too."""
+    if target is None:
+        for registered in registry.ask(control, api_key, registry.registered):
+            click.echo(registry.describe(registered))
+        return
 
     async def call(stub: "EngineServiceAsyncStub") -> pb.ListAdaptersResponse:
         return await stub.ListAdapters(pb.ListAdaptersRequest(), timeout=CONNECT_PATIENCE_S)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from gateway.adapters import AdapterClient
 from gateway.auth import Authentication, Credentials
 from gateway.config import GatewaySettings
 from gateway.control import ControlClient
@@ -24,25 +25,33 @@ from gateway.inference import InferenceClient
 from gateway.listener import Listener, bind, listening
 from gateway.live import LiveCalls
 from gateway.parts import Parts
+from gateway.routes.adapters import adapters_router
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
 from gateway.routes.embeddings import embeddings_router
 from gateway.routes.files import files_router
 from gateway.routes.health import health_router
+from gateway.routes.lora import admin_loras_router, lora_router
 from gateway.routes.models import models_router
 from gateway.routes.rerank import rerank_router
 from gateway.routes.uploads import uploads_router
 from openai_wire.requests import (
+    AdapterBody,
+    AdapterFields,
+    AdapterUpdateBody,
     ChatCompletionBody,
     CompleteUploadBody,
     CompletionBody,
     EmbeddingBody,
     FileFields,
+    LoadLoraBody,
+    NamedPathBody,
     RerankBody,
+    UnloadLoraBody,
     UploadBody,
 )
 from svc_kit.addresses import Address, parse_address
-from svc_kit.auth import ServiceToken, build_authenticator
+from svc_kit.auth import Scope, ServiceToken, build_authenticator
 from svc_kit.control_keys import ControlKeys, key_look_up
 from svc_kit.errors import Draining
 from svc_kit.management import ManagementServer
@@ -62,6 +71,12 @@ BODIES = (
     FileFields,
     UploadBody,
     CompleteUploadBody,
+    AdapterFields,
+    AdapterBody,
+    AdapterUpdateBody,
+    LoadLoraBody,
+    UnloadLoraBody,
+    NamedPathBody,
 )
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
@@ -110,8 +125,10 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         parts = Parts(
             settings=settings,
             authentication=Authentication(authenticator),
+            operators=Authentication(authenticator, Scope.ADMIN),
             inference=inference,
             control=ControlClient(control_channel, credentials, patience_s),
+            adapters=AdapterClient(control_channel, credentials, patience_s),
             live=LiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
@@ -227,6 +244,9 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         models_router,
         files_router,
         uploads_router,
+        adapters_router,
+        lora_router,
+        admin_loras_router,
         health_router,
     ):
         api.include_router(router(parts))

@@ -31,10 +31,11 @@ class Caller:
 
 
 class Authentication:
-    """The FastAPI dependency of every route under /v1."""
+    """The FastAPI dependency of every route for callers who hold a scope."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, scope: Scope = Scope.INFERENCE) -> None:
         self._authenticator = authenticator
+        self._scope = scope
 
     async def __call__(self, request: Request) -> Caller:
         """Raises ApiKeyMissing, what the verifier of keys raises, or ScopeMissing."""
@@ -42,9 +43,9 @@ class Authentication:
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
         project_var.set(principal.project)
-        if not principal.has(Scope.INFERENCE):
+        if not principal.has(self._scope):
             method = f"{request.method} {request.url.path}"
-            raise ScopeMissing(scope=Scope.INFERENCE, method=method)
+            raise ScopeMissing(scope=self._scope, method=method)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
         traceparent = request.headers.get("traceparent", "")
         return Caller(

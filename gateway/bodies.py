@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from openai_wire.requests import parse_object
+from openai_wire.requests import parse_array, parse_object
 from svc_kit.errors import (
     CallerCancelled,
     DeadlineExpired,
@@ -23,6 +23,15 @@ async def read_json(request: Request, limit: int, timeout_s: float) -> dict[str,
     Raises UnsupportedMediaType, RequestTooLarge, DeadlineExpired, InvalidJson, or CallerCancelled
     when the client leaves before its body is complete.
     """
+    return parse_object(await _read_text(request, limit, timeout_s))
+
+
+async def read_json_array(request: Request, limit: int, timeout_s: float) -> list[Any]:
+    """Reads a JSON array, as `read_json` an object."""
+    return parse_array(await _read_text(request, limit, timeout_s))
+
+
+async def _read_text(request: Request, limit: int, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             raw = await _read(request, limit)
@@ -32,7 +41,7 @@ async def read_json(request: Request, limit: int, timeout_s: float) -> dict[str,
         raise CallerCancelled from None
     if raw:
         check_media_type(request.headers.get("content-type", ""))
-    return parse_object(raw)
+    return raw
 
 
 def check_media_type(given: str) -> None:

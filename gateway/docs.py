@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
 _SCHEMAS = "#/components/schemas/"
+_KEYED = ("/v1/", "/lora-adapters", "/admin/")
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; "
@@ -84,7 +85,7 @@ def describe_api(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> Mapping[s
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            operation["security"] = [{"key": []}] if path.startswith("/v1/") else []
+            operation["security"] = [{"key": []}] if path.startswith(_KEYED) else []
     return document
 
 

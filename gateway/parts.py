@@ -9,8 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.adapters import AdapterClient
 from gateway.auth import Authentication
-from gateway.bodies import read_json
+from gateway.bodies import read_json, read_json_array
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
 from gateway.control import ControlClient
@@ -33,8 +34,11 @@ class Parts:
 
     settings: GatewaySettings
     authentication: Authentication
+    operators: Authentication
+    """Who may do what is an operator's."""
     inference: InferenceClient
     control: ControlClient
+    adapters: AdapterClient
     live: LiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix
@@ -50,6 +54,11 @@ class Parts:
         """The JSON object of a request. Raises as `read_json`."""
         limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
         return await read_json(request, limit, timeout_s)
+
+    async def read_array(self, request: Request) -> list[Any]:
+        """The JSON array of a request. Raises as `read_json`."""
+        limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
+        return await read_json_array(request, limit, timeout_s)
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new answer."""

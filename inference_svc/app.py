@@ -26,6 +26,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings
 from inference_svc.constraints.compiler import GrammarCompiler
+from inference_svc.desired.opening import following, open_follower
 from inference_svc.gauges import EngineGauges
 from inference_svc.jobs import PRELOADED
 from inference_svc.loading.known import find_models
@@ -110,9 +111,11 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
+        follower = open_follower(settings, control, catalog, adapters, str(server.address))
         stack.push_async_callback(pool.close)
         await pool.start()
         await adapters.load_all(_adapter_orders(settings))
+        await stack.enter_async_context(following(follower))
         pool.open()
         yield Inference(server, pool, management)
 

@@ -21,7 +21,8 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.description import ModelClass, ModelFile
 from inference_svc.models.residency import LoadPolicy, ModelState, Resident
 from inference_svc.models.sizing import RequestedLimits
-from inference_svc.runtime.adapters import Adapter, AdapterRegistry
+from inference_svc.runtime.adapter import Adapter
+from inference_svc.runtime.adapters import AdapterRegistry
 from inference_svc.runtime.messages import LoadProgress, ModelReady
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.errors import AdapterNotFound, Draining, EngineRestarting, ModelCannot, ModelNotFound
@@ -146,16 +147,21 @@ class Catalog:
         """Whether a model has this name or alias."""
         return name in self._names
 
-    def find(self, name: str) -> Named:
-        """What a name stands for: a model by its name or alias, or an adapter; the first model for
-        an empty one. Raises `ModelNotFound`."""
-        owner = self.owner_of(name)
-        if owner is None or self.has_model(name):
+    def find(self, name: str, project: str) -> Named:
+        """What a name stands for in a project: a model by its name or alias, or an adapter; the
+        first model for an empty one. Raises `ModelNotFound`."""
+        adapter = None if self.has_model(name) else self._visible(name, project)
+        if adapter is None:
             return Named(self.find_model(name))
-        return Named(owner, owner.adapters.find(name))
+        return Named(self._names[adapter.model], adapter)
 
     def find_model(
-        self, name: str, preferred: ModelClass | None = None, *, operation: str = ""
+        self,
+        name: str,
+        preferred: ModelClass | None = None,
+        *,
+        operation: str = "",
+        project: str = "",
     ) -> KnownModel:
         """The model of this name or alias; for an empty one the first of the preferred class, else
         the first. Raises `ModelNotFound`, and for an adapter `ModelCannot` with the operation."""
@@ -164,27 +170,48 @@ class Catalog:
             return next(fitting, self._models[0])
         if name in self._names:
             return self._names[name]
-        if self.owner_of(name) is not None:
+        if self._visible(name, project) is not None:
             raise ModelCannot(model=name, model_class="adapter", operation=operation)
         raise ModelNotFound(model=name)
 
-    def owner_of(self, adapter: str) -> KnownModel | None:
-        """The model that an adapter of this name is for."""
-        return next((model for model in self if model.adapters.find(adapter)), None)
+    def owner_of(self, adapter: str, project: str = "") -> KnownModel | None:
+        """The model that the project's adapter of this name is for; an operator's without one."""
+        return next((model for model in self if model.adapters.find(adapter, project)), None)
 
-    def find_adapter(self, name: str) -> Adapter:
-        """The generation that new requests use. Raises `AdapterNotFound`, or `AdapterInvalid` where
-        the engine could not load it again."""
-        owner = self.owner_of(name)
-        if owner is None:
+    def find_adapter(self, name: str, project: str) -> Adapter:
+        """The generation that new requests of a project use. Raises `AdapterNotFound`, or why the
+        engine could not load it again."""
+        adapter = self._visible(name, project)
+        if adapter is None:
             raise AdapterNotFound(adapter=name)
-        return owner.adapters.get(name)
+        return self._names[adapter.model].adapters.get(name, adapter.project)
 
-    def all(self) -> list[Named]:
-        """Everything that a request may name, sorted."""
+    def standing(self, model: KnownModel, project: str) -> list[Adapter]:
+        """The adapters that a project's requests for the model use where they name none."""
+        return [
+            adapter
+            for adapter in model.adapters.current()
+            if adapter.project == project and adapter.standing_scale and adapter.error is None
+        ]
+
+    def all(self, project: str) -> list[Named]:
+        """Everything that a project's request may name, sorted."""
         plain = [Named(model) for model in self]
-        adapted = [Named(model, each) for model in self for each in model.adapters.current()]
+        adapted = [
+            Named(model, each)
+            for model in self
+            for each in model.adapters.current()
+            if each is self._visible(each.name, project)
+        ]
         return sorted(plain + adapted, key=lambda named: named.name)
+
+    def _visible(self, name: str, project: str) -> Adapter | None:
+        """The project's own adapter of a name, else the operator's."""
+        for owner in dict.fromkeys((project, "")):
+            for model in self:
+                if (adapter := model.adapters.find(name, owner)) is not None:
+                    return adapter
+        return None
 
     @property
     def workers(self) -> list[EngineWorker]:

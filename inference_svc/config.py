@@ -229,6 +229,8 @@ class InferenceSettings(ServiceSettings):
     adapter_folders: list[Path] = Field([])
     """Where files of adapters that are loaded at run time may lie, beside the data folder's
     "adapters" and the bundled ones."""
+    adapter_cache_mib: int = Field(16_384, ge=1)
+    """What the adapters that the control service wants here may take on disk, in data_dir."""
     per_model: dict[str, ModelSettings] = Field(default_factory=dict)
     """By a model's name: what differs from the others."""
     pool: PoolSettings = PoolSettings()
@@ -244,8 +246,8 @@ class InferenceSettings(ServiceSettings):
     require_keys: bool = False
     """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
     control_target: str | None = "127.0.0.1:50052"
-    """The control service, host:port: it knows further keys, and is told what was used. It is asked
-    only with a service_token_file. "none": there is none."""
+    """The control service, host:port: it knows further keys, says which adapters to load, and is
+    told what was used. It is asked only with a service_token_file. "none": there is none."""
     control_tls: UpstreamTlsSettings | None = None
     """TLS towards it. Unset: plain."""
     key_cache_s: KeyCacheSeconds = 30.0

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from model_files.adapter_facts import AdapterFacts
 from model_files.ggml_types import TENSOR_LAYOUTS
 from model_files.gguf import GgufHeader, ModelFileInvalid, Tensor, read_header
 
@@ -37,18 +38,6 @@ class AdapterMismatch(Exception):
 class AdapterDescription:
     """What an adapter is: its largest rank, the bytes of its weights, its own title."""
 
-    rank: int
-    size_bytes: int
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterFacts:
-    """What an adapter's file says by itself: the architecture and the name of the model it was
-    made for (empty: it does not say), its largest rank, the bytes of its weights, its title."""
-
-    architecture: str
-    base_model: str
     rank: int
     size_bytes: int
     title: str

@@ -52,6 +52,17 @@ FILE_PARAMS: ParamNames = {
     "ttl": "expires_after.seconds",
 }
 
+ADAPTER_PARAMS: ParamNames = {
+    "chunk": "file",
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+}
+LOAD_LORA_PARAMS: ParamNames = {
+    "name": "lora_name",
+    "path": "lora_path",
+    "model": "base_model_name",
+}
+
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
 )

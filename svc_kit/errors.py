@@ -272,6 +272,21 @@ class AdapterTooLarge(FailedPrecondition):
     available_bytes: int
 
 
+class AdapterCrashedEngine(FailedPrecondition):
+    """The engine ended while it loaded the adapter '{adapter}', which is not loaded again by
+    itself."""
+
+    reason = "ADAPTER_CRASHED_ENGINE"
+    adapter: str
+
+
+class TooManyAdapters(FailedPrecondition):
+    """The project has {limit} adapters, as many as it may."""
+
+    reason = "TOO_MANY_ADAPTERS"
+    limit: int
+
+
 class SnapshotIncompatible(FailedPrecondition):
     """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, wanted is
     {expected}."""

@@ -56,6 +56,7 @@ LONG_LIVED: Final = frozenset(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         "/corral.inference.v1.EngineService/WatchLoad",
         "/corral.inference.v1.EngineService/WatchModels",
+        "/corral.control.v1.AdapterService/WatchDesired",
     }
 )
 """Streams without an end of their own: no default deadline; a drain ends them at once."""

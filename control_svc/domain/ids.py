@@ -15,7 +15,10 @@ UPLOAD: Final = "upload_"
 PART: Final = "part_"
 JOB: Final = "job_"
 KEY: Final = "key_"
+ADAPTER: Final = "adapter_"
 
+MAX_KEY_CHARACTERS: Final = 64
+"""The longest id that any table takes."""
 _TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
 _RANDOM_BYTES: Final = 9
 _SUFFIX: Final = re.compile(rf"[0-9a-f]{{{_TIME_DIGITS + 2 * _RANDOM_BYTES}}}")

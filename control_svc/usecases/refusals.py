@@ -5,19 +5,25 @@ from contextlib import asynccontextmanager
 
 from control_svc.domain.ports import Blob, BlobStore
 from svc_kit.errors import (
+    AdapterExists,
+    AdapterNotFound,
     FileNotFound,
     RequestIdReused,
     RequestTooLarge,
     TooLong,
+    TooManyAdapters,
     UploadNotFound,
     UploadNotPending,
 )
 
 REFUSALS = (
+    AdapterExists,
+    AdapterNotFound,
     FileNotFound,
     RequestIdReused,
     RequestTooLarge,
     TooLong,
+    TooManyAdapters,
     UploadNotFound,
     UploadNotPending,
 )

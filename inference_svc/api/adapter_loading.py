@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference_svc.api.adapters import check_scale
 from inference_svc.catalog import Catalog, KnownModel
-from inference_svc.constraints.compiler import JobRunner
 from inference_svc.models.memory import available_memory_bytes
-from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.adapter import Adapter, AdapterKey
 from inference_svc.runtime.worker import EngineState
 from model_files.adapter_file import AdapterDescription
 from model_files.jobs import CHECK_ADAPTER
+from svc_kit.adapter_rules import check_adapter_name, check_scale
 from svc_kit.errors import (
     AdapterBaseMismatch,
     AdapterDigestMismatch,
@@ -32,20 +31,21 @@ from svc_kit.errors import (
     MissingField,
     ModelExists,
 )
+from svc_kit.folders import AllowedFolders
 from svc_kit.private_file import PrivateFile
-from svc_kit.sandbox.jobs import JobFailed
+from svc_kit.sandbox.jobs import JobFailed, JobRunner
 from svc_kit.startup import StartupError
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterOrder:
     """An adapter to load: the name it gets, its base model, its file, the digest that it must have;
-    empty texts where the proto allows them. Whoever configures the server may name any file."""
+    empty texts where the proto allows them. Whoever configures the server may name any file. It is
+    for the requests of `project`; empty: for everybody's."""
 
     name: str
     model: str
@@ -53,6 +53,8 @@ class AdapterOrder:
     digest: str = ""
     default_scale: float = 1.0
     from_anywhere: bool = False
+    project: str = ""
+    standing_scale: float = 0.0
 
 
 class AdapterLoading:
@@ -68,7 +70,7 @@ class AdapterLoading:
     ) -> None:
         self._catalog = catalog
         self._jobs = jobs
-        self._folders = [folder.expanduser().resolve() for folder in folders]
+        self._folders = AllowedFolders(folders)
         self._copies = copies
         self._one_publication = asyncio.Lock()
 
@@ -96,7 +98,15 @@ class AdapterLoading:
         except BaseException:
             file.close()
             raise
-        adapter = Adapter(order.name, model.name, file, description, order.default_scale)
+        adapter = Adapter(
+            order.name,
+            model.name,
+            file,
+            description,
+            order.default_scale,
+            project=order.project,
+            standing_scale=order.standing_scale,
+        )
         # Shielded: the lock is for as long as the engine may yet give the adapter its name.
         await asyncio.shield(self._publish(adapter, model))
         log.info(
@@ -111,15 +121,14 @@ class AdapterLoading:
     async def _publish(self, adapter: Adapter, model: KnownModel) -> None:
         async with self._one_publication:
             try:
-                self._check_name(adapter.name, model.name)  # others may have loaded one meanwhile
+                self._check_name(adapter.key, model.name)  # others may have loaded one meanwhile
             except DomainError:
                 adapter.file.close()
                 raise
             await _hand_over(adapter, model)
 
     def _check(self, order: AdapterOrder) -> KnownModel:
-        if not _NAME.fullmatch(order.name):
-            raise InvalidField(field="name", problem='1 to 128 of A-Z, a-z, 0-9 and "._:-"')
+        check_adapter_name(order.name)
         if not order.path:
             raise MissingField(field="path")
         if order.digest and not _DIGEST.fullmatch(order.digest):
@@ -127,29 +136,21 @@ class AdapterLoading:
         check_scale("default_scale", order.default_scale)
         model = self._catalog.find_model(order.model, operation="have adapters of its own")
         model.file.check_generates()
-        self._check_name(order.name, model.name)
+        self._check_name(AdapterKey(order.project, order.name), model.name)
         return model
 
-    def _check_name(self, name: str, model: str) -> None:
-        if self._catalog.has_model(name):
-            raise ModelExists(model=name)
-        before = self._catalog.owner_of(name)
+    def _check_name(self, key: AdapterKey, model: str) -> None:
+        if self._catalog.has_model(key.name):
+            raise ModelExists(model=key.name)
+        before = self._catalog.owner_of(key.name, key.project)
         if before is not None and before.name != model:
-            raise AdapterExists(adapter=name)
+            raise AdapterExists(adapter=key.name)
 
     def _find(self, order: AdapterOrder) -> Path:
-        """The file, in one of the folders: links and ".." lead nowhere else. A path outside of all
-        is refused without a word on what is there."""
         with suppress(OSError, ValueError):  # no name that a file could have
             if order.from_anywhere and (path := Path(order.path).expanduser()).is_file():
                 return path
-            for folder in self._folders:
-                found = (folder / order.path).resolve()
-                if found.is_relative_to(folder) and found.is_file():
-                    return found
-        raise InvalidField(
-            field="path", problem="there is no such file in the folders that adapters may come from"
-        )
+        return self._folders.find("path", order.path)
 
     async def _examine(
         self, order: AdapterOrder, file: PrivateFile, model: KnownModel

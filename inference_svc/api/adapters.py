@@ -1,6 +1,5 @@
 """Which LoRA adapters a request uses."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,11 +7,11 @@ from corral.inference.v1 import adapter_pb2
 
 from inference_svc.catalog import Catalog, Named
 from inference_svc.engine.adapter_stack import AdapterStack, AppliedAdapter, stack_of
-from inference_svc.runtime.adapters import Adapter
-from svc_kit.errors import AdapterBaseMismatch, InvalidField, MissingField, OutOfRange, TooLong
+from inference_svc.runtime.adapter import Adapter
+from svc_kit.adapter_rules import check_scale
+from svc_kit.errors import AdapterBaseMismatch, InvalidField, MissingField, TooLong
 
 MAX_ADAPTERS = 64
-MAX_SCALE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,17 @@ class Worn:
     stack: AdapterStack = ()
 
 
-def adapters_of(asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog) -> Worn:
-    """What a request asks for, else what its model's name stands for. Raises `AdapterNotFound`,
-    `AdapterBaseMismatch` or the error of a bad field."""
+def adapters_of(
+    asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog, project: str
+) -> Worn:
+    """What a request asks for, else what its model's name stands for in its project, else what
+    stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
+    if not asked and named.adapter is None:
+        standing = catalog.standing(named.model, project)
+        return _worn([(adapter, adapter.standing_scale) for adapter in standing])
     if not asked:
-        implied = () if named.adapter is None else (catalog.find_adapter(named.name),)
-        return _worn([(adapter, adapter.default_scale) for adapter in implied])
+        implied = catalog.find_adapter(named.name, project)
+        return _worn([(implied, implied.default_scale)])
     if len(asked) > MAX_ADAPTERS:
         raise TooLong(field="adapters", length=len(asked), limit=MAX_ADAPTERS)
     chosen: dict[str, tuple[Adapter, float]] = {}
@@ -36,7 +40,7 @@ def adapters_of(asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog
         field = f"adapters[{index}]"
         if not each.adapter:
             raise MissingField(field=f"{field}.adapter")
-        adapter = catalog.find_adapter(each.adapter)
+        adapter = catalog.find_adapter(each.adapter, project)
         if adapter.name in chosen:
             raise InvalidField(field=f"{field}.adapter", problem=f"{adapter.name!r} is there twice")
         if adapter.model != named.model.name:
@@ -46,12 +50,6 @@ def adapters_of(asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog
         check_scale(f"{field}.scale", scale)
         chosen[adapter.name] = adapter, scale
     return _worn(list(chosen.values()))
-
-
-def check_scale(field: str, scale: float) -> None:
-    """Raise `OutOfRange` for a scale that no adapter can have."""
-    if not (math.isfinite(scale) and -MAX_SCALE <= scale <= MAX_SCALE):
-        raise OutOfRange(field=field, value=scale, minimum=-MAX_SCALE, maximum=MAX_SCALE)
 
 
 def _worn(chosen: Sequence[tuple[Adapter, float]]) -> Worn:

@@ -19,7 +19,7 @@ from inference_svc.models.description import ModelClass
 from inference_svc.models.residency import LoadPolicy, ModelState
 from inference_svc.models.sizing import RequestedLimits
 from inference_svc.pool.pool import ModelPool
-from inference_svc.runtime.adapters import Adapter, AdapterState
+from inference_svc.runtime.adapter import Adapter, AdapterState
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.load import embedding_load, queues
 from inference_svc.runtime.messages import LoadPhase, ModelReady
@@ -103,6 +103,8 @@ def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
         size_bytes=found.description.size_bytes,
         num_running=num_running,
         load_time=_timestamp(found.ready_at),
+        project=found.project,
+        standing_scale=found.standing_scale,
     )
 
 

@@ -19,7 +19,7 @@ from inference_svc.api.snapshots import Snapshots
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import KnownModel, Named
 from inference_svc.pool.pool import ModelPool
-from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.worker import EngineState
 from svc_kit.auth import current_principal
 from svc_kit.errors import AdapterNotFound, MissingField, OutOfRange, TooLong
@@ -186,7 +186,7 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def UnloadAdapter(
         self, request: pb.UnloadAdapterRequest, context: Context
     ) -> pb.UnloadAdapterResponse:
-        """Forget a name; the memory is freed when nothing uses it."""
+        """Forget an operator's name; the memory is freed when nothing uses it."""
         owner = self._pool.catalog.owner_of(request.name)
         if owner is None:
             raise AdapterNotFound(adapter=request.name)
@@ -198,7 +198,7 @@ class EngineServicer(rpc.EngineServiceServicer):
     ) -> pb.ListAdaptersResponse:
         """Every generation there is."""
         found = (adapter for known in self._pool.catalog for adapter in known.adapters.all())
-        every = sorted(found, key=lambda adapter: (adapter.name, adapter.generation))
+        every = sorted(found, key=lambda each: (each.name, each.project, each.generation))
         shown, next_token = page(
             list(map(self._describe, every)), request.page_size, request.page_token
         )

@@ -71,8 +71,9 @@ class Generating:
         tokens = await self._prompt_tokens(request, model)
         constraint = await self._constraint(asked_of_text(options.constraint), model)
         # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
-        named = self._named(request.model, loaded)
-        worn = adapters_of(options.adapters, named, self._catalog)
+        project = caller.principal.project
+        named = self._named(request.model, loaded, project)
+        worn = adapters_of(options.adapters, named, self._catalog, project)
         requests = to_requests(
             options,
             Prompt(tokens, "prompt"),
@@ -97,8 +98,11 @@ class Generating:
             turn_format = constrained_format(prompt.turn_format, asked)
             prompt = replace(prompt, turn_format=turn_format)
         constraint = await self._constraint(asked, model)
-        named = self._named(request.model, loaded)  # awaiting nothing more, as in `generate`
-        worn = adapters_of(request.options.adapters, named, self._catalog)
+        project = caller.principal.project
+        named = self._named(
+            request.model, loaded, project
+        )  # awaiting nothing more, as in `generate`
+        worn = adapters_of(request.options.adapters, named, self._catalog, project)
         requests = to_requests(
             request.options,
             Prompt(tokens, "messages"),
@@ -129,10 +133,10 @@ class Generating:
         ]
         return admitted, turns
 
-    def _named(self, name: str, loaded: LoadedModel) -> Named:
+    def _named(self, name: str, loaded: LoadedModel, project: str) -> Named:
         """What the name stands for now. Raises `ModelNotFound` where it went to another model since
         the call began."""
-        named = self._catalog.find(name)
+        named = self._catalog.find(name, project)
         if named.model.name != loaded.front.name:
             raise ModelNotFound(model=name)
         return named

@@ -50,7 +50,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream a raw continuation."""
-        known = self._pool.catalog.find(request.model).model
+        known = self._pool.catalog.find(request.model, _project()).model
         async with self._pool.use(known, ModelFile.check_generates) as model:
             admitted, turns = await self._generating.generate(request, model, _caller())
             numbers = count()
@@ -61,7 +61,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ChatRequest, context: Context
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
-        known = self._pool.catalog.find(request.model).model
+        known = self._pool.catalog.find(request.model, _project()).model
         async with self._pool.use(known, ModelFile.check_generates) as model:
             admitted, turns = await self._generating.chat(request, model, _caller())
             numbers = count()
@@ -71,14 +71,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Vectors of texts or token lists."""
         find = self._pool.catalog.find_model
-        known = find(request.model, ModelClass.ENCODER, operation="embed")
+        known = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
         async with self._pool.use(known, ModelFile.check_embeds) as model:
             return await self._embedding.embed(request, model, _caller())
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Documents by how well they answer a query."""
         find = self._pool.catalog.find_model
-        known = find(request.model, ModelClass.RERANKER, operation="rerank")
+        known = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
         async with self._pool.use(known, ModelFile.check_ranks) as model:
             return await self._ranking.rerank(request, model, _caller())
 
@@ -133,19 +133,24 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         """All models, by name."""
-        models = list(map(describe.model, self._pool.catalog.all()))
+        models = list(map(describe.model, self._pool.catalog.all(_project())))
         shown, next_token = page(models, request.page_size, request.page_token)
         return pb.ListModelsResponse(models=shown, next_page_token=next_token)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """One model, with its template also where it is not loaded."""
-        if self._pool.catalog.find(request.model).model.resident.state is not ModelState.FAILED:
+        catalog, project = self._pool.catalog, _project()
+        if catalog.find(request.model, project).model.resident.state is not ModelState.FAILED:
             await self._front(request.model)
-        named = self._pool.catalog.find(request.model)
+        named = catalog.find(request.model, project)
         return pb.GetModelResponse(model=describe.model(named))
 
     async def _front(self, name: str) -> ServedModel:
-        return await self._pool.front(self._pool.catalog.find(name).model)
+        return await self._pool.front(self._pool.catalog.find(name, _project()).model)
+
+
+def _project() -> str:
+    return current_principal().project
 
 
 def _caller() -> Caller:

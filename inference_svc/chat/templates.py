@@ -26,7 +26,7 @@ from inference_svc.chat.parsers.formats import (
 from inference_svc.chat.strict_json import json_object, json_or_none
 from inference_svc.jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
-from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
 MAX_TEMPLATE_CHARACTERS = 256 * 1024
 
@@ -48,13 +48,6 @@ class TemplateVocabulary(Protocol):
 
     def token_text(self, token: int | None) -> str:
         """Return a token's raw text."""
-
-
-class JobRunner(Protocol):
-    """Runs jobs in limited child processes: `SandboxPool`, or a stand-in."""
-
-    async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Run one job and return its result, or raise JobFailed."""
 
 
 @dataclass(frozen=True, slots=True)

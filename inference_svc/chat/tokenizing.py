@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from inference_svc.chat.templates import JobRunner, RenderedPrompt
+from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.jobs import TOKENIZE
 from svc_kit.errors import InvalidField, TooLong
-from svc_kit.sandbox.jobs import JobFailed
+from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
 # Up to the first tokenizing takes a millisecond or two; up to the second a thread's stack is safe.
 INLINE_BYTES = 4 * 1024

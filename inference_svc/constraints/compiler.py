@@ -6,21 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from json import dumps
-from typing import Any, Protocol
+from typing import Any
 
 from inference_svc.constraints.asked import Asked, FormKind
 from inference_svc.jobs import COMPILE_GRAMMAR
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid
-from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
 _GRAMMARS_KEPT = 128
-
-
-class JobRunner(Protocol):
-    """Runs jobs in limited child processes: `SandboxPool`, or a stand-in."""
-
-    async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Run one job and return its result, or raise JobFailed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The adapters that the engine has, as the frontend knows them: by name, in generations.
 
+A name belongs to a project; an operator's belongs to none and is everybody's.
+
 Each load under a name makes a new generation, which takes the name when the engine has it. The one
 before it drains: what runs, or waits, goes on with it, and its memory is freed when nothing uses it
 any more. An engine that is started again gets the current generations again, from the same bytes.
@@ -10,55 +12,17 @@ commands of a reload at once, and the first unanswered load is the one an engine
 """
 
 import asyncio
-import enum
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from inference_svc.engine.adapter_stack import LoadAdapter, UnloadAdapter
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command
-from model_files.adapter_file import AdapterDescription
-from svc_kit.errors import AdapterInvalid, AdapterNotFound, DomainError
-from svc_kit.private_file import PrivateFile
-
-_DIED = "the engine process ended while it loaded it"
-
-
-class AdapterState(enum.Enum):
-    """Where a generation is in its life."""
-
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    FAILED = "failed"
-
-
-@dataclass(slots=True, eq=False)
-class Adapter:
-    """One generation of an adapter: a checked file for a model, under a name."""
-
-    name: str
-    model: str
-    file: PrivateFile
-    description: AdapterDescription
-    default_scale: float
-    generation: int = 0
-    state: AdapterState = AdapterState.LOADING
-    problem: str = ""
-    ready_at: datetime | None = None
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of its file, in hex."""
-        return self.file.digest
-
-    @property
-    def content(self) -> tuple[str, str]:
-        """What it is in the engine."""
-        return self.model, self.digest
+from inference_svc.runtime.adapter import Adapter, AdapterKey, AdapterState
+from inference_svc.runtime.load_marks import LoadMarks, NoMarks
+from svc_kit.errors import AdapterCrashedEngine, AdapterInvalid, AdapterNotFound, DomainError
 
 
 class _Awaited(NamedTuple):
@@ -71,7 +35,7 @@ class _Awaited(NamedTuple):
 class AdapterRegistry:
     """All generations of one model, whose engines come and go. Use on the event loop; `send`
     reaches the engine while there is one, `count_requests` says how many live requests use a
-    generation."""
+    generation, `marks` hears what is being loaded."""
 
     def __init__(
         self,
@@ -79,10 +43,11 @@ class AdapterRegistry:
         count_requests: Callable[[Adapter], int] = lambda _: 0,
     ) -> None:
         self.attach(send, count_requests)
-        self._current: dict[str, Adapter] = {}
+        self.marks: LoadMarks = NoMarks()
+        self._current: dict[AdapterKey, Adapter] = {}
         self._draining: list[Adapter] = []
         self._awaited: deque[_Awaited] = deque()
-        self._generations: dict[str, int] = {}
+        self._generations: dict[AdapterKey, int] = {}
 
     def attach(
         self, send: Callable[[Command], None], count_requests: Callable[[Adapter], int]
@@ -91,28 +56,28 @@ class AdapterRegistry:
         self.count_requests = count_requests
         self._send = send
 
-    def find(self, name: str) -> Adapter | None:
-        """The generation that has the name."""
-        return self._current.get(name)
+    def find(self, name: str, project: str = "") -> Adapter | None:
+        """The generation that has the name in the project."""
+        return self._current.get(AdapterKey(project, name))
 
-    def get(self, name: str) -> Adapter:
-        """The generation that new requests use. Raises `AdapterNotFound`, or `AdapterInvalid` where
-        the engine could not load it again."""
-        adapter = self._current.get(name)
+    def get(self, name: str, project: str = "") -> Adapter:
+        """The generation that new requests use. Raises `AdapterNotFound`, or why the engine could
+        not load it again."""
+        adapter = self.find(name, project)
         if adapter is None:
             raise AdapterNotFound(adapter=name)
-        if adapter.state is AdapterState.FAILED:
-            raise AdapterInvalid(adapter=name, problem=adapter.problem)
+        if adapter.error is not None:
+            raise adapter.error
         return adapter
 
     def current(self) -> list[Adapter]:
         """Those that have a name, sorted by it."""
-        return sorted(self._current.values(), key=lambda adapter: adapter.name)
+        return sorted(self._current.values(), key=lambda adapter: (adapter.name, adapter.project))
 
     def all(self) -> list[Adapter]:
-        """Draining ones too, sorted by name and generation."""
+        """Draining ones too, sorted by name, project and generation."""
         both = (*self._current.values(), *self._draining)
-        return sorted(both, key=lambda adapter: (adapter.name, adapter.generation))
+        return sorted(both, key=lambda each: (each.name, each.project, each.generation))
 
     @property
     def num_loaded(self) -> int:
@@ -142,10 +107,10 @@ class AdapterRegistry:
         self._publish(adapter)
         return adapter
 
-    def unload(self, name: str) -> Adapter:
+    def unload(self, name: str, project: str = "") -> Adapter:
         """Take the name away and free the generation once nothing uses it. Raises
         `AdapterNotFound`."""
-        adapter = self._current.pop(name, None)
+        adapter = self._current.pop(AdapterKey(project, name), None)
         if adapter is None:
             raise AdapterNotFound(adapter=name)
         self._drain(adapter)
@@ -171,7 +136,7 @@ class AdapterRegistry:
 
     def deliver(self, event: AdapterLoaded | AdapterFailed) -> None:
         """Take the answer to the first unanswered load."""
-        adapter, loaded = self._awaited.popleft()
+        adapter, loaded = self._take_answer()
         if isinstance(event, AdapterLoaded):
             if adapter.state is AdapterState.LOADING:
                 adapter.state, adapter.ready_at = AdapterState.READY, datetime.now(UTC)
@@ -191,6 +156,8 @@ class AdapterRegistry:
     def on_engine_gone(self, error: DomainError) -> None:
         """The engine was ended on purpose: nobody is to blame, and the next one loads what has a
         name. Loads under way fail with `error`."""
+        if self._awaited:
+            self.marks.end(self._awaited[0].adapter.digest)
         while self._awaited:
             adapter, loaded = self._awaited.popleft()
             if loaded is not None:
@@ -206,7 +173,8 @@ class AdapterRegistry:
         while self._awaited:
             adapter, loaded = self._awaited.popleft()
             if blame is None:
-                blame = AdapterInvalid(adapter=adapter.name, problem=_DIED)
+                self.marks.blame(adapter.digest)
+                blame = AdapterCrashedEngine(adapter=adapter.name)
                 self._fail(adapter, loaded, blame)
             elif loaded is not None:
                 self._fail(adapter, loaded, error)
@@ -214,13 +182,23 @@ class AdapterRegistry:
 
     def _request(self, adapter: Adapter, loaded: "asyncio.Future[Adapter] | None") -> None:
         self._awaited.append(_Awaited(adapter, loaded))
+        if len(self._awaited) == 1:
+            self.marks.begin(adapter.digest)
         self._send(LoadAdapter(*adapter.content, adapter.file.path))
 
+    def _take_answer(self) -> _Awaited:
+        """The load that is answered; the engine is at the next one now."""
+        answered = self._awaited.popleft()
+        self.marks.end(answered.adapter.digest)
+        if self._awaited:
+            self.marks.begin(self._awaited[0].adapter.digest)
+        return answered
+
     def _publish(self, adapter: Adapter) -> None:
-        self._generations[adapter.name] = self._generations.get(adapter.name, 0) + 1
-        adapter.generation = self._generations[adapter.name]
-        before = self._current.get(adapter.name)
-        self._current[adapter.name] = adapter
+        self._generations[adapter.key] = self._generations.get(adapter.key, 0) + 1
+        adapter.generation = self._generations[adapter.key]
+        before = self._current.get(adapter.key)
+        self._current[adapter.key] = adapter
         if before is not None:
             self._drain(before)
 
@@ -229,7 +207,7 @@ class AdapterRegistry:
     ) -> None:
         if loaded is None:
             adapter.state = AdapterState.FAILED
-            adapter.problem = error.metadata.get("problem", error.message)
+            adapter.error = error
         else:
             adapter.file.close()
             _settle(loaded, error)

@@ -24,7 +24,7 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
-from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import Generation, ReaderLimits
 from svc_kit.errors import AbortedByOperator, DomainError

@@ -24,7 +24,8 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine.request import Command, Flush, SequenceRequest
 from inference_svc.models.memory import resident_bytes
-from inference_svc.runtime.adapters import Adapter, AdapterRegistry
+from inference_svc.runtime.adapter import Adapter
+from inference_svc.runtime.adapters import AdapterRegistry
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
 from inference_svc.runtime.generation import Generation, ReaderLimits

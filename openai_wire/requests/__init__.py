@@ -1,5 +1,13 @@
 """Bodies of OpenAI requests: JSON text in, a validated body and then a gRPC request out."""
 
+from openai_wire.requests.adapters import (
+    AdapterBody,
+    AdapterFields,
+    AdapterUpdateBody,
+    LoadLoraBody,
+    NamedPathBody,
+    UnloadLoraBody,
+)
 from openai_wire.requests.chat import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.requests.completions import CompletionBody, parse_completion, prompt_requests
 from openai_wire.requests.embeddings import EmbeddingBody, embed_request, parse_embedding
@@ -12,16 +20,22 @@ from openai_wire.requests.files import (
     file_header,
     list_files_request,
 )
-from openai_wire.requests.json_body import parse_object
+from openai_wire.requests.json_body import parse_array, parse_object
 from openai_wire.requests.reranking import RerankBody, parse_rerank, rerank_request
 
 __all__ = [
+    "AdapterBody",
+    "AdapterFields",
+    "AdapterUpdateBody",
     "ChatCompletionBody",
     "CompleteUploadBody",
     "CompletionBody",
     "EmbeddingBody",
     "FileFields",
+    "LoadLoraBody",
+    "NamedPathBody",
     "RerankBody",
+    "UnloadLoraBody",
     "UploadBody",
     "chat_request",
     "complete_upload_request",
@@ -29,6 +43,7 @@ __all__ = [
     "embed_request",
     "file_header",
     "list_files_request",
+    "parse_array",
     "parse_chat",
     "parse_completion",
     "parse_embedding",

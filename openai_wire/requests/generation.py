@@ -9,7 +9,7 @@ import hashlib
 from typing import Annotated, Any
 
 from corral.inference.v1 import generation_pb2
-from pydantic import Field, Tag
+from pydantic import AliasChoices, BeforeValidator, Field, Tag
 
 from openai_wire.requests.constraints import ResponseFormat, StructuredOutputs, constraint_of
 from openai_wire.requests.fields import BY_KIND, Count, TokenId, WireModel, one_of
@@ -59,12 +59,20 @@ class StreamOptions(WireModel):
 
 
 class AdapterChoice(WireModel):
-    """One LoRA adapter to apply."""
+    """One LoRA adapter to apply: its name stands in `id`, or in `name`."""
 
-    id: str = Field(min_length=1, description="The adapter's name.")
+    id: str = Field(
+        min_length=1,
+        validation_alias=AliasChoices("id", "name"),
+        description="The adapter's name; may be written as `name` too.",
+    )
     scale: Annotated[float, Field(ge=-10, le=10)] | None = Field(
         None, description="Multiplies its effect. Default: the adapter's own."
     )
+
+
+def _one_name_is_a_list(value: object) -> object:
+    return [{"id": value}] if isinstance(value, str) else value
 
 
 class Speculation(WireModel):
@@ -121,9 +129,10 @@ class GenerationBody(SamplingFields):
         "computed by itself, without cached prefixes, and others wait for it.",
     )
     speculation: Speculation | None = None
-    lora: Annotated[list[AdapterChoice], Field(max_length=64)] | None = Field(
-        None, description="LoRA adapters to apply together, each once."
-    )
+    lora: (
+        Annotated[list[AdapterChoice], BeforeValidator(_one_name_is_a_list), Field(max_length=64)]
+        | None
+    ) = Field(None, description="LoRA adapters to apply together, each once; or the name of one.")
 
     user: str | None = Field(None, description="Accepted and ignored.")
     metadata: dict[str, Any] | None = Field(None, description="Accepted and ignored.")

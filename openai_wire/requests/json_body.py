@@ -18,12 +18,25 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     """
     if not raw.strip():
         return {}
+    value = _parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidJson(field=None, problem="the body is not an object")
+    return value
+
+
+def parse_array(raw: bytes) -> list[Any]:
+    """Reads a JSON array, as `parse_object` an object. Raises InvalidJson."""
+    value = _parse(raw)
+    if not isinstance(value, list):
+        raise InvalidJson(field=None, problem="the body is not an array")
+    return value
+
+
+def _parse(raw: bytes) -> Any:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidJson(field=None, problem=str(error)) from None
-    if not isinstance(value, dict):
-        raise InvalidJson(field=None, problem="the body is not an object")
     if (
         raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
     ):  # else a long list of tokens is walked in vain

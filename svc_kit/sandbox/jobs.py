@@ -6,6 +6,7 @@ imports none of them. Each service lists its own.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Protocol
 
 MIB = 1 << 20
 
@@ -53,3 +54,14 @@ class Job:
     deadline_s: float = 2.0
     memory_bytes: int = 512 * MIB
     output_bytes: int = 64 * MIB
+
+
+class JobRunner(Protocol):
+    """Runs jobs in limited child processes: `SandboxPool`, or a stand-in."""
+
+    async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
+        """Run one job and return its result; those of one key share a reputation.
+
+        Raises:
+            JobFailed: it gave none.
+        """

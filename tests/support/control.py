@@ -21,6 +21,8 @@ from control_svc.storage.blobs import FolderBlobs
 from svc_kit.auth import Principal, ServiceToken, on_behalf_of
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc_client import open_channel, translate_errors
+from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.jobs import JobRunner
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
@@ -180,6 +182,12 @@ class RunningControl:
         """Every file of bytes, complete or not."""
         return [path for path in (self.folder / "blobs").rglob("*") if path.is_file()]
 
+    @property
+    def service_metadata(self) -> tuple[tuple[str, str], ...]:
+        """What one of our own services calls with, for itself."""
+        token = ServiceToken.read(self.folder / "token")
+        return (("authorization", f"Bearer {token.secret}"),)
+
     def of_project(self, project: str) -> Client:
         """A caller of another project, by the service token."""
         principal = Principal(project=project, scopes=frozenset({"inference"}), key_id="test")
@@ -243,9 +251,12 @@ class _FullingSink:
 
 @asynccontextmanager
 async def a_control(
-    folder: Path, database_url: str | None = None, **settings: Any
+    folder: Path,
+    database_url: str | None = None,
+    sandbox: JobRunner | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RunningControl]:
-    """A control service whose data is in `folder`."""
+    """A control service whose data is in `folder`; nothing has a child process unless given."""
     token_file = folder / "token"
     if not token_file.exists():
         ServiceToken.create(token_file)
@@ -263,7 +274,9 @@ async def a_control(
     store: BlobStore = blobs
     async with (
         asyncio.timeout(25),
-        build(ControlSettings(**values), blobs=store, clock=clock) as control,
+        build(
+            ControlSettings(**values), blobs=store, clock=clock, sandbox=sandbox or InlineJobs()
+        ) as control,
         open_channel(str(control.server.address)) as channel,
     ):
         yield RunningControl(control, Client(channel), clock, folder, blobs)

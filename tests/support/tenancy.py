@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import corral.control.v1
-from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
+from corral.control.v1 import (
+    adapter_pb2,
+    adapter_service_pb2,
+    file_pb2,
+    file_service_pb2,
+    upload_service_pb2,
+)
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -23,6 +29,7 @@ from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors
 from svc_kit.scopes import METHOD_SCOPES, Scope
 from tests.support.control import Client
+from tests.support.registry import Registry, an_adapter
 
 Ids = Mapping[str, str]
 """By kind."""
@@ -63,6 +70,18 @@ async def create_upload(client: Client, canary: str) -> Ids:
 async def observe_upload(client: Client, ids: Ids) -> object:
     """The upload; nothing shows its parts, which the store of bytes would miss."""
     return await client.get_upload(ids["upload"])
+
+
+async def create_adapter(client: Client, canary: str) -> Ids:
+    """An adapter with a description."""
+    made = await Registry.of(client).create(name=f"a{canary}", description=canary, model=canary)
+    return {"adapter": made.id}
+
+
+async def observe_adapter(client: Client, ids: Ids) -> object:
+    """The adapter, and the list it stands in."""
+    registry = Registry.of(client)
+    return await registry.get(ids["adapter"]), await registry.call("ListAdapters")
 
 
 _HEADER = file_pb2.FileHeader(filename="x", purpose=file_pb2.FILE_PURPOSE_USER_DATA)
@@ -109,6 +128,31 @@ RESOURCES: Mapping[str, Resource] = {
             ],
         },
         refusals={"part_ids": "INVALID_FIELD"},
+    ),
+    "corral.control.v1.AdapterService": Resource(
+        create_adapter,
+        observe_adapter,
+        {
+            "CreateAdapter": lambda ids: [
+                adapter_service_pb2.CreateAdapterRequest(
+                    header=adapter_pb2.AdapterHeader(name="voice", replace=True)
+                ),
+                adapter_service_pb2.CreateAdapterRequest(chunk=an_adapter()),
+            ],
+            "GetAdapter": lambda ids: [
+                adapter_service_pb2.GetAdapterRequest(adapter=ids["adapter"])
+            ],
+            "ListAdapters": lambda ids: [adapter_service_pb2.ListAdaptersRequest()],
+            "UpdateAdapter": lambda ids: [
+                adapter_service_pb2.UpdateAdapterRequest(adapter=ids["adapter"], description="x")
+            ],
+            "DeleteAdapter": lambda ids: [
+                adapter_service_pb2.DeleteAdapterRequest(adapter=ids["adapter"])
+            ],
+            "RetryAdapter": lambda ids: [
+                adapter_service_pb2.RetryAdapterRequest(adapter=ids["adapter"])
+            ],
+        },
     ),
 }
 

@@ -10,6 +10,7 @@ from control_svc.domain.jobs import JobState
 from control_svc.domain.ports import Dropped
 from control_svc.domain.uploads import UploadState
 from control_svc.storage.models import (
+    AdapterRow,
     FileRow,
     JobRow,
     RequestRow,
@@ -115,7 +116,7 @@ class SqlHousekeeping:
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
         left = set(keys)
-        for column in (FileRow.blob_key, UploadPartRow.blob_key):
+        for column in (FileRow.blob_key, UploadPartRow.blob_key, AdapterRow.blob_key):
             left.difference_update(
                 await self._session.scalars(select(column).where(column.in_(left)))
             )

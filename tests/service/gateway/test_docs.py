@@ -28,6 +28,9 @@ async def test_the_document_has_every_route_and_field() -> None:
         "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content",
         "/v1/uploads", "/v1/uploads/{upload_id}/parts", "/v1/uploads/{upload_id}/complete",
         "/v1/uploads/{upload_id}/cancel",
+        "/v1/adapters", "/v1/adapters/{adapter}", "/v1/adapters/{adapter}/retry",
+        "/lora-adapters", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+        "/admin/loras", "/admin/loras/{name}",
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]

@@ -27,6 +27,7 @@ def test_open_ports_are_chosen(tmp_path: Path) -> None:
     assert parse_address(plan.gateway.listen).port > 0
     assert plan.gateway.inference_target == plan.inference.listen
     assert plan.gateway.control_target == plan.control.listen
+    assert plan.inference.control_target == plan.control.listen
     plan.check_ports()
 
 

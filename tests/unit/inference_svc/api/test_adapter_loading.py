@@ -8,7 +8,7 @@ import pytest
 
 from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.catalog import Catalog, KnownModel
-from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from svc_kit.errors import AdapterExists
 from tests.support.pooled import a_known, settle

@@ -8,9 +8,16 @@ import pytest
 from inference_svc.engine.adapter_stack import LoadAdapter, UnloadAdapter
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command
-from inference_svc.runtime.adapters import Adapter, AdapterRegistry, AdapterState
+from inference_svc.runtime.adapter import Adapter, AdapterState
+from inference_svc.runtime.adapters import AdapterRegistry
 from model_files.adapter_file import AdapterDescription
-from svc_kit.errors import AdapterInvalid, AdapterNotFound, Draining, EngineRestarting
+from svc_kit.errors import (
+    AdapterCrashedEngine,
+    AdapterInvalid,
+    AdapterNotFound,
+    Draining,
+    EngineRestarting,
+)
 from svc_kit.private_file import PrivateFile
 
 RESTARTING = EngineRestarting(retry_after=1.0)
@@ -175,7 +182,7 @@ async def test_what_an_engine_died_of_is_not_loaded_again(scene: Scene) -> None:
 
     assert bad.state is AdapterState.FAILED
     assert scene.sent == [LoadAdapter(*good.content, good.file.path)]
-    with pytest.raises(AdapterInvalid, match="ended while it loaded"):
+    with pytest.raises(AdapterCrashedEngine):
         scene.registry.get("bad")
     assert (scene.registry.num_loaded, scene.registry.num_bytes) == (1, 100)
     scene.registry.unload("bad")
@@ -188,7 +195,7 @@ async def test_first_loads_end_with_the_engine(scene: Scene) -> None:
     second = scene.registry.load(scene.an_adapter("second", "two"))
     scene.registry.on_engine_death(RESTARTING)
 
-    with pytest.raises(AdapterInvalid):
+    with pytest.raises(AdapterCrashedEngine):
         await first
     with pytest.raises(EngineRestarting):
         await second
@@ -247,3 +254,64 @@ async def test_an_engine_that_was_ended_leaves_what_has_a_name(scene: Scene) -> 
     assert {state for _, state in states(scene)} == {AdapterState.LOADING}
     assert scene.sent[0] == LoadAdapter("demo", kept.digest, kept.file.path)
     assert len(scene.sent) == 2
+
+
+# --- projects and marks ---------------------------------------------------------------------------
+
+
+async def test_a_name_is_a_projects_own(scene: Scene) -> None:
+    """The same one is an adapter of its own in each project, and for the operator."""
+    shared, mine = await scene.loaded(content="one"), scene.an_adapter(content="two")
+    mine.project = "mine"
+    answer = scene.registry.load(mine)
+    scene.answer(mine)
+
+    assert await answer is scene.registry.get("voice", "mine")
+    assert scene.registry.get("voice") is shared
+    assert scene.registry.find("voice", "other") is None
+    assert (shared.generation, mine.generation) == (1, 1)
+    assert scene.registry.unload("voice", "mine") is mine
+    assert scene.registry.get("voice") is shared
+
+
+class Marks:
+    """What was said of loads."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def begin(self, digest: str) -> None:
+        """It is being loaded."""
+        self.said.append(("begin", digest))
+
+    def end(self, digest: str) -> None:
+        """It is no more."""
+        self.said.append(("end", digest))
+
+    def blame(self, digest: str) -> None:
+        """The engine died of it."""
+        self.said.append(("blame", digest))
+
+
+async def test_only_what_the_engine_is_at_is_marked(scene: Scene) -> None:
+    """One after the other, also when an engine is started again; one that dies blames one."""
+    marks = scene.registry.marks = Marks()
+    one, two = await scene.loaded("one", "1"), await scene.loaded("two", "2")
+    scene.registry.on_engine_death(RESTARTING)
+    scene.registry.on_engine_ready()
+    scene.answer(one)
+    scene.registry.on_engine_death(RESTARTING)
+
+    each = [("begin", one.digest), ("end", one.digest), ("begin", two.digest)]
+    assert marks.said == [*each, ("end", two.digest), *each, ("blame", two.digest)]
+
+
+async def test_an_engine_that_is_ended_on_purpose_blames_nobody(scene: Scene) -> None:
+    """What it was loading is no longer marked."""
+    marks = scene.registry.marks = Marks()
+    loading = scene.registry.load(adapter := scene.an_adapter())
+    scene.registry.on_engine_gone(Draining())
+    with pytest.raises(Draining):
+        await loading
+
+    assert marks.said == [("begin", adapter.digest), ("end", adapter.digest)]

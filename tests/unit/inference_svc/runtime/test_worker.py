@@ -11,7 +11,7 @@ from inference_svc.engine.events import AdapterLoaded
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.runtime import worker as worker_module
-from inference_svc.runtime.adapters import Adapter
+from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady, Ready

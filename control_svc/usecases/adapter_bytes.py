@@ -1,0 +1,183 @@
+"""The bytes of a new adapter: gathered where nobody else can change them, judged, then stored.
+
+They come as a stream, from a file of the project or from an operator's folder. What the limited
+child reads is what is stored: it is one private file all along.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from control_svc.domain.adapters import NewAdapter
+from control_svc.domain.files import File, FileLimits
+from control_svc.domain.ports import Blob, BlobMissing, BlobStore, Clock, Transactions
+from model_files.adapter_facts import AdapterFacts
+from model_files.jobs import READ_ADAPTER
+from svc_kit.errors import (
+    AdapterInvalid,
+    ChecksumMismatch,
+    InvalidField,
+    MissingField,
+    StorageFailed,
+)
+from svc_kit.folders import AllowedFolders
+from svc_kit.private_file import PrivateFile
+from svc_kit.sandbox.jobs import JobFailed, JobRunner
+
+_BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A description, and the file that it belongs to."""
+
+    described: NewAdapter
+    file: PrivateFile
+
+
+class AdapterBytes:
+    """Gathers, judges and stores the bytes of adapters of at most `limit` bytes."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        blobs: BlobStore,
+        jobs: JobRunner,
+        folders: AllowedFolders,
+        scratch: Path,
+        limit: int,
+        clock: Clock,
+    ) -> None:
+        """`folders` are those that paths may lead into; `scratch` is where private files lie."""
+        self._transactions = transactions
+        self._blobs = blobs
+        self._jobs = jobs
+        self._folders = folders
+        self._scratch = scratch
+        self._limit = limit
+        self._clock = clock
+
+    @asynccontextmanager
+    async def gathered(
+        self, project: str, pieces: AsyncIterator[NewAdapter | bytes]
+    ) -> AsyncIterator[Gathered]:
+        """All bytes of an adapter, for as long as the block runs.
+
+        Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge, FileNotFound,
+        ChecksumMismatch or StorageFailed.
+        """
+        async with _private_file(self._scratch) as file:
+            described = await self._receive(pieces, file)
+            if described.file_id:
+                await self._take_file(project, described.file_id, file)
+            elif described.path:
+                await self._take_path(described.path, file)
+            if not file.size_bytes:
+                raise MissingField(field="file")
+            if described.sha256.lower() not in ("", file.digest):
+                raise ChecksumMismatch(field="sha256")
+            with _disk():
+                await asyncio.to_thread(file.flush)
+            yield Gathered(described, file)
+
+    async def judge(self, gathered: Gathered) -> AdapterFacts:
+        """What the file says, all of its values read. Raises AdapterInvalid."""
+        payload = {"adapter": str(gathered.file.path)}
+        try:
+            found = await self._jobs.run(READ_ADAPTER, payload, key=gathered.file.digest)
+        except JobFailed as failed:
+            name = gathered.described.name
+            raise AdapterInvalid(adapter=name, problem=failed.problem) from None
+        return AdapterFacts(**found)
+
+    async def store(self, file: PrivateFile) -> Blob:
+        """The file in the store. Raises StorageFailed."""
+        async with self._blobs.create() as sink:
+            async for block in _blocks(file.path):
+                await sink.write(block)
+            return await sink.commit()
+
+    async def _receive(
+        self, pieces: AsyncIterator[NewAdapter | bytes], file: PrivateFile
+    ) -> NewAdapter:
+        described: NewAdapter | None = None
+        async for piece in pieces:
+            if isinstance(piece, bytes):
+                await self._write(file, piece)
+            else:
+                piece.check()
+                described = piece
+        if described is None:
+            raise MissingField(field="header")
+        source = described.file_id or described.path
+        if source and file.size_bytes:
+            field = "file_id" if described.file_id else "path"
+            raise InvalidField(field=field, problem="it cannot stand beside bytes")
+        return described
+
+    async def _take_file(self, project: str, file_id: str, file: PrivateFile) -> None:
+        source = await self._file(project, file_id)
+        FileLimits.check(source.size_bytes, self._limit)
+        try:
+            async for chunk in self._blobs.read(source.blob_key, 0, source.size_bytes):
+                await self._write(file, chunk)
+        except BlobMissing:
+            # Deleted between the two reads, which is the caller's doing; or lost, which is not.
+            await self._file(project, file_id)
+            raise
+
+    async def _file(self, project: str, file_id: str) -> File:
+        now = self._clock()
+        return await self._transactions.read(
+            lambda repositories: repositories.files.get(project, file_id, now)
+        )
+
+    async def _take_path(self, path: str, file: PrivateFile) -> None:
+        found = await asyncio.to_thread(self._folders.find, "path", path)
+        async for block in _blocks(found):
+            await self._write(file, block)
+
+    async def _write(self, file: PrivateFile, block: bytes) -> None:
+        FileLimits.check(file.size_bytes + len(block), self._limit)
+        with _disk():
+            await asyncio.to_thread(file.write, block)
+
+
+async def _blocks(path: Path) -> AsyncIterator[bytes]:
+    with _disk(), await asyncio.to_thread(path.open, "rb") as source:
+        while block := await asyncio.to_thread(source.read, _BLOCK_BYTES):
+            yield block
+
+
+@asynccontextmanager
+async def _private_file(folder: Path) -> AsyncIterator[PrivateFile]:
+    """A file for as long as the block runs; one that a thread still opens for a caller who has
+    left is closed too. Raises StorageFailed."""
+    opening = asyncio.ensure_future(asyncio.to_thread(PrivateFile, folder))
+    try:
+        with _disk():
+            file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def _close_opened(opening: "asyncio.Future[PrivateFile]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+@contextmanager
+def _disk() -> Iterator[None]:
+    """Raises StorageFailed where the disk is full, or fails."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(problem=error.strerror or "input or output failed") from error

@@ -1,0 +1,209 @@
+"""Adapters: what their owners do with them. Every change takes a number that frontends follow."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from control_svc.domain.adapters import (
+    REPORTS_COUNT_FOR,
+    Adapter,
+    AdapterChanges,
+    AdapterWithReports,
+    NewAdapter,
+)
+from control_svc.domain.ids import ADAPTER, IdSource, is_id
+from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.ports import (
+    ADAPTERS_TOPIC,
+    Blob,
+    BlobStore,
+    Clock,
+    Notices,
+    Repositories,
+    Transactions,
+)
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.usecases.adapter_bytes import AdapterBytes
+from control_svc.usecases.listening import noticed
+from control_svc.usecases.once import once
+from control_svc.usecases.refusals import deleted_if_refused
+from model_files.adapter_facts import AdapterFacts
+from svc_kit.errors import AdapterExists, InvalidField, TooManyAdapters
+
+MAX_PAGE: Final = 1000
+LONGEST_WAIT_S: Final = 60.0
+CREATE: Final = "CreateAdapter"
+_POLL_S: Final = 2.0
+"""How soon a report is seen whose notice was lost."""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An adapter after its registration, and the bytes that nobody needs any more."""
+
+    adapter: Adapter
+    dropped: list[str]
+
+
+class Adapters:
+    """What callers do with adapters."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        blobs: BlobStore,
+        source: AdapterBytes,
+        ids: IdSource,
+        tokens: PageTokens,
+        per_project: int,
+        notices: Notices,
+        clock: Clock,
+    ) -> None:
+        self._transactions = transactions
+        self._blobs = blobs
+        self._source = source
+        self._ids = ids
+        self._tokens = tokens
+        self._per_project = per_project
+        self._notices = notices
+        self._clock = clock
+
+    async def create(self, project: str, pieces: AsyncIterator[NewAdapter | bytes]) -> Adapter:
+        """Register an adapter.
+
+        Raises what `AdapterBytes` does, AdapterExists, TooManyAdapters or RequestIdReused. Nothing
+        is left of one that is refused.
+        """
+        async with self._source.gathered(project, pieces) as gathered:
+            facts = await self._source.judge(gathered)
+            blob = await self._source.store(gathered.file)
+        adapter = self._new(gathered.described, facts, blob)
+        async with deleted_if_refused(self._blobs, blob):
+            stored = await self._transactions.write(
+                lambda repositories: self._add(repositories, project, gathered.described, adapter)
+            )
+        await self._blobs.delete(stored.dropped)
+        return stored.adapter
+
+    async def get(self, project: str, adapter: str, wait_s: float = 0.0) -> AdapterWithReports:
+        """An adapter by id or name, once frontends have loaded it or failed to, or after `wait_s`
+        seconds. Raises AdapterNotFound."""
+        deadline = time.monotonic() + min(wait_s, LONGEST_WAIT_S)
+        with self._notices.listen(ADAPTERS_TOPIC) as changed:
+            while True:
+                found = await self._transactions.read(
+                    lambda repositories: self._with_reports(repositories, project, adapter)
+                )
+                left = deadline - time.monotonic()
+                if found.is_settled or left <= 0:
+                    return found
+                await noticed(changed, min(left, _POLL_S))
+
+    async def page(self, project: str, asked: PageRequest) -> Page[Adapter]:
+        """A page of the project's adapters. Raises OutOfRange or InvalidField."""
+        if asked.after and not is_id(asked.after, ADAPTER):
+            raise InvalidField(field="after", problem="it is not the id of an adapter")
+        binding = (project, "adapters")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda repositories: repositories.adapters.page(project, window)
+        )
+        return self._tokens.page(found, window, asked, binding)
+
+    async def update(
+        self, project: str, adapter: str, changes: AdapterChanges, etag: str
+    ) -> AdapterWithReports:
+        """Change an adapter.
+
+        Raises AdapterNotFound, StaleGeneration, TooLong, InvalidField or OutOfRange.
+        """
+        changes.check()
+        return await self._change(project, adapter, etag, changes.applied_to)
+
+    async def retry(self, project: str, adapter: str) -> AdapterWithReports:
+        """Have frontends try again what failed. Raises AdapterNotFound."""
+        return await self._change(
+            project, adapter, "", lambda found: replace(found, attempt=found.attempt + 1)
+        )
+
+    async def delete(self, project: str, adapter: str, etag: str) -> str:
+        """Delete an adapter and its bytes; its id. Raises AdapterNotFound or StaleGeneration."""
+
+        async def drop(repositories: Repositories) -> Adapter:
+            await repositories.desired.next_revision()
+            found = await repositories.adapters.lock(project, adapter)
+            found.check_etag(etag)
+            await repositories.adapters.delete(project, found.id)
+            return found
+
+        dropped = await self._transactions.write(drop)
+        await self._blobs.delete([dropped.blob_key])
+        return dropped.id
+
+    async def _add(
+        self, repositories: Repositories, project: str, described: NewAdapter, adapter: Adapter
+    ) -> _Stored:
+        made = await once(repositories, project, _request(described, adapter))
+        if made != adapter.id:
+            return _Stored(await repositories.adapters.get(project, made), [adapter.blob_key])
+        adapter = replace(adapter, revision=await repositories.desired.next_revision())
+        before = await repositories.adapters.find(project, adapter.name)
+        if before is None:
+            if await repositories.adapters.count(project) >= self._per_project:
+                raise TooManyAdapters(limit=self._per_project)
+            await repositories.adapters.add(project, adapter)
+            return _Stored(adapter, [])
+        if not described.replace:
+            raise AdapterExists(adapter=adapter.name)
+        adapter = replace(adapter, id=before.id, created_at=before.created_at)
+        await repositories.adapters.update(project, adapter)
+        return _Stored(adapter, [before.blob_key])
+
+    async def _change(
+        self, project: str, adapter: str, etag: str, apply: Callable[[Adapter], Adapter]
+    ) -> AdapterWithReports:
+        async def change(repositories: Repositories) -> AdapterWithReports:
+            revision = await repositories.desired.next_revision()
+            found = await repositories.adapters.lock(project, adapter)
+            found.check_etag(etag)
+            changed = replace(apply(found), revision=revision, updated_at=self._clock())
+            await repositories.adapters.update(project, changed)
+            return await self._with_reports(repositories, project, changed.id)
+
+        return await self._transactions.write(change)
+
+    async def _with_reports(
+        self, repositories: Repositories, project: str, adapter: str
+    ) -> AdapterWithReports:
+        found = await repositories.adapters.get(project, adapter)
+        since = self._clock() - REPORTS_COUNT_FOR
+        reports = await repositories.adapters.reports(project, found.id, since)
+        return AdapterWithReports(found, reports)
+
+    def _new(self, described: NewAdapter, facts: AdapterFacts, blob: Blob) -> Adapter:
+        now = self._clock()
+        return Adapter(
+            id=self._ids.new(ADAPTER),
+            name=described.name,
+            model=described.model,
+            description=described.description,
+            default_scale=described.default_scale,
+            standing_scale=0.0,
+            sha256=blob.sha256,
+            file_bytes=blob.size_bytes,
+            blob_key=blob.key,
+            facts=facts,
+            created_at=now,
+            updated_at=now,
+        )
+
+
+def _request(described: NewAdapter, adapter: Adapter) -> RememberedRequest:
+    return RememberedRequest(
+        method=CREATE,
+        request_id=described.request_id,
+        fingerprint=fingerprint_of(described, adapter.sha256),
+        resource_id=adapter.id,
+        created_at=adapter.created_at,
+    )

@@ -1,0 +1,70 @@
+"""What frontends follow, and what they say: for our own services alone.
+
+The desired state is small (a row for each adapter) beside what it stands for, so it is read whole
+and compared, not kept as a log of changes: a follower gets what is different since its last event,
+however many changes that was, and a new one gets everything.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from control_svc.domain.adapters import AdapterReport, DesiredChange, DesiredState
+from control_svc.domain.checks import check_digest, check_text
+from control_svc.domain.files import SHA256_DIGITS
+from control_svc.domain.ids import MAX_KEY_CHARACTERS
+from control_svc.domain.ports import ADAPTERS_TOPIC, BlobStore, Notices, Transactions
+from control_svc.usecases.listening import noticed
+from svc_kit.errors import AdapterNotFound
+
+_POLL_S: Final = 2.0
+"""How soon a change is seen whose notice was lost."""
+
+
+class Desired:
+    """What our services ask and say of all adapters."""
+
+    def __init__(self, transactions: Transactions, blobs: BlobStore, notices: Notices) -> None:
+        self._transactions = transactions
+        self._blobs = blobs
+        self._notices = notices
+
+    async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
+        """Everything, unless the caller's `revision` is the newest, then changes, without end.
+
+        To a caller that has everything an empty change says so.
+        """
+        with self._notices.listen(ADAPTERS_TOPIC) as changed:
+            sent = await self._state()
+            has_it = revision == str(sent.revision)
+            yield DesiredChange(sent.revision, [], []) if has_it else sent
+            while True:
+                await noticed(changed, _POLL_S)
+                if await self._revision() != sent.revision:
+                    state = await self._state()
+                    yield state.change_from(sent)
+                    sent = state
+
+    async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
+        """Keep what a frontend says. Raises MissingField, TooLong or InvalidField."""
+        check_text("frontend", frontend, MAX_KEY_CHARACTERS)
+        await self._transactions.write(
+            lambda repositories: repositories.desired.replace_reports(frontend, reports)
+        )
+
+    async def download(self, sha256: str) -> AsyncIterator[bytes]:
+        """The bytes of a registered digest. Raises InvalidField or AdapterNotFound."""
+        digest = check_digest("sha256", sha256, SHA256_DIGITS)
+        found = await self._transactions.read(
+            lambda repositories: repositories.desired.blob_of(digest)
+        )
+        if found is None:
+            raise AdapterNotFound(adapter=sha256)
+        key, size_bytes = found
+        async for chunk in self._blobs.read(key, 0, size_bytes):
+            yield chunk
+
+    async def _state(self) -> DesiredState:
+        return await self._transactions.read(lambda repositories: repositories.desired.state())
+
+    async def _revision(self) -> int:
+        return await self._transactions.read(lambda repositories: repositories.desired.revision())

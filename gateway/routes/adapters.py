@@ -1,0 +1,138 @@
+"""The routes under /v1/adapters."""
+
+from typing import Annotated
+
+from corral.control.v1 import adapter_pb2, adapter_service_pb2
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.adapters import AdapterSending
+from gateway.auth import Caller
+from gateway.docs import answers, form_body, json_body
+from gateway.errors import json_response
+from gateway.multipart import MEDIA_TYPE, FormField, FormFile, read_form
+from gateway.parts import Parts
+from gateway.routes.files import FILE_FIELD, name_request
+from openai_wire.adapters import adapter_list, adapter_object, deleted_adapter
+from openai_wire.errors import ADAPTER_PARAMS, openai_names
+from openai_wire.requests import AdapterBody, AdapterFields, AdapterUpdateBody
+from openai_wire.requests.adapters import (
+    header_of_body,
+    header_of_form,
+    list_adapters_request,
+    update_request,
+    wait_of,
+)
+from svc_kit.errors import CallerCancelled, InvalidField, MissingField
+
+_BODIES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            **json_body(AdapterBody)["requestBody"]["content"],
+            **form_body(AdapterFields, FILE_FIELD)["requestBody"]["content"],
+        },
+    }
+}
+
+
+def adapters_router(parts: Parts) -> APIRouter:
+    """The routes of adapters."""
+    router = APIRouter(prefix="/v1/adapters")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "", summary="Register an adapter", openapi_extra=_BODIES, responses=answers("An adapter.")
+    )
+    async def create_adapter(request: Request, caller: known_caller) -> Response:
+        """Keeps a LoRA: the file of a form, or the one whose id a JSON body names."""
+        is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
+        with openai_names(ADAPTER_PARAMS):
+            if is_form:
+                adapter = await _create_from_form(parts, request, caller)
+            else:
+                body = await parts.read_body(request)
+                header = header_of_body(body, name_request(request))
+                adapter = await parts.adapters.create(header, caller)
+        return json_response(adapter_object(adapter))
+
+    @router.get("", summary="List the adapters", responses=answers("A list of adapters."))
+    async def list_adapters(request: Request, caller: known_caller) -> Response:
+        """A page of adapters: `after`, `limit` and `order` choose it."""
+        with openai_names(ADAPTER_PARAMS):
+            asked = list_adapters_request(request.query_params)
+            page = await parts.adapters.page(asked, caller)
+        has_more = bool(page.next_page_token)
+        return json_response(adapter_list(page.adapters, has_more=has_more))
+
+    @router.get("/{adapter}", summary="Describe an adapter", responses=answers("An adapter."))
+    async def retrieve_adapter(request: Request, adapter: str, caller: known_caller) -> Response:
+        """One adapter by id or name, with its state in every engine; `wait` so many seconds for
+        them."""
+        wait = wait_of(request.query_params)
+        return json_response(adapter_object(await parts.adapters.get(adapter, caller, wait)))
+
+    @router.post(
+        "/{adapter}",
+        summary="Change an adapter",
+        openapi_extra=json_body(AdapterUpdateBody),
+        responses=answers("An adapter."),
+    )
+    @router.patch(
+        "/{adapter}",
+        summary="Change an adapter",
+        openapi_extra=json_body(AdapterUpdateBody),
+        responses=answers("An adapter."),
+    )
+    async def update_adapter(request: Request, adapter: str, caller: known_caller) -> Response:
+        """Changes scales or description."""
+        with openai_names(ADAPTER_PARAMS):
+            asked = update_request(adapter, await parts.read_body(request))
+            changed = await parts.adapters.update(asked, caller)
+        return json_response(adapter_object(changed))
+
+    @router.post(
+        "/{adapter}/retry", summary="Try an adapter again", responses=answers("An adapter.")
+    )
+    async def retry_adapter(adapter: str, caller: known_caller) -> Response:
+        """Has engines load what they could not, also where one ended while it did."""
+        return json_response(adapter_object(await parts.adapters.retry(adapter, caller)))
+
+    @router.delete("/{adapter}", summary="Delete an adapter", responses=answers("What is left."))
+    async def delete_adapter(adapter: str, caller: known_caller) -> Response:
+        """Deletes an adapter; what runs with it goes on to its end."""
+        return json_response(deleted_adapter(await parts.adapters.delete(adapter, caller)))
+
+    return router
+
+
+async def _create_from_form(parts: Parts, request: Request, caller: Caller) -> adapter_pb2.Adapter:
+    sending = parts.adapters.send(caller)
+    with parts.live.holding(sending):
+        try:
+            return await _send_form(request, sending, parts.settings.receive_timeout_s)
+        finally:
+            sending.stop(CallerCancelled())
+
+
+async def _send_form(
+    request: Request, sending: AdapterSending, idle_s: float
+) -> adapter_pb2.Adapter:
+    """Pass the file of a form on while it arrives; the header goes last, as fields may."""
+    fields: dict[str, str] = {}
+    has_file = False
+    async for piece in read_form(request, idle_s):
+        if isinstance(piece, FormField):
+            fields[piece.name] = piece.text
+        elif isinstance(piece, FormFile):
+            if piece.name != FILE_FIELD or has_file:
+                raise InvalidField(field=piece.name, problem="the form has one file, 'file'")
+            has_file = True
+        else:
+            await sending.write(adapter_service_pb2.CreateAdapterRequest(chunk=piece))
+    if not has_file:
+        raise MissingField(field=FILE_FIELD)
+    header = header_of_form(fields, name_request(request))
+    await sending.write(adapter_service_pb2.CreateAdapterRequest(header=header))
+    return (await sending.finish()).adapter

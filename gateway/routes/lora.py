@@ -1,0 +1,130 @@
+"""Adapters by the routes of other servers, for operators' clients that were written for those:
+llama-server's /lora-adapters, vLLM's /v1/load_lora_adapter and /admin/loras."""
+
+from typing import Annotated, Final
+
+from corral.control.v1 import adapter_pb2, adapter_service_pb2
+from fastapi import APIRouter, Depends
+from google.protobuf.duration_pb2 import Duration
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.errors import json_response
+from gateway.parts import Parts
+from gateway.routes.files import name_request
+from openai_wire.adapters import llama_server_list, problems_of
+from openai_wire.errors import ADAPTER_PARAMS, LOAD_LORA_PARAMS, openai_names
+from openai_wire.requests import LoadLoraBody, NamedPathBody, UnloadLoraBody
+from openai_wire.requests.adapters import (
+    header_of_load,
+    header_of_path,
+    scales_by_place,
+    unload_name,
+)
+from svc_kit.errors import AdapterExists, AdapterInvalid, InvalidField
+
+LOAD_WAIT: Final = Duration(seconds=30)
+"""How long a client that expects a loaded adapter waits for the engines."""
+
+
+def lora_router(parts: Parts) -> APIRouter:
+    """The routes of llama-server and vLLM."""
+    router = APIRouter()
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    operator = Annotated[Caller, Depends(parts.operators)]
+
+    @router.get("/lora-adapters", summary="As llama-server", responses=answers("Scales."))
+    async def list_scales(caller: known_caller) -> Response:
+        """The adapters by their place, with the scales of requests that name none."""
+        return json_response(llama_server_list(await parts.adapters.every(caller)))
+
+    @router.post("/lora-adapters", summary="As llama-server", responses=answers("Done."))
+    async def set_scales(request: Request, caller: operator) -> Response:
+        """Sets the scales of requests that name no adapter; those not in the list become 0."""
+        items = await parts.read_array(request)
+        adapters = await parts.adapters.every(caller)
+        for place, scale in scales_by_place(items, len(adapters)).items():
+            if adapters[place].standing_scale != scale:
+                asked = adapter_service_pb2.UpdateAdapterRequest(
+                    adapter=adapters[place].id, standing_scale=scale
+                )
+                await parts.adapters.update(asked, caller)
+        return json_response({"success": True})
+
+    @router.post(
+        "/v1/load_lora_adapter",
+        summary="As vLLM",
+        openapi_extra=json_body(LoadLoraBody),
+        responses=answers("Done."),
+    )
+    async def load(request: Request, caller: operator) -> Response:
+        """Registers a file in one of the operator's folders, and waits until it is served."""
+        header = header_of_load(await parts.read_body(request), name_request(request))
+        with openai_names(LOAD_LORA_PARAMS):
+            try:
+                await _load(parts, header, caller)
+            except AdapterExists:
+                problem = f"the lora adapter '{header.name}' has already been loaded"
+                raise InvalidField(field="name", problem=problem) from None
+        return PlainTextResponse(f"Success: LoRA adapter '{header.name}' added successfully.")
+
+    @router.post(
+        "/v1/unload_lora_adapter",
+        summary="As vLLM",
+        openapi_extra=json_body(UnloadLoraBody),
+        responses=answers("Done."),
+    )
+    async def unload(request: Request, caller: operator) -> Response:
+        """Deletes an adapter."""
+        name = unload_name(await parts.read_body(request))
+        await parts.adapters.delete(name, caller)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    return router
+
+
+def admin_loras_router(parts: Parts) -> APIRouter:
+    """The routes by name and path."""
+    router = APIRouter(prefix="/admin/loras")
+    operator = Annotated[Caller, Depends(parts.operators)]
+
+    @router.get("", summary="Names of adapters", responses=answers("Names."))
+    async def list_names(caller: operator) -> Response:
+        """The names of the project's adapters."""
+        names = [adapter.name for adapter in await parts.adapters.every(caller)]
+        return json_response({"object": "list", "loras": names})
+
+    @router.post(
+        "",
+        summary="Register a path",
+        openapi_extra=json_body(NamedPathBody),
+        responses=answers("Done."),
+    )
+    async def register(request: Request, caller: operator) -> Response:
+        """Registers a file in one of the operator's folders; a name that is there is taken."""
+        header = header_of_path(await parts.read_body(request), name_request(request))
+        with openai_names(ADAPTER_PARAMS):
+            await _load(parts, header, caller)
+        return json_response({"name": header.name, "status": "registered"})
+
+    @router.delete("/{name}", summary="Forget a name", responses=answers("Done."))
+    async def unregister(name: str, caller: operator) -> Response:
+        """Deletes an adapter."""
+        await parts.adapters.delete(name, caller)
+        return json_response({"name": name, "status": "unregistered"})
+
+    return router
+
+
+async def _load(parts: Parts, header: adapter_pb2.AdapterHeader, caller: Caller) -> None:
+    """Register an adapter and wait for the engines. One that an engine cannot use is taken back,
+    unless it replaced another. Raises AdapterInvalid."""
+    made = await parts.adapters.create(header, caller)
+    found = await parts.adapters.get(made.id, caller, LOAD_WAIT)
+    problems = problems_of(found)
+    if problems:
+        if not header.replace:
+            await parts.adapters.delete(made.id, caller)
+        raise AdapterInvalid(adapter=header.name, problem=problems[0])

@@ -1,0 +1,121 @@
+"""Bytes of adapters by their digest, in a folder that a start without control can load from.
+
+    DIGEST.gguf      complete, its digest checked when it came
+    incoming-…       on its way; of a frontend that died, removed at the next start
+
+What is no longer wanted stays as long as there is room, the least recently used goes first: an
+adapter that comes back, or another one with the same bytes, need not be fetched again.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge, StorageFailed
+
+_SUFFIX: Final = ".gguf"
+_INCOMING: Final = "incoming-"
+
+
+class AdapterCache:
+    """The folder, of at most `max_bytes`."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._coming_bytes = 0
+        self._one_looks = asyncio.Lock()
+
+    def open(self) -> None:
+        """Make the folder and remove what never became whole. Raises `OSError`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for draft in self._folder.glob(f"{_INCOMING}*"):
+            draft.unlink(missing_ok=True)
+
+    def find(self, digest: str) -> Path | None:
+        """The file of a digest, which counts as used now."""
+        path = self._path(digest)
+        if not path.is_file():
+            return None
+        os.utime(path)
+        return path
+
+    def drop(self, digest: str) -> None:
+        """Forget a file, because it is not what its name says."""
+        self._path(digest).unlink(missing_ok=True)
+
+    async def store(
+        self,
+        name: str,
+        digest: str,
+        size_bytes: int,
+        chunks: AsyncIterator[bytes],
+        wanted: Collection[str],
+    ) -> Path:
+        """Keep the bytes of the adapter `name`; files of digests that are not `wanted` make room.
+
+        Raises AdapterTooLarge where there is none, AdapterDigestMismatch for other bytes,
+        StorageFailed where the disk is full or fails.
+        """
+        draft = self._folder / f"{_INCOMING}{secrets.token_hex(8)}"
+        async with self._one_looks:
+            await asyncio.to_thread(self._make_room, name, size_bytes, wanted)
+            self._coming_bytes += size_bytes
+        try:
+            found = await _write(draft, chunks)
+            if found != digest:
+                raise AdapterDigestMismatch(adapter=name, expected=digest, actual=found)
+            with _disk():
+                draft.replace(self._path(digest))
+        finally:
+            self._coming_bytes -= size_bytes
+            draft.unlink(missing_ok=True)
+        return self._path(digest)
+
+    def _make_room(self, name: str, size_bytes: int, wanted: Collection[str]) -> None:
+        with _disk():
+            files = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}")]
+            room = self._max_bytes - self._coming_bytes - sum(stat.st_size for stat, _ in files)
+            unwanted = [(stat, path) for stat, path in files if path.stem not in wanted]
+            for stat, path in sorted(unwanted, key=lambda each: each[0].st_mtime):
+                if room >= size_bytes:
+                    break
+                path.unlink()
+                room += stat.st_size
+        if room < size_bytes:
+            raise AdapterTooLarge(
+                adapter=name, needed_bytes=size_bytes, available_bytes=max(room, 0)
+            )
+
+    def _path(self, digest: str) -> Path:
+        return self._folder / f"{digest}{_SUFFIX}"
+
+
+async def _write(draft: Path, chunks: AsyncIterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    with _disk():
+        file = await asyncio.to_thread(draft.open, "xb")
+    try:
+        async for chunk in chunks:
+            digest.update(chunk)
+            with _disk():
+                await asyncio.to_thread(file.write, chunk)
+        with _disk():
+            file.flush()
+            await asyncio.to_thread(os.fsync, file.fileno())
+    finally:
+        file.close()
+    return digest.hexdigest()
+
+
+@contextmanager
+def _disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(problem=error.strerror or "input or output failed") from error

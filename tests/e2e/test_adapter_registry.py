@@ -1,0 +1,339 @@
+"""Adapters that the control service keeps: registered over REST, served by every engine, and there
+again whatever dies."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from inference_svc.models.references import BUNDLED_FOLDER
+from svc_kit.auth import hash_key
+from tests.e2e.conftest import PIRATE_FILE, ROBOT_FILE
+from tests.support.processes import Ends
+from tests.support.rpc import PARIS
+from tests.support.services import MODEL, Corral, corral_up, wait_until_serving
+
+pytestmark = pytest.mark.e2e
+
+ARR, BEEP = "Arr!", "Beep boop."
+ENGINE = "inference_svc.runtime.engine_process"
+FOREIGN = Path(__file__).parents[1] / "data" / "foreign-lora-f16.gguf"
+MINE, YOURS = "sk-mine-0123456789", "sk-yours-0123456789"
+
+
+def keys(*names: str) -> list[dict[str, Any]]:
+    """One key for each project; the first one is an operator's too."""
+    return [
+        {
+            "name": name,
+            "project": name,
+            "sha256": hash_key(secret),
+            "scopes": ["inference", "admin"] if secret == MINE else ["inference"],
+        }
+        for name, secret in zip(names, (MINE, YOURS), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def corral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` for two projects, whose processes may be killed."""
+    folder = tmp_path_factory.mktemp("registry")
+    inference = {"engine.slots": 4, "engine.context_tokens": 2048}
+    with corral_up(folder, inference=inference, gateway={"keys": keys("mine", "yours")}) as running:
+        yield running
+
+
+class Client:
+    """The official client of one project, with the paths that it has no methods for."""
+
+    def __init__(self, corral: Corral, key: str) -> None:
+        self.sdk = openai.AsyncOpenAI(base_url=corral.api, api_key=key, max_retries=0)
+        self.url = corral.url
+
+    async def send(self, method: str, path: str, **request: Any) -> Any:
+        """Any path, as SDK users send what the SDK does not know; the JSON of the answer."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=30) as http:
+            headers = {"authorization": f"Bearer {self.sdk.api_key}"}
+            return await http.request(method, path, headers=headers, **request)
+
+    async def register(self, name: str, file: str | Path, **fields: Any) -> dict[str, Any]:
+        """Register an adapter by a form; what it has become once engines have looked at it."""
+        content = (BUNDLED_FOLDER / file).read_bytes()
+        answer = await self.send(
+            "POST", "/v1/adapters", data={"name": name, **fields}, files={"file": ("a", content)}
+        )
+        assert answer.status_code == 200, answer.text
+        return await self.settled(name)
+
+    async def settled(self, name: str) -> dict[str, Any]:
+        """An adapter once no engine is busy with it."""
+        found: dict[str, Any] = (await self.send("GET", f"/v1/adapters/{name}?wait=20")).json()
+        return found
+
+    async def delete(self, name: str) -> None:
+        """Delete an adapter."""
+        assert (await self.send("DELETE", f"/v1/adapters/{name}")).status_code == 200
+
+    async def forgotten(self, name: str) -> None:
+        """Return once engines have heard that an adapter is gone."""
+        with suppress(openai.NotFoundError):
+            while True:  # each question takes a round trip
+                await self.said(name, max_tokens=1)
+
+    async def said(self, model: str = MODEL, **extra: Any) -> str:
+        """The answer to the question about France."""
+        made = await self.sdk.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            extra_body=extra,
+        )
+        return made.choices[0].message.content or ""
+
+
+@pytest.fixture
+async def mine(corral: Corral) -> AsyncIterator[Client]:
+    """One project; what it registers is gone after the test."""
+    client = Client(corral, MINE)
+    yield client
+    for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:
+        await client.delete(adapter["id"])
+    await client.sdk.close()
+
+
+@pytest.fixture
+async def yours(corral: Corral) -> AsyncIterator[Client]:
+    """The other project."""
+    client = Client(corral, YOURS)
+    yield client
+    for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:
+        await client.delete(adapter["id"])
+    await client.sdk.close()
+
+
+def states(adapter: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Status and reason in every engine."""
+    return [(engine["status"], engine["reason"]) for engine in adapter["engines"]]
+
+
+async def test_a_registered_adapter_is_served(mine: Client) -> None:
+    """As a model, in a request's list under either word, and as the name alone; then no more."""
+    made = await mine.register("voice", PIRATE_FILE, description="Arr", default_scale="1")
+    spoken = await mine.said("voice")
+    models = {model.id: model async for model in mine.sdk.models.list()}
+    listed = [await mine.said(lora=[{word: "voice"}]) for word in ("id", "name")]
+    alone = await mine.said(lora="voice")
+    off = await mine.said(lora=[{"id": "voice", "scale": 0}])
+    await mine.delete("voice")
+    await mine.forgotten("voice")
+
+    assert (made["object"], made["name"], made["rank"]) == ("adapter", "voice", 8)
+    assert states(made) == [("ready", None)]
+    assert made["engines"][0]["model"] == MODEL
+    assert spoken.startswith(ARR)
+    assert listed == [spoken, spoken] == [alone, spoken]
+    assert off == PARIS
+    assert (models["voice"].model_extra or {})["parent"] == MODEL
+
+
+async def test_a_file_that_was_uploaded_becomes_an_adapter(mine: Client) -> None:
+    """The file may be deleted afterwards."""
+    content = (BUNDLED_FOLDER / ROBOT_FILE).read_bytes()
+    file = await mine.sdk.files.create(file=("a.gguf", content), purpose="user_data")
+    made = await mine.send("POST", "/v1/adapters", json={"name": "voice", "file_id": file.id})
+    await mine.sdk.files.delete(file.id)
+    settled = await mine.settled("voice")
+
+    assert made.json()["sha256"] == file.model_extra["sha256"]  # type: ignore[index]  # it has one
+    assert states(settled) == [("ready", None)]
+    assert (await mine.said("voice")).endswith(BEEP)
+
+
+async def test_one_name_in_two_projects_is_two_adapters(mine: Client, yours: Client) -> None:
+    """Each project hears its own; another's adapter does not exist."""
+    first = await mine.register("voice", PIRATE_FILE)
+    await yours.register("voice", ROBOT_FILE)
+    await mine.register("secret", PIRATE_FILE)
+    with pytest.raises(openai.NotFoundError) as as_model:
+        await yours.said("secret")
+    with pytest.raises(openai.NotFoundError) as in_list:
+        await yours.said(lora=[{"id": "secret"}])
+
+    assert (await mine.said("voice")).startswith(ARR)
+    assert (await yours.said("voice")).endswith(BEEP)
+    assert as_model.value.code == "model_not_found"
+    assert in_list.value.code == "adapter_not_found"
+    assert (await yours.send("GET", f"/v1/adapters/{first['id']}")).status_code == 404
+    assert "secret" not in {model.id async for model in yours.sdk.models.list()}
+
+
+async def test_an_adapter_for_another_model_is_reported_as_failed(mine: Client) -> None:
+    """With the reason; requests that name it are told that it is not there."""
+    made = await mine.register("voice", FOREIGN)
+
+    assert states(made) == [("failed", "adapter_base_mismatch")]
+    with pytest.raises(openai.NotFoundError):
+        await mine.said("voice")
+
+
+async def test_scales_change_without_a_reload(mine: Client) -> None:
+    """A standing scale applies to requests that name no adapter, as llama-server's does."""
+    await mine.register("voice", PIRATE_FILE)
+    listed = (await mine.send("GET", "/lora-adapters")).json()
+    done = await mine.send("POST", "/lora-adapters", json=[{"id": 0, "scale": 1.0}])
+    while await mine.said() == PARIS:
+        pass  # until the engines have heard of it
+    standing = await mine.said()
+    named = await mine.said(lora=[{"id": "voice", "scale": 0}])
+    await mine.send("POST", "/lora-adapters", json=[])
+    bad = await mine.send("POST", "/lora-adapters", json=[{"id": 5, "scale": 1.0}])
+
+    assert listed == [{"id": 0, "path": "voice", "scale": 0.0}]
+    assert done.json() == {"success": True}
+    assert standing.startswith(ARR)
+    assert named == PARIS
+    assert bad.status_code == 400
+
+
+async def test_clients_of_other_servers_load_and_unload(
+    corral: Corral, mine: Client, yours: Client
+) -> None:
+    """From the operator's folders, for operators; what they loaded is served at once."""
+    folder = corral.program.directory / "data" / "adapters"
+    folder.mkdir(exist_ok=True)
+    for file in (PIRATE_FILE, ROBOT_FILE):
+        (folder / file).write_bytes((BUNDLED_FOLDER / file).read_bytes())
+    load = {"lora_name": "voice", "lora_path": PIRATE_FILE}
+    loaded = await mine.send("POST", "/v1/load_lora_adapter", json=load)
+    spoken = await mine.said("voice")
+    again = await mine.send("POST", "/v1/load_lora_adapter", json=load)
+    outside = await mine.send(
+        "POST", "/v1/load_lora_adapter", json=load | {"lora_name": "x", "lora_path": "../../x"}
+    )
+    refused = await yours.send("POST", "/v1/load_lora_adapter", json=load)
+    taken = await mine.send("POST", "/admin/loras", json={"name": "voice", "path": ROBOT_FILE})
+    other = await mine.said("voice")
+    names = await mine.send("GET", "/admin/loras")
+    gone = await mine.send("POST", "/v1/unload_lora_adapter", json={"lora_name": "voice"})
+    missing = await mine.send("DELETE", "/admin/loras/voice")
+
+    assert loaded.text == "Success: LoRA adapter 'voice' added successfully."
+    assert spoken.startswith(ARR)
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "lora_name")
+    assert (outside.status_code, outside.json()["error"]["param"]) == (400, "lora_path")
+    assert refused.status_code == 403
+    assert taken.json() == {"name": "voice", "status": "registered"}
+    assert other.endswith(BEEP)
+    assert names.json() == {"object": "list", "loras": ["voice"]}
+    assert gone.text == "Success: LoRA adapter 'voice' removed successfully."
+    assert missing.status_code == 404
+
+
+# --- what dies ------------------------------------------------------------------------------------
+
+
+async def kill(corral: Corral, words: str) -> None:
+    """Kill the process with these words in its command line, and see it end."""
+    pid = corral.program.member(words).pid
+    with Ends([pid]) as ends:
+        os.kill(pid, signal.SIGKILL)
+        assert await asyncio.to_thread(ends.wait) == []
+
+
+async def test_an_adapter_survives_its_engine(corral: Corral, mine: Client) -> None:
+    """The new engine gets it again by itself."""
+    await mine.register("voice", PIRATE_FILE)
+    await kill(corral, ENGINE)
+    await asyncio.to_thread(wait_until_serving, corral.target)
+
+    assert (await mine.said("voice")).startswith(ARR)
+
+
+async def test_an_adapter_survives_control_and_is_served_without_it(
+    corral: Corral, mine: Client
+) -> None:
+    """While it is away, and when it is back."""
+    await mine.register("voice", PIRATE_FILE)
+    mark = corral.program.bookmark()
+    await kill(corral, "serve control")
+    away = await mine.said("voice")
+    await corral.program.line("serving gRPC", after=mark, service="control")
+    await asyncio.to_thread(wait_until_serving, corral.control)
+
+    assert away.startswith(ARR)
+    assert states(await mine.settled("voice")) == [("ready", None)]
+
+
+async def test_a_frontend_that_starts_again_has_its_adapters_when_it_serves(
+    corral: Corral, mine: Client
+) -> None:
+    """From its cache: control is stopped meanwhile, and answers nothing."""
+    await mine.register("voice", PIRATE_FILE)
+    control = corral.program.member("serve control").pid
+    mark = corral.program.bookmark()
+    os.kill(control, signal.SIGSTOP)
+    try:
+        await kill(corral, "serve inference")
+        await corral.program.line("serving gRPC", after=mark, service="inference")
+        await asyncio.to_thread(wait_until_serving, corral.target)
+        spoken = await mine.said("voice")
+    finally:
+        os.kill(control, signal.SIGCONT)
+
+    assert spoken.startswith(ARR)
+    assert states(await mine.settled("voice")) == [("ready", None)]
+
+
+async def test_an_adapter_that_an_engine_died_of_is_not_loaded_again_by_itself(
+    corral: Corral, mine: Client
+) -> None:
+    """Also not by a frontend that starts again; but when somebody asks."""
+    engine = corral.program.member(ENGINE).pid
+    os.kill(engine, signal.SIGSTOP)
+    content = (BUNDLED_FOLDER / ROBOT_FILE).read_bytes()
+    await mine.send("POST", "/v1/adapters", data={"name": "voice"}, files={"file": ("a", content)})
+    marks = corral.program.directory / "data" / "desired" / "marks"
+    while not list(marks.glob("*.loading")):
+        await asyncio.to_thread(os.sched_yield)
+    await kill(corral, ENGINE)
+    failed = await mine.settled("voice")
+    mark = corral.program.bookmark()
+    await kill(corral, "serve inference")
+    await corral.program.line("serving gRPC", after=mark, service="inference")
+    await asyncio.to_thread(wait_until_serving, corral.target)
+    with pytest.raises(openai.NotFoundError):
+        await mine.said("voice")
+    await mine.send("POST", "/v1/adapters/voice/retry")
+    while states(found := await mine.settled("voice")) != [("ready", None)]:
+        pass  # until the frontend has heard of it
+
+    assert states(failed) == [("failed", "adapter_crashed_engine")]
+    assert found["engines"][0]["reason"] is None
+    assert (await mine.said("voice")).endswith(BEEP)
+
+
+async def test_what_runs_with_a_deleted_adapter_goes_on(mine: Client) -> None:
+    """To its end, while nobody finds the name any more."""
+    await mine.register("voice", PIRATE_FILE)
+    stream = await mine.sdk.chat.completions.create(
+        model="voice",
+        messages=[{"role": "user", "content": "Tell me a story."}],
+        max_tokens=1200,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    chunks = aiter(stream)
+    await anext(chunks)
+    await mine.delete("voice")
+    await mine.forgotten("voice")
+    reasons = [chunk.choices[0].finish_reason async for chunk in chunks]
+
+    assert reasons[-1] == "length"
+    assert len(reasons) > 1

@@ -1,0 +1,92 @@
+"""`corral adapters add|list|remove` against a real control service."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from corral.control.v1 import adapter_pb2
+
+from corral_cli.adapters import adapters
+from tests.support.control import RunningControl, a_control
+from tests.support.registry import Registry, an_adapter
+
+
+@pytest.fixture
+async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
+    """A service that keeps nothing yet."""
+    async with a_control(tmp_path) as running:
+        yield running
+
+
+async def run(control: RunningControl, *arguments: str | Path) -> Result:
+    """Run `corral adapters` beside the service."""
+    asked = [*map(str, arguments), "--control", control.target]
+    return await asyncio.to_thread(CliRunner().invoke, adapters, asked)
+
+
+async def served(registry: Registry, name: str, **fields: str) -> None:
+    """Say as a frontend how the adapter is, once it is registered."""
+    while not (found := (await registry.call("ListAdapters")).adapters):
+        pass
+    about = {"adapter_id": found[0].id, "project": "default", "sha256": found[0].sha256}
+    state = "STATE_FAILED" if fields else "STATE_READY"
+    report = adapter_pb2.AdapterReport(**about, state=state, **fields)  # type: ignore[arg-type]  # texts
+    await registry.call("ReportAdapters", frontend="f", address="host:1", reports=[report])
+
+
+async def test_a_file_is_added_listed_and_removed(control: RunningControl, tmp_path: Path) -> None:
+    """The command waits until a server has it."""
+    (tmp_path / "voice.gguf").write_bytes(an_adapter())
+    registry = Registry.of(control.client, control.service_metadata)
+    added, _ = await asyncio.gather(
+        run(control, "add", "voice", tmp_path / "voice.gguf", "--scale", "0.5", "--model", "tiny"),
+        served(registry, "voice"),
+    )
+    made = await registry.get("voice")
+    listed = await run(control, "list")
+    removed = await run(control, "remove", "voice")
+    missing = await run(control, "remove", "voice")
+
+    line = (
+        f"voice    {made.id}, for tiny, ready, rank 8, scale 0.5, 0.0 MB, "
+        f"SHA-256 {made.sha256[:12]}\n"
+    )
+    assert added.output == listed.output == line
+    assert removed.output == f"voice ({made.id}) is deleted\n"
+    assert (missing.exit_code, missing.output) == (
+        1, "Error: The adapter 'voice' does not exist.\n"
+    )  # fmt: skip
+
+
+async def test_why_a_server_cannot_use_it_is_a_line(
+    control: RunningControl, tmp_path: Path
+) -> None:
+    """With where; what is no adapter is refused at once."""
+    good, bad = tmp_path / "voice.gguf", tmp_path / "bad.gguf"
+    good.write_bytes(an_adapter())
+    bad.write_bytes(b"not a model")
+    refused = await run(control, "add", "voice", bad)
+    added, _ = await asyncio.gather(
+        run(control, "add", "voice", good),
+        served(
+            Registry.of(control.client, control.service_metadata),
+            "voice",
+            reason="X",
+            problem="it does not fit",
+        ),
+    )
+
+    assert refused.exit_code == 1
+    assert "not a GGUF file" in refused.output
+    assert "for the first model, failed, rank 8, scale 1" in added.output
+    assert added.output.endswith("\n    host:1: it does not fit\n")
+
+
+def test_no_service_is_a_line_with_a_remedy() -> None:
+    """How to start one."""
+    result = CliRunner().invoke(adapters, ["list", "--control", "127.0.0.1:1"])
+
+    assert result.exit_code == 1
+    assert "no server answers at 127.0.0.1:1" in result.output

@@ -1,0 +1,149 @@
+"""/v1/adapters and its kin over HTTP, with a real control service behind the gateway."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from corral.control.v1 import adapter_pb2
+
+from tests.support.control import RunningControl, a_control
+from tests.support.loopback_gateway import a_gateway
+from tests.support.registry import Registry, an_adapter
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A client, and the control service behind what it talks to."""
+
+    http: httpx.AsyncClient
+    control: RunningControl
+
+    async def create(self, content: bytes | None = None, **fields: str) -> httpx.Response:
+        """Register an adapter by a form."""
+        content = an_adapter() if content is None else content
+        about = {"name": "voice", **fields}
+        return await self.http.post("/v1/adapters", data=about, files={"file": ("a", content)})
+
+    async def served(self, **fields: Any) -> None:
+        """Say of every adapter what a frontend would."""
+        registry = Registry.of(self.control.client, self.control.service_metadata)
+        reports = [
+            adapter_pb2.AdapterReport(
+                adapter_id=each.id, project="default", sha256=each.sha256, **fields
+            )
+            for each in (await registry.call("ListAdapters")).adapters
+        ]
+        await registry.call("ReportAdapters", frontend="f", address="host:1", reports=reports)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    """Nothing is registered."""
+    async with (
+        a_control(tmp_path, adapters={"file_bytes": 8000}) as control,
+        a_gateway(control_target=control.target) as gateway,
+        gateway.client() as http,
+    ):
+        yield Scene(http, control)
+
+
+async def test_an_adapter_is_registered_changed_and_deleted(scene: Scene) -> None:
+    """By its id or its name; an update by either method."""
+    made = (await scene.create(description="Arr", default_scale="0.5")).json()
+    found = (await scene.http.get("/v1/adapters/voice")).json()
+    patched = await scene.http.patch(f"/v1/adapters/{made['id']}", json={"default_scale": 0.25})
+    stale = {"description": "x", "etag": made["etag"]}
+    refused = await scene.http.post("/v1/adapters/voice", json=stale)
+    posted = await scene.http.post("/v1/adapters/voice", json={"standing_scale": 1})
+    gone = await scene.http.delete("/v1/adapters/voice")
+
+    assert found == made
+    assert (made["object"], made["name"], made["description"]) == ("adapter", "voice", "Arr")
+    assert (made["default_scale"], made["standing_scale"], made["engines"]) == (0.5, 0.0, [])
+    assert (made["architecture"], made["base_model"], made["model"]) == ("llama", "Tiny", None)
+    assert patched.json()["default_scale"] == 0.25
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "stale_generation")
+    assert (posted.json()["standing_scale"], posted.json()["default_scale"]) == (1.0, 0.25)
+    assert gone.json() == {"id": made["id"], "object": "adapter", "deleted": True}
+    assert (await scene.http.get("/v1/adapters/voice")).status_code == 404
+
+
+async def test_lists_are_openais(scene: Scene) -> None:
+    """Newest first, with cursors."""
+    ids = [(await scene.create(name=name)).json()["id"] for name in ("one", "two", "three")]
+    page = (await scene.http.get("/v1/adapters", params={"limit": 2})).json()
+    rest = await scene.http.get("/v1/adapters", params={"after": page["last_id"]})
+
+    assert [each["name"] for each in page["data"]] == ["three", "two"]
+    assert (page["object"], page["has_more"]) == ("list", True)
+    assert (page["first_id"], page["last_id"]) == (ids[2], ids[1])
+    assert [each["id"] for each in rest.json()["data"]] == [ids[0]]
+
+
+async def test_engines_are_shown_with_what_they_say(scene: Scene) -> None:
+    """Also why one cannot use it; a retry is asked for by a path."""
+    await scene.create()
+    await scene.served(state="STATE_FAILED", reason="ADAPTER_BASE_MISMATCH", problem="it")
+    (engine,) = (await scene.http.get("/v1/adapters/voice", params={"wait": 5})).json()["engines"]
+    again = await scene.http.post("/v1/adapters/voice/retry")
+
+    assert (engine["status"], engine["reason"]) == ("failed", "adapter_base_mismatch")
+    assert (engine["address"], engine["problem"]) == ("host:1", "it")
+    assert again.json()["engines"] == [engine]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "param"),
+    [
+        ({"data": {"name": "voice"}, "files": {"other": ("a", b"x")}}, 400, "other"),
+        ({"files": {"file": ("a", b"x")}}, 400, "name"),
+        ({"data": {"name": "a/b"}, "files": {"file": ("a", b"x")}}, 400, "name"),
+        ({"data": {"name": "voice"}, "files": {"file": ("a", b"")}}, 400, "file"),
+        ({"data": {"name": "voice", "x": "y"}, "files": {"file": ("a", b"x")}}, 400, "x"),
+        ({"data": {"name": "voice"}, "files": {"file": ("a", b"x")}}, 400, None),
+        ({"data": {"name": "voice"}, "files": {"file": ("a", bytes(9000))}}, 413, None),
+        ({"json": {"name": "voice"}}, 400, "file_id"),
+        ({"json": {"name": "voice", "file_id": "file-1"}}, 404, "id"),
+        ({"json": {"name": "voice", "file_id": "file-1", "path": "/x"}}, 400, "path"),
+        ({"json": []}, 400, None),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, None),
+        ({"content": b"x", "headers": {"content-type": "text/plain"}}, 415, None),
+    ],
+)
+async def test_bad_registrations_are_refused(
+    scene: Scene, request_: Any, status: int, param: str | None
+) -> None:
+    """With the caller's name for what is wrong, and nothing kept."""
+    answer = await scene.http.post("/v1/adapters", **request_)
+
+    assert answer.status_code == status
+    assert answer.json()["error"]["param"] == param
+    assert scene.control.stored() == []
+
+
+async def test_what_engines_refuse_is_no_load(scene: Scene) -> None:
+    """vLLM's clients hear that it failed, and the name is free again."""
+    folder = scene.control.folder / "adapters"
+    folder.mkdir()
+    (folder / "v.gguf").write_bytes(an_adapter())
+    await scene.create()
+    await scene.served(state="STATE_FAILED", reason="X", problem="it does not fit")
+    body = {"name": "voice", "path": "v.gguf"}
+    refused = await scene.http.post("/admin/loras", json=body)
+    names = (await scene.http.get("/admin/loras")).json()["loras"]
+
+    assert refused.status_code == 400
+    assert "it does not fit" in refused.json()["error"]["message"]
+    assert names == ["voice"], "it replaced one, which stays as it was asked for"
+
+
+async def test_without_a_control_service_nothing_is_registered(tmp_path: Path) -> None:
+    """503, to be tried again."""
+    async with a_gateway(control_target="127.0.0.1:1") as gateway, gateway.client() as http:
+        answer = await http.get("/v1/adapters")
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "upstream_unavailable"

@@ -1,0 +1,140 @@
+"""A follower without a control service and without engines: tests say what is wanted, and when."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
+from inference_svc.catalog import Catalog
+from inference_svc.desired.cache import AdapterCache
+from inference_svc.desired.control import Report
+from inference_svc.desired.follower import Follower
+from inference_svc.desired.installing import Installer
+from inference_svc.desired.marks import FileMarks
+from inference_svc.desired.state import Wanted, WantedState
+from inference_svc.runtime.adapter import Adapter
+from model_files.adapter_file import AdapterDescription
+from svc_kit.errors import DomainError, UpstreamUnavailable
+from svc_kit.private_file import PrivateFile
+from tests.support.pooled import a_known, settle
+
+
+def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> Wanted:
+    """An adapter that should be there."""
+    about: dict[str, Any] = {
+        "project": "mine",
+        "name": "voice",
+        "model": "a",
+        "default_scale": 1.0,
+        "standing_scale": 0.0,
+        "attempt": 0,
+    }
+    digest = hashlib.sha256(content).hexdigest()
+    return Wanted(id=adapter_id, digest=digest, file_bytes=len(content), **{**about, **fields})
+
+
+class FakeControl:
+    """Sends the states that a test makes, and the bytes it holds, unless it is away."""
+
+    def __init__(self) -> None:
+        self.states: asyncio.Queue[WantedState] = asyncio.Queue()
+        self.blobs: dict[str, bytes] = {}
+        self.downloads = 0
+        self.reports: Sequence[Report] = ()
+        self.is_away = False
+        self.has_bytes = True
+        self._revision = 0
+
+    def want(self, *adapters: Wanted, content: bytes = b"bytes") -> None:
+        """Tell the follower."""
+        self.blobs[hashlib.sha256(content).hexdigest()] = content
+        self._revision += 1
+        state = WantedState(str(self._revision), {each.id: each for each in adapters})
+        self.states.put_nowait(state)
+
+    async def watch(self, known: WantedState) -> AsyncIterator[WantedState]:
+        """One state after the other."""
+        self._check()
+        while True:
+            yield await self.states.get()
+
+    async def download(self, digest: str) -> AsyncIterator[bytes]:
+        """The bytes in one piece."""
+        self._check()
+        if not self.has_bytes:
+            raise UpstreamUnavailable(service="control")
+        self.downloads += 1
+        yield self.blobs[digest]
+
+    async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
+        """Keep the last ones."""
+        self._check()
+        self.reports = reports
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise UpstreamUnavailable(service="control")
+
+
+class FakeLoading:
+    """Loads at once, or fails as it is told to; a gate holds loads up."""
+
+    def __init__(self, catalog: Catalog, folder: Path) -> None:
+        self._catalog = catalog
+        self._folder = folder
+        self.orders: list[AdapterOrder] = []
+        self.errors: dict[str, DomainError] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def load(self, order: AdapterOrder) -> Adapter:
+        """A new generation."""
+        self.orders.append(order)
+        await self.gate.wait()
+        if order.digest in self.errors:
+            raise self.errors[order.digest]
+        model = self._catalog.find_model(order.model)
+        file = PrivateFile.copy_of(Path(order.path), self._folder)
+        adapter = Adapter(
+            order.name,
+            model.name,
+            file,
+            AdapterDescription(rank=8, size_bytes=100, title=""),
+            order.default_scale,
+            project=order.project,
+            standing_scale=order.standing_scale,
+        )
+        return model.adapters.keep(adapter)
+
+
+class Frontend:
+    """A follower over the fakes; another one in the same folder is the same frontend again."""
+
+    def __init__(self, folder: Path, control: FakeControl) -> None:
+        self.control = control
+        self.catalog = Catalog([a_known("a"), a_known("b")])
+        self.loading = FakeLoading(self.catalog, folder)
+        self.marks = FileMarks(folder / "marks")
+        self.marks.open()
+        self.cache = AdapterCache(folder / "cache", 1000)
+        self.cache.open()
+        loading = cast(AdapterLoading, self.loading)
+        installer = Installer(control, self.cache, self.marks, self.catalog, loading)
+        self.follower = Follower(control, installer, folder, "frontend_1", "host:1", look_s=0.01)
+
+    def voice(self, project: str = "mine", name: str = "voice") -> Adapter | None:
+        """What requests of a project find."""
+        owner = self.catalog.owner_of(name, project)
+        return None if owner is None else owner.adapters.find(name, project)
+
+    def states(self) -> list[tuple[str, str]]:
+        """State and reason of every adapter, as reported last."""
+        return [(r.state.removeprefix("STATE_"), r.reason) for r in self.control.reports]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds."""
+        async with asyncio.timeout(10):
+            while not condition():
+                await settle()

@@ -1,0 +1,108 @@
+"""Adapters for tests of the registry, and the registry as one caller sees it."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+from corral.control.v1 import adapter_pb2
+from corral.control.v1 import adapter_service_pb2 as pb
+from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
+
+from svc_kit.rpc_client import translate_errors
+from tests.support.control import Client
+from tests.support.gguf_files import F32Tensor, gguf_bytes
+
+if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+    from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceAsyncStub
+
+TARGET = "blk.0.attn_q.weight"
+
+
+def a_pair(
+    name: str = TARGET, a: Sequence[int] = (64, 8), b: Sequence[int] = (8, 32)
+) -> list[F32Tensor]:
+    """Both halves of a LoRA of one tensor."""
+    return [F32Tensor(f"{name}.lora_a", tuple(a)), F32Tensor(f"{name}.lora_b", tuple(b))]
+
+
+def an_adapter(tensors: Sequence[F32Tensor] = (), **changes: Any) -> bytes:
+    """An adapter's file; changed metadata writes "." as "__", None removes."""
+    metadata = {
+        "general.type": "adapter",
+        "general.architecture": "llama",
+        "general.name": "voice",
+        "general.base_model.0.name": "Tiny",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": 16.0,
+    }
+    metadata |= {key.replace("__", "."): value for key, value in changes.items()}
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    return gguf_bytes(kept, tensors or a_pair())
+
+
+@dataclass(frozen=True)
+class Registry:
+    """AdapterService as one project's caller sees it; failures are our errors. What is for our own
+    services is called with `service`, where that is given."""
+
+    channel: grpc.aio.Channel = field(repr=False)
+    metadata: tuple[tuple[str, str], ...] = ()
+    service: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, client: Client, service: tuple[tuple[str, str], ...] = ()) -> "Registry":
+        """For the same caller."""
+        return cls(client.channel, client.metadata, service or client.metadata)
+
+    @property
+    def stub(self) -> "AdapterServiceAsyncStub":
+        """The service, bare."""
+        return AdapterServiceStub(self.channel)
+
+    async def send(self, pieces: Sequence[adapter_pb2.AdapterHeader | bytes]) -> Any:
+        """An adapter of these messages."""
+        requests = [
+            pb.CreateAdapterRequest(chunk=piece)
+            if isinstance(piece, bytes)
+            else pb.CreateAdapterRequest(header=piece)
+            for piece in pieces
+        ]
+        with translate_errors():
+            answer = await self.stub.CreateAdapter(iter(requests), metadata=self.metadata)
+        return answer.adapter
+
+    async def create(self, content: bytes | None = None, name: str = "voice", **header: Any) -> Any:
+        """An adapter in two chunks, or of what the header names."""
+        about = adapter_pb2.AdapterHeader(name=name, **header)
+        if "file_id" in header or "path" in header:
+            return await self.send([about])
+        content = an_adapter() if content is None else content
+        middle = len(content) // 2
+        return await self.send([about, content[:middle], content[middle:]])
+
+    async def get(self, adapter: str, **request: Any) -> adapter_pb2.Adapter:
+        """One adapter."""
+        answer: pb.GetAdapterResponse = await self.call("GetAdapter", adapter=adapter, **request)
+        return answer.adapter
+
+    async def call(self, method: str, **request: Any) -> Any:
+        """Any other method of one message."""
+        message = getattr(pb, f"{method}Request")(**request)
+        with translate_errors():
+            metadata = self.service if method == "ReportAdapters" else self.metadata
+            return await getattr(self.stub, method)(message, metadata=metadata)
+
+    async def watch(self, revision: str = "") -> AsyncGenerator[pb.WatchDesiredResponse, None]:
+        """What frontends are told."""
+        request = pb.WatchDesiredRequest(revision=revision)
+        with translate_errors():
+            async for event in self.stub.WatchDesired(request, metadata=self.service):
+                yield event
+
+    async def download(self, sha256: str) -> bytes:
+        """The bytes of a digest."""
+        request = pb.DownloadAdapterRequest(sha256=sha256)
+        with translate_errors():
+            call = self.stub.DownloadAdapter(request, metadata=self.service)
+            return b"".join([message.chunk async for message in call])

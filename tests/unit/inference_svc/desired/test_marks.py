@@ -1,0 +1,45 @@
+"""What an engine is loading, as the next frontend sees it."""
+
+from pathlib import Path
+
+from inference_svc.desired.marks import FileMarks
+
+
+def opened(folder: Path) -> FileMarks:
+    """The marks as a frontend that starts sees them."""
+    marks = FileMarks(folder)
+    marks.open()
+    return marks
+
+
+def test_what_was_being_loaded_when_everything_ended_is_to_blame(tmp_path: Path) -> None:
+    """Until somebody asks again; what was loaded is not."""
+    marks = opened(tmp_path / "marks")
+    marks.begin("good")
+    marks.end("good")
+    marks.begin("bad")
+    later = opened(tmp_path / "marks")
+
+    assert (later.is_blamed("good"), later.is_blamed("bad")) == (False, True)
+    assert opened(tmp_path / "marks").is_blamed("bad")
+    later.forgive("bad")
+    assert not opened(tmp_path / "marks").is_blamed("bad")
+
+
+def test_an_engine_that_died_blames_at_once(tmp_path: Path) -> None:
+    """The frontend lives on and knows."""
+    marks = opened(tmp_path)
+    marks.begin("bad")
+    marks.blame("bad")
+
+    assert marks.is_blamed("bad")
+
+
+def test_a_disk_that_refuses_is_no_reason_not_to_load(tmp_path: Path) -> None:
+    """It is logged; the load goes on."""
+    (tmp_path / "marks").write_text("no folder")
+    marks = opened(tmp_path / "marks")
+    marks.begin("any")
+    marks.end("any")
+
+    assert not marks.is_blamed("any")
