@@ -36,6 +36,9 @@ class EngineSettings(SettingsGroup):
     """The most tokens of one compute batch."""
     prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
     """The most prompt tokens of a step, where the policy is not throughput_first."""
+    layout: Literal["auto", "streams", "unified"] = "auto"
+    """Whether each slot has its own part of the KV cache (streams: fast, but slots x context are
+    reserved) or all share it (unified). auto: streams, where they fit into memory."""
     policy: Literal["latency_first", "balanced", "throughput_first"] = "balanced"
     """Prompts beside others that generate: latency_first holds token_target_ms, balanced does
     unless prompts would crawl, throughput_first computes prompts as fast as it can."""

@@ -43,7 +43,7 @@ class _Model:
 
     @property
     def num_cells(self) -> int:
-        return self.ready.slots * self.ready.slot_tokens
+        return self.ready.num_cells
 
     @property
     def kv_cache_usage(self) -> float:

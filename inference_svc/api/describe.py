@@ -206,7 +206,7 @@ def load(pool: ModelPool) -> load_pb.Load:
             )
             for queue in queues(live)
         ],
-        num_cells=sum(ready.slots * ready.slot_tokens for ready in models),
+        num_cells=sum(ready.num_cells for ready in models),
         num_used_cells=sum(report.num_used_cells for report in reports),
         num_idle_cells=sum(report.num_idle_cells for report in reports),
         num_steps=sum(report.num_steps for report in reports),

@@ -9,6 +9,7 @@ from inference_svc.engine.events import Preempted, Resumed, Started
 from inference_svc.engine.following import Followers
 from inference_svc.engine.placing import Placer, Prefix
 from inference_svc.engine.preemption import may_preempt, victims
+from inference_svc.engine.room import Room
 from inference_svc.engine.roster import Roster
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable
@@ -17,20 +18,24 @@ log = logging.getLogger(__name__)
 
 
 class Admitter:
-    """Moves a roster's sequences from its queue to those that run and, preempted, back."""
+    """Moves a roster's sequences from its queue to those that run and, preempted, back. The last
+    pass ended because somebody `lacks_cells`, or not."""
 
     def __init__(
         self,
         table: SlotTable,
         placer: Placer,
+        room: Room,
         roster: Roster,
         followers: Followers,
         clock: Callable[[], float],
     ) -> None:
         self.cached_tokens = 0
         self.num_preemptions = 0
+        self.lacks_cells = False
         self._table = table
         self._placer = placer
+        self._room = room
         self._roster = roster
         self._queue = roster.queue
         self._running = roster.running
@@ -40,6 +45,7 @@ class Admitter:
     def admit(self, is_left: Callable[[Sequence], bool]) -> None:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
+        self.lacks_cells = False
         self._followers.begin(self._running.values(), self._queue.ids)
         if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
             for sequence in self._queue.in_order(self._clock()):
@@ -63,8 +69,9 @@ class Admitter:
         running = self._running.values()
         if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
             return True
-        if not self._table.has_idle:
-            if not self._preempt():
+        while not (self._table.has_idle and self._room.fits(sequence, prefix, running)):
+            if not self._clear(sequence, prefix):
+                self.lacks_cells = self._table.has_idle
                 return False
             prefix = self._placer.find(sequence)
         placed = self._placer.place(sequence, prefix)
@@ -89,16 +96,40 @@ class Admitter:
         self.cached_tokens += cached
         self._roster.events.append(Started(request.sequence_id, slot.index, cached, prefix.source))
 
+    def _clear(self, sequence: Sequence, prefix: Prefix) -> bool:
+        """Let somebody who runs wait; where nobody does, it is the prefix that takes the room."""
+        if not self._running:
+            return self._room.drop(prefix.slot)
+        return may_preempt(sequence) and self._preempt()
+
     def _preempt(self) -> bool:
         """Free a slot by letting batch work wait; False where nobody can."""
         found = victims(self._running.values())
         victim = next(filter(self._placer.set_aside, found), None)
         if victim is None:
             return False
+        self._send_back(victim)
+        return True
+
+    def free_cells(self) -> bool:
+        """Let one of those that run wait, for the others to go on: of the least urgent the one that
+        frees most cells. False where only one is left, which always has room. Without memory for
+        its cells they are computed again."""
+        if len(self._running) < 2:
+            return False
+        victim = min(self._running.values(), key=self._loss)
+        self._placer.set_aside(victim)
+        self._send_back(victim)
+        return True
+
+    def _loss(self, sequence: Sequence) -> tuple[int, int]:
+        slot = sequence.slot
+        return sequence.urgency, -self._room.freed_by(slot) if slot is not None else 0
+
+    def _send_back(self, victim: Sequence) -> None:
         del self._running[victim.request.sequence_id]
         self._placer.leave(victim, keep=True)
         self._queue.push(victim)
         self.num_preemptions += 1
         log.info("sequence %d is preempted", victim.request.sequence_id)
         self._roster.events.append(Preempted(victim.request.sequence_id))
-        return True

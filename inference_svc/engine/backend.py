@@ -89,9 +89,17 @@ class Backend(Protocol):
     def copies_by_state(self) -> bool:
         """Whether `copy` is not to be used (models with a state instead of, or beside, cells)."""
 
-    def copy(self, source: int, target: int) -> None:
+    def copy(self, source: int, target: int, tokens: int) -> None:
         """Queue a copy of a whole slot: lengths change now, the cells with the next `decode`,
-        before its rows."""
+        before its rows. In the unified layout `target`, which must be empty, refers to the first
+        `tokens` cells of `source` at once."""
+
+    @property
+    def used_cells(self) -> int:
+        """Cells in use in all slots, those that several refer to once."""
+
+    def freed_by(self, slot: int) -> int:
+        """How many cells emptying a slot would free."""
 
     def state_bytes(self, slot: int) -> int:
         """The size of what `save` would return."""

@@ -46,7 +46,8 @@ class Cells:
     def prefers_state(self, tokens: int) -> bool:
         """Whether `tokens` cells are better saved and restored than copied as a stream."""
         is_cheaper = self._costs.of_state(tokens) < self._costs.stream_s
-        return self._backend.copies_by_state or is_cheaper
+        by_reference = self._backend.limits.cells is not None
+        return self._backend.copies_by_state or (is_cheaper and not by_reference)
 
     def copy_seconds(self, tokens: int) -> float:
         """What giving another slot `tokens` cells takes."""
@@ -84,8 +85,9 @@ class Cells:
         if source in (queued for _, queued in self._queued):
             raise ForbiddenOrder(f"slot {source} would be copied before its own copy has arrived")
         if not (self.prefers_state(tokens) and self._settled_copy(source, target)):
-            self._backend.copy(source, target)
-            self._queued.append((source, target))
+            self._backend.copy(source, target, tokens)
+            if self._backend.limits.cells is None:
+                self._queued.append((source, target))
         self._backend.trim(target, tokens)
 
     def _settled_copy(self, source: int, target: int) -> bool:

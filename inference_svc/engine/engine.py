@@ -25,6 +25,7 @@ from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
 from inference_svc.engine.preparing import Preparer
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.room import Room
 from inference_svc.engine.roster import Roster
 from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
 from inference_svc.engine.saying import Speaker
@@ -84,7 +85,10 @@ class Engine:
         self._queue = AdmissionQueue()
         self._roster = Roster(self._queue, self._placer, self._drafter)
         self._followers = Followers(self._cost, can_trim=backend.can_trim)
-        self._admitter = Admitter(self._table, self._placer, self._roster, self._followers, clock)
+        self._room = Room(backend, self._table, self._placer)
+        self._admitter = Admitter(
+            self._table, self._placer, self._room, self._roster, self._followers, clock
+        )
         mover = Mover(backend, cells, self._table, self._placer)
         self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
         self._speaker = Speaker(backend, self._roster, clock)
@@ -98,12 +102,18 @@ class Engine:
         """Whether a step would compute or start something now."""
         if any(not sequence.paused for sequence in self._roster.running.values()):
             return True
-        return self._table.has_idle and self._queue.has_ready
+        return self._could_start
+
+    @property
+    def _could_start(self) -> bool:
+        """Whether one that waits could have a slot, and does not wait for the cells of another."""
+        waits_for_cells = self._admitter.lacks_cells and self._roster.running
+        return self._table.has_idle and self._queue.has_ready and not waits_for_cells
 
     @property
     def awaits_grammars(self) -> bool:
         """Whether a step could only look whether a grammar is built."""
-        if self._table.has_idle and self._queue.has_ready:
+        if self._could_start:
             return False
         ready = [sequence for sequence in self._roster.running.values() if not sequence.paused]
         return bool(ready) and all(sequence.is_stalled for sequence in ready)
@@ -212,10 +222,17 @@ class Engine:
         return self._take_events()
 
     def _plan(self, together: SequenceOf[Sequence]) -> tuple[Plan, ...]:
+        # Whoever gave its cells to the plan before this one waits again.
+        together = [sequence for sequence in together if sequence.slot is not None]
+        if not together:
+            return ()
         # Nothing fills the holes beside a deterministic sequence: it stays alone.
         shape = NO_FILLERS if together[0].request.deterministic else self._shape
         slots, limits = self._table.slots, self._plan_limits
         plans = plan_step(together, slots, limits, shape, self._cost)
+        while not self._room.holds(plans) and self._admitter.free_cells():
+            together = [sequence for sequence in together if sequence.slot is not None]
+            plans = plan_step(together, slots, limits, shape, self._cost)
         moved = self._compactor.close_holes(plans[0]) if len(plans) == 1 else None
         if moved is None:
             return plans
@@ -264,8 +281,8 @@ class Engine:
             model=self.name,
             num_running=len(self._roster.running),
             num_waiting=len(self._queue),
-            num_used_cells=self._table.num_used_cells,
-            num_idle_cells=self._table.num_idle_cells,
+            num_used_cells=self._room.num_used,
+            num_idle_cells=min(self._table.num_idle_cells, self._room.num_used),
             num_steps=self.num_steps,
             prompt_tokens=self._executor.prompt_tokens,
             cached_tokens=self._admitter.cached_tokens,

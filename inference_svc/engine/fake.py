@@ -23,6 +23,7 @@ from inference_svc.engine.backend import (
     SampleFailed,
     SampleTask,
 )
+from inference_svc.engine.cell_book import CellBook
 from inference_svc.engine.events import ChosenLogprob, Logprob
 from inference_svc.engine.guide import Constraint, GuideFailed, TokenMask
 from inference_svc.engine.request import SequenceRequest
@@ -175,6 +176,7 @@ class FakeBackend:
         self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]
         self._lengths = [0 for _ in self._all_slots]
         self._queued: list[tuple[int, int]] = []
+        self._book = CellBook(self.limits.slots)
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after
@@ -190,11 +192,30 @@ class FakeBackend:
     def _all_slots(self) -> range:
         return range(self.limits.slots)
 
-    def copy(self, source: int, target: int) -> None:
-        """The length now, the cells with the next decode."""
-        self._lengths[target] = self._lengths[source]
-        self._queued.append((source, target))
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """The length now, the cells with the next decode; both now where slots share cells."""
         self.num_copies += 1
+        if self.limits.cells is None:
+            self._lengths[target] = self._lengths[source]
+            self._queued.append((source, target))
+            return
+        if self._lengths[target]:
+            raise AssertionError(f"slot {target} is not empty")
+        self._cells[target][:tokens] = self._cells[source][:tokens]
+        self._lengths[target] = tokens
+        self._book.share(source, target, tokens)
+
+    @property
+    def used_cells(self) -> int:
+        """By the book."""
+        return self._book.used(self._lengths)
+
+    def freed_by(self, slot: int) -> int:
+        """By the book."""
+        return self._book.freed_by(slot, self._lengths)
+
+    def _lacks_cells(self, tokens: int) -> bool:
+        return self.limits.cells is not None and self.used_cells + tokens > self.limits.cells
 
     def state_bytes(self, slot: int) -> int:
         """Four bytes a cell."""
@@ -206,9 +227,10 @@ class FakeBackend:
 
     def restore(self, slot: int, state: bytearray) -> bool:
         """The cells now; a queued copy overwrites them. Nothing where it `refuses_states`."""
-        if self.refuses_states:
-            return False
         tokens = array("i", bytes(state))
+        self.trim(slot, 0)
+        if self.refuses_states or self._lacks_cells(len(tokens)):
+            return False
         self._cells[slot][: len(tokens)] = tokens
         self._lengths[slot] = len(tokens)
         return True
@@ -231,7 +253,7 @@ class FakeBackend:
 
     def decode(self, batch: TokenBatch) -> None:
         """Append tokens to their slots and remember the history behind each output row."""
-        code = self._fails(batch)
+        code = 1 if self._lacks_cells(len(batch.tokens)) else self._fails(batch)
         if code != -1:
             self._carry_out_copies()
         if code < -1:
@@ -301,6 +323,7 @@ class FakeBackend:
         if length and length < self._lengths[slot] and not self.can_trim:
             return False
         self._lengths[slot] = min(self._lengths[slot], length)
+        self._book.cut(slot, length)
         return True
 
     def slot_length(self, slot: int) -> int:

@@ -30,6 +30,8 @@ def check_books(
             raise IntegrityError(
                 f"slot {slot.index} holds {native} cells for {len(slot.tokens)} tokens"
             )
+    if backend.limits.cells is not None and backend.used_cells > backend.limits.cells:
+        raise IntegrityError(f"{backend.used_cells} of {backend.limits.cells} cells are in use")
     for sequence in running.values():
         computed = sequence.num_computed
         if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:

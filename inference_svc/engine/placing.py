@@ -175,6 +175,11 @@ class Placer:
         is_there = self._cells.is_settled(slot.index)
         return is_there and not self._saved.covers(slot.tokens, slot.key)
 
+    def give_up(self, slot: Slot) -> None:
+        """Empty an idle slot, what it remembers going to memory where that is worth it."""
+        self._save_rest(slot, 0)
+        self.empty(slot)
+
     def empty(self, slot: Slot) -> None:
         """Drop what an idle slot remembers."""
         self._backend.trim(slot.index, 0)

@@ -37,7 +37,8 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class NativeLimits:
     """What one decode call of a model may hold; all counts, `slot_tokens` for each slot. It
-    computes `ubatch_tokens` at a time, all at once where that is None."""
+    computes `ubatch_tokens` at a time, all at once where that is None. `cells` are what all slots
+    share in the unified layout; None where each has its own (streams)."""
 
     batch_tokens: int
     output_rows: int
@@ -45,6 +46,7 @@ class NativeLimits:
     slot_tokens: int
     vocabulary_size: int
     ubatch_tokens: int | None = None
+    cells: int | None = None
 
     @property
     def pass_tokens(self) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from inference_svc.constraints.guides import GrammarGuides
 from inference_svc.engine.adapter_stack import AdapterStack
 from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
+from inference_svc.engine.cell_book import CellBook
 from inference_svc.engine.guide import Constraint, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
@@ -46,7 +47,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
     """How to load a model. `context_tokens` is for each slot; `threads` computes,
-    `sampling_threads` samples rows; `draft_tokens` is what all drafts of a step hold together."""
+    `sampling_threads` samples rows; `draft_tokens` is what all drafts of a step hold together. With
+    `shared_cells` all slots share so many in one stream (the unified layout)."""
 
     path: Path
     slots: int
@@ -56,6 +58,7 @@ class BackendSettings:
     threads: int
     sampling_threads: int
     draft_tokens: int = 0
+    shared_cells: int | None = None
     placement: Placement = field(default_factory=Placement)
     attention: Attention = field(default_factory=Attention)
 
@@ -96,19 +99,27 @@ class LlamaBackend:
             batch_tokens=settings.batch_tokens,
             output_rows=settings.output_rows,
             slots=settings.slots,
-            slot_tokens=int(llama_cpp.llama_n_ctx_seq(self._context)),
+            slot_tokens=self._slot_tokens(settings),
             vocabulary_size=self._n_vocab,
             ubatch_tokens=settings.ubatch_tokens,
+            cells=settings.shared_cells,
         )
+        self._streams = settings.slots if settings.shared_cells is None else 1
+        self._book = CellBook(settings.slots)
 
     @property
     def model(self) -> Any:
         """The loaded weights, for another context over them."""
         return self._model
 
+    def _slot_tokens(self, settings: BackendSettings) -> int:
+        if settings.shared_cells is not None:
+            return min(settings.context_tokens, settings.shared_cells)
+        return int(llama_cpp.llama_n_ctx_seq(self._context))
+
     def _make_context(self, settings: BackendSettings) -> Any:
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = settings.slots * settings.context_tokens
+        params.n_ctx = settings.shared_cells or settings.slots * settings.context_tokens
         params.n_seq_max = settings.slots
         params.n_batch = settings.batch_tokens
         params.n_ubatch = settings.ubatch_tokens
@@ -116,7 +127,7 @@ class LlamaBackend:
         # vocabulary.
         params.n_outputs_max = settings.output_rows
         params.n_threads = params.n_threads_batch = settings.threads
-        params.kv_unified = False
+        params.kv_unified = settings.shared_cells is not None
         params.no_perf = True
         set_attention(params, settings.attention)
         self.cache_types = (
@@ -197,9 +208,27 @@ class LlamaBackend:
         """Recurrent states are shared by a copy, not copied."""
         return not self.can_trim
 
-    def copy(self, source: int, target: int) -> None:
-        """Queue a copy of a whole stream (a part of one aborts)."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Queue a copy of a whole stream (a part of one aborts); inside one stream, refer to the
+        first `tokens` cells."""
+        if self.limits.cells is None:
+            llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+            return
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, tokens)
+        self._book.share(source, target, tokens)
+
+    @property
+    def used_cells(self) -> int:
+        """Cells in use in all slots, those that several refer to once."""
+        return self._book.used(self._lengths)
+
+    def freed_by(self, slot: int) -> int:
+        """How many cells emptying a slot would free."""
+        return self._book.freed_by(slot, self._lengths)
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [self.slot_length(slot) for slot in range(self.limits.slots)]
 
     def state_bytes(self, slot: int) -> int:
         """The size of a saved slot."""
@@ -227,10 +256,11 @@ class LlamaBackend:
     def restore(self, slot: int, state: bytearray) -> bool:
         """Replace a slot's cells by saved ones."""
         try:
-            fitting, size = fit(state, self.limits.slots)
+            fitting, size = fit(state, self._streams)
         except StateMisfit as problem:
             log.warning("a saved state cannot be used: %s", problem)
             return False
+        self.trim(slot, 0)
         view = (ctypes.c_uint8 * size).from_buffer(fitting)
         return size == int(llama_cpp.llama_state_seq_set_data(self._context, view, size, slot))
 
@@ -244,9 +274,11 @@ class LlamaBackend:
 
     def trim(self, slot: int, length: int) -> bool:
         """Keep the first `length` tokens of a slot."""
-        if length == 0:
-            return bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1))
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, length, -1))
+        first = length or -1
+        is_done = bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, first, -1))
+        if is_done and self.limits.cells is not None:
+            self._book.cut(slot, length)
+        return is_done
 
     def slot_length(self, slot: int) -> int:
         """How many tokens a slot holds."""

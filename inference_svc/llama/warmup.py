@@ -121,7 +121,7 @@ def _state_copy(backend: LlamaBackend, tokens: int) -> float:
 def _stream_copy(backend: LlamaBackend) -> float:
     _fill(backend, 1)
     started = time.perf_counter()
-    backend.copy(0, 1)
+    backend.copy(0, 1, 1)
     backend.decode(TokenBatch.of([Row(1, 1, (0,), output=True)]))
     backend.synchronize()
     seconds = time.perf_counter() - started

@@ -9,7 +9,7 @@ from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.models.description import ModelFile, Pooling
 from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.placement import Attention, Placement, Rope
-from inference_svc.models.sizing import RequestedLimits, ResolvedLimits
+from inference_svc.models.sizing import Layout, RequestedLimits, ResolvedLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
 from inference_svc.runtime.pipe import available_cores
 from inference_svc.snapshots.folder import FolderLimits
@@ -25,6 +25,7 @@ def requested_limits(settings: ModelSettings, engine: EngineSettings) -> Request
         context_tokens=settings.context_tokens or engine.context_tokens,
         batch_tokens=settings.batch_tokens,
         threads=settings.threads or engine.threads,
+        layout=Layout(engine.layout),
     )
 
 
@@ -50,6 +51,7 @@ class Booting:
             threads=requested.threads or cores,
             sampling_threads=min(requested.threads or cores, 8),
             draft_tokens=engine.draft_tokens,
+            shared_cells=limits.shared_cells,
             placement=_placement(own, engine),
             attention=attention,
         )

@@ -56,7 +56,7 @@ def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
     engine = Engine(
         model.name,
         backend,
-        shape=StepShape(measured.step_times, backend.limits.slots, can_fill=backend.can_trim),
+        shape=_shape(backend, measured),
         chunk_cap=model.chunk_cap,
         clock=time.monotonic,
         copy_costs=measured.copy_costs,
@@ -80,9 +80,17 @@ def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
         time.monotonic() - started,
         embedder.limits if embedder is not None else None,
         model.embedding.pooling.value if model.embedding is not None else "",
+        limits.cells,
     )
     served = Served(model.name, engine, _fingerprint(backend), limits.slot_tokens)
     return Loaded(ready, served, embedder)
+
+
+def _shape(backend: LlamaBackend, measured: WarmUp) -> StepShape:
+    """In the unified layout any rows share a compute batch: there are no holes."""
+    limits = backend.limits
+    times = measured.step_times if limits.cells is None else {}
+    return StepShape(times, limits.slots, can_fill=backend.can_trim)
 
 
 def _fingerprint(backend: LlamaBackend) -> Fingerprint:

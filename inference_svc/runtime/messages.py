@@ -49,7 +49,7 @@ class Boot:
 @dataclass(frozen=True, slots=True)
 class ModelReady:
     """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up. One that
-    does not generate has no slots."""
+    does not generate has no slots. In the unified layout all slots share `shared_cells`."""
 
     name: str
     slots: int
@@ -59,6 +59,12 @@ class ModelReady:
     load_s: float
     embedding: EmbeddingLimits | None = None
     pooling: str = ""
+    shared_cells: int | None = None
+
+    @property
+    def num_cells(self) -> int:
+        """Tokens that all slots hold together."""
+        return self.shared_cells or self.slots * self.slot_tokens
 
 
 class LoadPhase(enum.Enum):

@@ -61,6 +61,7 @@ def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
     filling=st.booleans(),
     saved_bytes=st.sampled_from([0, 400, 10**6]),
     stream_s=st.sampled_from([0.0, 20.0, 1e9]),
+    cells=st.sampled_from([None, None, 80, 130]),
 )
 def test_nobody_is_lost_mixed_up_or_disturbed(
     plans: list[dict[str, Any]],
@@ -70,6 +71,7 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
     filling: bool,
     saved_bytes: int,
     stream_s: float,
+    cells: int | None,
 ) -> None:
     """Every sequence ends once, and one that was not cancelled says exactly what it says alone."""
     calls = iter(range(10**6))
@@ -78,7 +80,7 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
         # Only joint batches fail, so that retrying in halves must succeed.
         return code if next(calls) in failing and len(set(batch.slots.tolist())) > 1 else 0
 
-    limits = NativeLimits(24, 3, 3, 80, VOCABULARY_SIZE)
+    limits = NativeLimits(24, 3, 3, 80, VOCABULARY_SIZE, cells=cells)
     backend = FakeBackend(
         limits, end_after=20, can_trim=can_trim, fails=fails if can_trim else lambda _: 0
     )

@@ -65,6 +65,7 @@ def _act(bench: Bench, i: int, plan: dict[str, Any], since: int) -> None:
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
     stream_s=st.sampled_from([0.0, 50.0, 1e9]),
     step_s=st.sampled_from([0.0, 0.1, 10.0]),
+    cells=st.sampled_from([None, None, 160, 200, 480]),
 )
 def test_sharing_never_mixes_sequences(
     plans: list[dict[str, Any]],
@@ -74,6 +75,7 @@ def test_sharing_never_mixes_sequences(
     saved_bytes: int,
     stream_s: float,
     step_s: float,
+    cells: int | None,
 ) -> None:
     """Everybody says what it says alone and ends once; no prefix crosses keys."""
     calls = iter(range(10**6))
@@ -82,7 +84,7 @@ def test_sharing_never_mixes_sequences(
         joint = len(set(batch.slots.tolist())) > 1
         return code if next(calls) in failing and joint and can_trim else 0
 
-    limits = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE)
+    limits = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE, cells=cells)
     bench = Bench(
         FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails),
         chunk_cap=32,

@@ -91,7 +91,9 @@ def _restore_the_source(scene: Scene, do: Cells | LlamaBackend, copy: Callable[[
 
 def _restore_the_target(scene: Scene, do: Cells | LlamaBackend, copy: Callable[[], None]) -> int:
     state = do.save(0)
-    scene.backend.copy(1, 2) if isinstance(do, LlamaBackend) else do.copy(1, 2, scene.length)
+    scene.backend.copy(1, 2, scene.length) if isinstance(do, LlamaBackend) else do.copy(
+        1, 2, scene.length
+    )
     do.restore(2, state)
     return 2
 
@@ -103,7 +105,7 @@ def test_each_forbidden_order_mixes_sequences_and_is_refused(
     """Done past the guard, slot 0's text continues as another's; the guard raises instead."""
     right = Scene(backend).logits(0)[0]
     scene = Scene(backend)
-    slot = order(scene, backend, lambda: backend.copy(0, 2))
+    slot = order(scene, backend, lambda: backend.copy(0, 2, scene.length))
     assert np.abs(scene.logits(slot)[0] - right).max() > 1.0
 
     scene = Scene(backend)
@@ -113,7 +115,7 @@ def test_each_forbidden_order_mixes_sequences_and_is_refused(
 
 
 def _fan_out(scene: Scene) -> None:
-    scene.backend.copy(0, 3)
+    scene.backend.copy(0, 3, scene.length)
 
 
 def _save_the_source(scene: Scene) -> None:
@@ -138,7 +140,7 @@ def test_what_the_guard_lets_pass_changes_no_logit(
     """The source may be copied again, saved, dropped and written: the copy comes first."""
     right = Scene(backend).logits(0)[0]
     scene = Scene(backend)
-    backend.copy(0, 2)
+    backend.copy(0, 2, scene.length)
     meanwhile(scene)
 
     np.testing.assert_array_equal(scene.logits(2)[0], right)

@@ -4,6 +4,7 @@ a recurrent state, and both attention and a state."""
 import random
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,20 @@ SLOTS = 3
 SYSTEM = random.Random(1).choices(range(3, 259), k=90)
 
 
-@pytest.fixture(scope="module", params=["window", "recurrent", "hybrid"])
+@pytest.fixture(
+    scope="module",
+    params=product(["window", "recurrent", "hybrid"], [None, SLOTS * 256]),
+    ids=lambda param: f"{param[0]}-{'unified' if param[1] else 'streams'}",
+)
 def backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LlamaBackend]:
     """A model of each kind, with three slots."""
     library.start()
-    path: Path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+    path: Path = tmp_path_factory.mktemp("models") / "model.gguf"
     backend = LlamaBackend(
         BackendSettings(
-            write_model_of_kind(request.param, path),
+            write_model_of_kind(request.param[0], path),
             slots=SLOTS,
             context_tokens=256,
             batch_tokens=256,
@@ -46,6 +51,7 @@ def backend(
             threads=1,
             sampling_threads=1,
             draft_tokens=15,
+            shared_cells=request.param[1],
         )
     )
     yield backend

@@ -42,7 +42,13 @@ from tests.support.sequences import a_request
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
-def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2, saved_bytes: int = 0) -> Boot:
+def a_boot(
+    path: Path = BUNDLED_PATH,
+    *,
+    slots: int = 2,
+    saved_bytes: int = 0,
+    shared_cells: int | None = None,
+) -> Boot:
     """The demo model with few slots and next to no warm-up."""
     backend = BackendSettings(
         path,
@@ -52,6 +58,7 @@ def a_boot(path: Path = BUNDLED_PATH, *, slots: int = 2, saved_bytes: int = 0) -
         ubatch_tokens=128,
         threads=1,
         sampling_threads=1,
+        shared_cells=shared_cells,
     )
     model = ModelBoot("demo", backend, chunk_cap=64, threads=1, saved_bytes=saved_bytes)
     return Boot(model, cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
@@ -305,6 +312,19 @@ async def test_two_streams_share_steps() -> None:
         order = [event.sequence_id for event in events if isinstance(event, Delta)]
         switches = sum(a != b for a, b in pairwise(order))
         assert switches > 300
+
+
+async def test_slots_may_share_their_cells() -> None:
+    """A whole engine process in the unified layout: two that run, and what they hold."""
+    async with a_worker(a_boot(shared_cells=512)) as (worker, _, _):
+        quick = [_ask(worker, name=f"r{i}") for i in range(3)]
+        texts = await asyncio.gather(*map(_text, quick))
+
+        assert set(texts) == {"The capital of France is Paris."}
+        assert worker.ready is not None
+        assert (worker.ready.slot_tokens, worker.ready.num_cells) == (512, 512)
+        assert worker.report is not None
+        assert 0 < worker.report.num_used_cells <= 512
 
 
 async def test_the_queue_is_bounded_in_requests() -> None:

@@ -8,7 +8,9 @@ import pytest
 from inference_svc.models.description import ModelClass, ModelFile, describe_model
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.models.sizing import (
+    Layout,
     RequestedLimits,
+    ResolvedLimits,
     compute_bytes,
     memory_needs,
     plan_limits,
@@ -93,6 +95,47 @@ def test_what_cannot_fit_is_refused_with_both_sums() -> None:
         planned(16 * GIB, RequestedLimits(slots=64, context_tokens=131_072))
 
 
+def unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
+    """What a model gets that shares its cells."""
+    (limits,) = plan_limits([a_model()], available, [requested])
+    assert limits.shared_cells is not None
+    assert limits.kv_bytes == limits.shared_cells * (128 << 10)
+    return limits
+
+
+def test_what_streams_cannot_reserve_is_shared() -> None:
+    """Sixteen conversations of 16 k need 32 GiB of streams; there are some 10 GiB for all."""
+    limits = unified(16 * GIB, RequestedLimits(slots=16, context_tokens=16_384))
+
+    assert (limits.slots, limits.context_tokens) == (16, 16_384)
+    assert 16_384 < (limits.shared_cells or 0) < 6 * 16_384
+    assert "streams would reserve 32,768 MiB" in limits.reason
+    assert planned_bytes(a_model(), limits) <= 16 * GIB
+
+
+def test_streams_that_are_asked_for_are_not_replaced() -> None:
+    """The operator would rather hear of it."""
+    with pytest.raises(ModelTooLarge):
+        planned(16 * GIB, RequestedLimits(16, 16_384, layout=Layout.STREAMS))
+
+
+def test_sharing_may_be_asked_for() -> None:
+    """Also where streams would fit; it takes no more than they would."""
+    limits = unified(512 * GIB, RequestedLimits(4, 1000, layout=Layout.UNIFIED))
+
+    assert limits.shared_cells == 4096
+
+
+def test_one_whole_context_is_the_least() -> None:
+    """A sequence that could never be as long as promised is no use."""
+    requested = RequestedLimits(16, 16_384)
+    least = memory_needs(a_model(), requested).least
+
+    assert unified(least, requested).shared_cells == 16_384
+    with pytest.raises(ModelTooLarge):
+        planned(least - GIB // 2, requested)
+
+
 def test_several_models_share_the_memory() -> None:
     """What all of them take together fits."""
     models = [a_model(name="a"), a_model(name="b", kv_bytes_per_token=32 << 10)]
@@ -116,7 +159,7 @@ def test_the_reason_has_the_figures() -> None:
     (limits,) = plan_limits([a_model()], 32 * GIB, [NOTHING])
 
     assert limits.reason == (
-        "16 slots x 8192 tokens take 16,384 MiB of KV cache beside 4,096 MiB of weights; "
+        "streams: 16 slots x 8192 tokens take 16,384 MiB of KV cache beside 4,096 MiB of weights; "
         "32,768 MiB are available"
     )
 
