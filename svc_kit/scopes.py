@@ -116,6 +116,15 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         **_rows("corral.control.v1.KeyService", Scope.SERVICE, "VerifyKey"),
         **_rows("corral.control.v1.UsageService", Scope.ADMIN, "ListUsage"),
         **_rows("corral.control.v1.UsageService", Scope.SERVICE, "ReportUsage"),
+        **_rows(
+            "corral.control.v1.BatchService",
+            Scope.INFERENCE,
+            "CreateBatch",
+            "GetBatch",
+            "ListBatches",
+            "CancelBatch",
+            "WatchBatch",
+        ),
         # Load balancers and kubelets probe without a credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
         **_rows("grpc.reflection.v1.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),

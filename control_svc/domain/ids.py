@@ -15,6 +15,7 @@ UPLOAD: Final = "upload_"
 PART: Final = "part_"
 JOB: Final = "job_"
 KEY: Final = "key_"
+BATCH: Final = "batch_"
 
 _TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
 _RANDOM_BYTES: Final = 9
