@@ -24,6 +24,7 @@ from gateway.inference import InferenceClient
 from gateway.listener import Listener, bind, listening
 from gateway.live import LiveCalls
 from gateway.parts import Parts
+from gateway.routes.batches import batches_router
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
 from gateway.routes.embeddings import embeddings_router
@@ -33,6 +34,7 @@ from gateway.routes.models import models_router
 from gateway.routes.rerank import rerank_router
 from gateway.routes.uploads import uploads_router
 from openai_wire.requests import (
+    BatchBody,
     ChatCompletionBody,
     CompleteUploadBody,
     CompletionBody,
@@ -62,6 +64,7 @@ BODIES = (
     FileFields,
     UploadBody,
     CompleteUploadBody,
+    BatchBody,
 )
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
@@ -227,6 +230,7 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         models_router,
         files_router,
         uploads_router,
+        batches_router,
         health_router,
     ):
         api.include_router(router(parts))

@@ -52,6 +52,12 @@ FILE_PARAMS: ParamNames = {
     "ttl": "expires_after.seconds",
 }
 
+BATCH_PARAMS: ParamNames = {
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+    "output_ttl": "output_expires_after.seconds",
+}
+
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
 )

@@ -1,5 +1,10 @@
 """Bodies of OpenAI requests: JSON text in, a validated body and then a gRPC request out."""
 
+from openai_wire.requests.batches import (
+    BatchBody,
+    create_batch_request,
+    list_batches_request,
+)
 from openai_wire.requests.chat import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.requests.completions import CompletionBody, parse_completion, prompt_requests
 from openai_wire.requests.embeddings import EmbeddingBody, embed_request, parse_embedding
@@ -16,6 +21,7 @@ from openai_wire.requests.json_body import parse_object
 from openai_wire.requests.reranking import RerankBody, parse_rerank, rerank_request
 
 __all__ = [
+    "BatchBody",
     "ChatCompletionBody",
     "CompleteUploadBody",
     "CompletionBody",
@@ -25,9 +31,11 @@ __all__ = [
     "UploadBody",
     "chat_request",
     "complete_upload_request",
+    "create_batch_request",
     "create_upload_request",
     "embed_request",
     "file_header",
+    "list_batches_request",
     "list_files_request",
     "parse_chat",
     "parse_completion",
