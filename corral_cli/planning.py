@@ -92,7 +92,7 @@ class Plan:
             overrides[service] |= _settled(settings, "listen")
             overrides[service] |= _settled(settings, "management_listen")
         second = cls._load(flags.config, overrides)
-        for service in ("inference", "gateway"):
+        for service in overrides:
             overrides[service] |= second.connection(service)
         for service in overrides:
             overrides[service]["service_token_file"] = second.token_file

@@ -1,9 +1,9 @@
 """Batches: files of requests that run when there is time, and the states of that work.
 
     validating ──► in_progress ──► finalizing ──► completed
-        │   │          │   │            └───────► expired      the window closed before the last line
-        │   └──────────┴───┴► cancelling ───────► cancelled
-        └► failed                                              the file cannot be used
+      │    │            │              └────────► expired     the window closed on some lines
+      │    └────────────┴──► cancelling ────────► cancelled
+      └──► failed                                             the file cannot be used
 
 The states are OpenAI's. Every line ends exactly once, so at the end the counts add up to the total.
 """
@@ -48,15 +48,10 @@ class BatchState(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether nothing will change any more."""
-        return self in _FINAL
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether no line runs any more, and the files are to be written."""
-        return self in (BatchState.FINALIZING, BatchState.CANCELLING)
+        return self in FINAL_STATES
 
 
-_FINAL: Final = frozenset(
+FINAL_STATES: Final = frozenset(
     {BatchState.FAILED, BatchState.COMPLETED, BatchState.EXPIRED, BatchState.CANCELLED}
 )
 
@@ -101,6 +96,9 @@ class TokenUsage:
         )
 
 
+NO_TOKENS: Final = TokenUsage()
+
+
 @dataclass(frozen=True, slots=True)
 class LineCounts:
     """How many lines a batch has, and how many have ended."""
@@ -130,7 +128,7 @@ class Batch:
     model: str = ""
     problems: tuple[LineProblem, ...] = ()
     counts: LineCounts = LineCounts()
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = NO_TOKENS
     output_file_id: str | None = None
     error_file_id: str | None = None
     created_at: datetime
@@ -144,9 +142,10 @@ class Batch:
     cancelling_at: datetime | None = None
     cancelled_at: datetime | None = None
 
-    def is_late(self, now: datetime) -> bool:
-        """Whether its window has closed."""
-        return self.expires_at <= now
+    @property
+    def has_begun(self) -> bool:
+        """Whether its lines were found good; others leave no files."""
+        return self.in_progress_at is not None
 
     def refuse(self, problems: tuple[LineProblem, ...], now: datetime) -> "Batch":
         """The batch whose file cannot be used; one that is being cancelled stays so."""
@@ -155,11 +154,19 @@ class Batch:
         return replace(self, state=BatchState.FAILED, problems=problems, failed_at=now)
 
     def begin(self, model: str, num_lines: int, now: datetime) -> "Batch":
-        """The batch whose lines are all stored and checked."""
-        checked = replace(self, model=model, counts=LineCounts(num_lines))
+        """The batch whose lines are all stored and checked; one being cancelled stays so."""
         if self.state is not BatchState.VALIDATING:
-            return checked
-        return replace(checked, state=BatchState.IN_PROGRESS, in_progress_at=now)
+            return self
+        counts = LineCounts(num_lines)
+        return replace(
+            self, state=BatchState.IN_PROGRESS, model=model, counts=counts, in_progress_at=now
+        )
+
+    def abandon(self, problem: LineProblem, now: datetime) -> "Batch":
+        """The batch whose work cannot be done, for a reason that no line has."""
+        if self.state.is_final:
+            return self
+        return replace(self, state=BatchState.FAILED, problems=(problem,), failed_at=now)
 
     def count(self, completed: int, failed: int, usage: TokenUsage) -> "Batch":
         """The batch after so many more lines have ended."""
@@ -169,7 +176,7 @@ class Batch:
 
     def close(self, now: datetime) -> "Batch":
         """The batch when no more line will run; what is pending counts as failed."""
-        closed = self.count(0, self.counts.pending, TokenUsage())
+        closed = self.count(0, self.counts.pending, NO_TOKENS)
         if self.state is not BatchState.IN_PROGRESS:
             return closed
         expired_at = now if self.counts.pending else None

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from control_svc.domain.ports import Clock, Notices, Repositories
 from control_svc.storage.models import Instant
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
 from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
@@ -57,6 +58,8 @@ class SqlRepositories:
         self.keys = SqlKeys(session)
         self.usage = SqlUsage(session)
         self.housekeeping = SqlHousekeeping(session)
+        self.batches = SqlBatches(session)
+        self.batch_lines = SqlBatchLines(session)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
 

@@ -75,7 +75,7 @@ def test_good_lines_keep_their_bytes_and_their_numbers() -> None:
         (without("url"), "missing_required_parameter", "url"),
         (without("body"), "missing_required_parameter", "body"),
         (a_line(""), "missing_required_parameter", "custom_id"),
-        (a_line(custom_id=7), "invalid_type", "custom_id"),
+        ({**a_line(), "custom_id": 7}, "invalid_type", "custom_id"),
         (a_line("x" * 513), "string_above_max_length", "custom_id"),
         (a_line(method="GET"), "invalid_method", "method"),
         (a_line(url="/v1/embeddings"), "invalid_url", "url"),
@@ -191,7 +191,7 @@ def test_lines_that_begin_alike_have_orders_that_do() -> None:
 def test_a_body_nested_too_deeply_is_a_matter_of_its_answer() -> None:
     """The line is a request; what is wrong with its body is told in the error file."""
     deep = "[" * 500 + "]" * 500
-    line = f'{{"custom_id":"a","method":"POST","url":"{CHAT}","body":{{"model":"m","messages":{deep}}}}}'
+    line = json.dumps(a_line(body={"model": "m", "messages": "DEEP"})).replace('"DEEP"', deep)
     checker, good = checked(line.encode())
 
     assert not checker.problems

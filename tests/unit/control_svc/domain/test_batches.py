@@ -138,8 +138,18 @@ def test_a_batch_given_up_while_it_is_checked_runs_nothing() -> None:
     """Whatever the check finds."""
     cancelling = a_batch().cancel(LATER)
 
-    assert cancelling.begin("demo", 3, LATER).state is BatchState.CANCELLING
-    assert cancelling.refuse((), LATER).state is BatchState.CANCELLING
+    assert cancelling.begin("demo", 3, LATER) == cancelling.refuse((), LATER) == cancelling
+    assert not cancelling.has_begun
+
+
+def test_work_that_cannot_be_done_fails_its_batch_unless_it_has_ended() -> None:
+    """With the reason, which no line has."""
+    problem = LineProblem("work_abandoned", "gone")
+    running = a_batch().begin("demo", 1, NOW)
+    ended = running.close(LATER).finish(None, "f", LATER)
+
+    assert running.abandon(problem, LATER).problems == (problem,)
+    assert ended.abandon(problem, LATER) is ended
 
 
 @pytest.mark.parametrize("state", ["finalizing", "completed", "failed", "expired"])
