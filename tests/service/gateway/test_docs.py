@@ -28,6 +28,7 @@ async def test_the_document_has_every_route_and_field() -> None:
         "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content",
         "/v1/uploads", "/v1/uploads/{upload_id}/parts", "/v1/uploads/{upload_id}/complete",
         "/v1/uploads/{upload_id}/cancel",
+        "/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel",
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
