@@ -107,8 +107,8 @@ def corral_up(
         program.wait_for_line(r"Ctrl-C stops everything", stream="stdout")
         url = program.wait_for_line(r"OpenAI API +(http://\S+)/v1", stream="stdout")[1]
         target = program.wait_for_line(r"gRPC +(\S+)", stream="stdout")[1]
-        control = program.wait_for_line(r"(\S+) +\(files,", stream="stdout")[1]
-        yield Corral(program, url, target, control)
+        durable = program.wait_for_line(r"(\S+) +\(files,", stream="stdout")[1]
+        yield Corral(program, url, target, durable)
 
 
 @contextmanager
