@@ -31,6 +31,7 @@ from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
+from bench.processes import peak_bytes, resident_bytes
 from bench.servers import MODEL_NAME, EngineShape, Server, control, corral, free_ports
 from inference_svc.models.references import BUNDLED_PATH
 from openai_wire.requests import chat_request, parse_chat
@@ -38,6 +39,7 @@ from openai_wire.requests import chat_request, parse_chat
 LINES_AT_ONCE = 32
 TARGET_MS = 2.0
 ENDPOINT = "/v1/chat/completions"
+MIB = 1 << 20
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -89,8 +91,9 @@ def _measure(lines: int, rounds: int, output_tokens: int) -> Iterator[tuple[Cost
     with (
         tempfile.TemporaryDirectory() as name,
         corral(shape, Path(name), further) as server,
-        control(server, Path(name) / "control") as target,
+        control(server, Path(name) / "control") as (target, pid),
     ):
+        resident = resident_bytes(pid)
         for _ in range(rounds):
             batch_lines, bare_lines = (
                 [_request(next(numbers), output_tokens) for _ in range(lines)] for _ in "ab"
@@ -98,6 +101,7 @@ def _measure(lines: int, rounds: int, output_tokens: int) -> Iterator[tuple[Cost
             batch = _timed(metrics, _run_batch(target, batch_lines))
             bare = _timed(metrics, _run_bare(server, bare_lines))
             yield batch, bare
+        print(f"control grew by at most {(peak_bytes(pid) - resident) / MIB:.0f} MiB")
 
 
 def _timed(metrics: str, work: Coroutine[Any, Any, None]) -> Cost:

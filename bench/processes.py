@@ -26,6 +26,15 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_bytes(pid: int) -> int:
+    """Return the most memory of a process that ever was in RAM; 0 where that cannot be told."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
 def mapped_bytes(pid: int, file: Path) -> int:
     """Return how much of a file's mappings in a process is in RAM now; 0 where that cannot be
     told."""

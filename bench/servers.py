@@ -157,8 +157,8 @@ def corral(
 
 
 @contextmanager
-def control(server: Server, folder: Path) -> Iterator[str]:
-    """Run the control service beside a Corral; yields its gRPC address."""
+def control(server: Server, folder: Path) -> Iterator[tuple[str, int]]:
+    """Run the control service beside a Corral; yields its gRPC address and its process id."""
     grpc_port, http_port = free_ports(2)
     target = f"127.0.0.1:{grpc_port}"
     settings = {
@@ -170,7 +170,7 @@ def control(server: Server, folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "control_svc"]
     with _running(command, folder / "control_svc.log", settings) as child:
         _wait_until_ready(f"http://127.0.0.1:{http_port}/readyz", child)
-        yield target
+        yield target, child.process.pid
 
 
 @contextmanager
