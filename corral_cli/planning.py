@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def control_address(self) -> Address:
-        """Where files and uploads are served over gRPC."""
+        """Where files, uploads and batches are served over gRPC."""
         return parse_address(self.control.listen)
 
     @property
