@@ -3,6 +3,7 @@ disk. Every line ends once, and no more is computed than has to be."""
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.batches import (
     state_of,
 )
 from tests.support.control import a_control
+from tests.support.postgres import execute
 
 BUSY = QueueFull(bound="requests", depth=2, limit=1, retry_after=0.01)
 AWAY = UpstreamUnavailable(service="inference", retry_after=0.01)
@@ -127,16 +129,16 @@ async def test_a_full_disk_holds_a_batch_up_and_loses_nothing(
     tmp_path: Path, database_url: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No file is half there; the batch goes on once there is room, without computing again."""
+    caplog.set_level(logging.INFO)
     async with running_batches(tmp_path, database_url) as running:
         control, caller = running.control, running.batches
         hold = running.fake.hold("line-004")
         batch = await caller.create([a_chat_line(name) for name in names(5)])
         await caller.until(batch.id, "in_progress", completed=4)
         control.blobs.room = 100
-        with caplog.at_level(logging.INFO):
-            hold.set()
-            await caller.until(batch.id, "finalizing")
-            await control.blobs.refused.wait()
+        hold.set()
+        await caller.until(batch.id, "finalizing")
+        await control.blobs.refused.wait()
         stuck = await caller.get(batch.id)
         visible = (await caller.client.page()).files
         control.blobs.room = None
@@ -154,5 +156,29 @@ async def test_a_full_disk_holds_a_batch_up_and_loses_nothing(
 
 async def _until_ended(running: RunningBatches, batch_id: str) -> None:
     """Let time pass, so that the job is tried again, until the batch has ended."""
-    while state_of(await running.batches.get(batch_id)) != "completed":
+    while True:
+        with suppress(UpstreamUnavailable):
+            if state_of(await running.batches.get(batch_id)) == "completed":
+                return
         running.control.clock.advance(seconds=10)
+
+
+async def test_a_database_that_goes_away_holds_a_batch_up(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """All connections are cut again and again; every line ends once in the files."""
+    cut = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    async with running_batches(tmp_path, postgres_url, batches={"lines_at_once": 4}) as running:
+        batch = await running.batches.create([a_chat_line(name) for name in names(60)])
+        for about in names(60)[5:50:15]:
+            await running.fake.until_tried(about, 1)
+            await execute(postgres_url, cut)
+        await _until_ended(running, batch.id)
+        outcome = await running.batches.outcome(batch.id)
+
+        assert (outcome.state, outcome.counts) == ("completed", (60, 60, 0))
+        assert len(outcome.completed) == 60
+        assert running.fake.answered.total() <= 60 + 3 * 2 * 4
