@@ -39,13 +39,13 @@ from control_svc.domain.ports import BlobStore, Clock, Transactions
 from control_svc.storage import migrating
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database, open_database
-from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.batch_places import Places
 from control_svc.usecases.batch_reading import BatchReader
 from control_svc.usecases.batch_running import BatchRunner
 from control_svc.usecases.batch_work import BatchHandler
 from control_svc.usecases.batch_writing import BatchWriter
 from control_svc.usecases.batches import Batches
+from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.files import Files
 from control_svc.usecases.keys import Keys
@@ -116,6 +116,7 @@ async def build(
         authenticator = _authenticator(settings, keys)
         services = [
             *_file_services(settings, database.transactions, store, ids, tokens, clock),
+            _batch_service(settings, database, ids, tokens, clock),
             *await _operator_services(database.transactions, keys, authenticator, tokens, clock),
         ]
         server = _server(settings, registry, authenticator, services)
@@ -255,6 +256,18 @@ async def _folder_blobs(folder: Path, database: Database) -> FolderBlobs:
     return store
 
 
+def _batch_service(
+    settings: ControlSettings, database: Database, ids: IdSource, tokens: PageTokens, clock: Clock
+) -> Service:
+    interval_s = settings.jobs.poll_interval_s
+    batches = Batches(database.transactions, database.notices, ids, tokens, clock, interval_s)
+    return Service(
+        batch_service_pb2_grpc.add_BatchServiceServicer_to_server,
+        BatchServicer(batches),
+        "corral.control.v1.BatchService",
+    )
+
+
 def _file_services(
     settings: ControlSettings,
     transactions: Transactions,
@@ -280,15 +293,7 @@ def _file_services(
         bounds.part_bytes,
         clock,
     )
-    batches = Batches(
-        transactions, database.notices, ids, tokens, clock, settings.jobs.poll_interval_s
-    )
     return [
-        Service(
-            batch_service_pb2_grpc.add_BatchServiceServicer_to_server,
-            BatchServicer(batches),
-            "corral.control.v1.BatchService",
-        ),
         Service(
             file_service_pb2_grpc.add_FileServiceServicer_to_server,
             FileServicer(files),

@@ -89,8 +89,8 @@ class Sweeper:
         return total
 
     async def _forget(self, now: datetime) -> None:
-        """What nobody asks for any more: lines of batches and jobs that have ended, requests, reports
-        of usage."""
+        """What nobody asks for any more: lines of ended batches, ended jobs, requests, reports of
+        usage."""
         await self._until_none(
             lambda repositories: repositories.housekeeping.drop_batch_lines(ROWS_AT_ONCE)
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import corral.control.v1
-from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
+from corral.control.v1 import batch_service_pb2, file_pb2, file_service_pb2, upload_service_pb2
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -22,7 +22,8 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors
 from svc_kit.scopes import METHOD_SCOPES, Scope
-from tests.support.control import Client
+from tests.support.batches import CHAT, BatchClient
+from tests.support.control import BATCH, Client
 
 Ids = Mapping[str, str]
 """By kind."""
@@ -63,6 +64,20 @@ async def create_upload(client: Client, canary: str) -> Ids:
 async def observe_upload(client: Client, ids: Ids) -> object:
     """The upload; nothing shows its parts, which the store of bytes would miss."""
     return await client.get_upload(ids["upload"])
+
+
+async def create_batch(client: Client, canary: str) -> Ids:
+    """A batch that has ended, because its file is no batch."""
+    file = await client.create(canary.encode(), filename=canary, purpose=BATCH)
+    batches = BatchClient(client)
+    batch = await batches.begin(file.id, metadata={"canary": canary})
+    await batches.outcome(batch.id)
+    return {"input": file.id, "batch": batch.id}
+
+
+async def observe_batch(client: Client, ids: Ids) -> object:
+    """The batch, and the list it stands in."""
+    return await BatchClient(client).get(ids["batch"]), await BatchClient(client).page()
 
 
 _HEADER = file_pb2.FileHeader(filename="x", purpose=file_pb2.FILE_PURPOSE_USER_DATA)
@@ -109,6 +124,21 @@ RESOURCES: Mapping[str, Resource] = {
             ],
         },
         refusals={"part_ids": "INVALID_FIELD"},
+    ),
+    "corral.control.v1.BatchService": Resource(
+        create_batch,
+        observe_batch,
+        {
+            "CreateBatch": lambda ids: [
+                batch_service_pb2.CreateBatchRequest(input_file_id=ids["input"], endpoint=CHAT)
+            ],
+            "GetBatch": lambda ids: [batch_service_pb2.GetBatchRequest(batch_id=ids["batch"])],
+            "ListBatches": lambda ids: [batch_service_pb2.ListBatchesRequest()],
+            "CancelBatch": lambda ids: [
+                batch_service_pb2.CancelBatchRequest(batch_id=ids["batch"])
+            ],
+            "WatchBatch": lambda ids: [batch_service_pb2.WatchBatchRequest(batch_id=ids["batch"])],
+        },
     ),
 }
 
