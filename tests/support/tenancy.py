@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import corral.control.v1
-from corral.control.v1 import batch_service_pb2, file_pb2, file_service_pb2, upload_service_pb2
+from corral.control.v1 import batch_service_pb2 as batch_pb
+from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -22,7 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors
 from svc_kit.scopes import METHOD_SCOPES, Scope
-from tests.support.batches import CHAT, BatchClient
+from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
 from tests.support.control import BATCH, Client
 
 Ids = Mapping[str, str]
@@ -67,10 +68,12 @@ async def observe_upload(client: Client, ids: Ids) -> object:
 
 
 async def create_batch(client: Client, canary: str) -> Ids:
-    """A batch that has ended, because its file is no batch."""
-    file = await client.create(canary.encode(), filename=canary, purpose=BATCH)
+    """A batch that was given up, which can be done again."""
+    content = jsonl([a_chat_line(canary)])
+    file = await client.create(content, filename=canary, purpose=BATCH)
     batches = BatchClient(client)
     batch = await batches.begin(file.id, metadata={"canary": canary})
+    await batches.cancel(batch.id)
     await batches.outcome(batch.id)
     return {"input": file.id, "batch": batch.id}
 
@@ -130,14 +133,12 @@ RESOURCES: Mapping[str, Resource] = {
         observe_batch,
         {
             "CreateBatch": lambda ids: [
-                batch_service_pb2.CreateBatchRequest(input_file_id=ids["input"], endpoint=CHAT)
+                batch_pb.CreateBatchRequest(input_file_id=ids["input"], endpoint=CHAT)
             ],
-            "GetBatch": lambda ids: [batch_service_pb2.GetBatchRequest(batch_id=ids["batch"])],
-            "ListBatches": lambda ids: [batch_service_pb2.ListBatchesRequest()],
-            "CancelBatch": lambda ids: [
-                batch_service_pb2.CancelBatchRequest(batch_id=ids["batch"])
-            ],
-            "WatchBatch": lambda ids: [batch_service_pb2.WatchBatchRequest(batch_id=ids["batch"])],
+            "GetBatch": lambda ids: [batch_pb.GetBatchRequest(batch_id=ids["batch"])],
+            "ListBatches": lambda ids: [batch_pb.ListBatchesRequest()],
+            "CancelBatch": lambda ids: [batch_pb.CancelBatchRequest(batch_id=ids["batch"])],
+            "WatchBatch": lambda ids: [batch_pb.WatchBatchRequest(batch_id=ids["batch"])],
         },
     ),
 }
