@@ -75,7 +75,9 @@ class Dispatcher:
                     async with asyncio.timeout_at(next_poll):
                         await self._changed.wait()
         self.stop()  # what the last round claimed
-        await asyncio.gather(*(each.task for each in self._running.values() if each.task))
+        # One that was given up before its first step has no ending to write: its lease runs out.
+        tasks = [each.task for each in self._running.values() if each.task]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
         """Claim nothing more and give up what runs, so that another process goes on at once."""
