@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from corral.control.v1 import (
     adapter_service_pb2_grpc,
+    batch_service_pb2_grpc,
     file_service_pb2_grpc,
     key_service_pb2_grpc,
     project_service_pb2_grpc,
@@ -24,12 +25,15 @@ from corral.control.v1 import (
 from prometheus_client import CollectorRegistry
 
 from control_svc.api.adapter_service import AdapterServicer
+from control_svc.api.batch_service import BatchServicer
 from control_svc.api.file_service import FileServicer
 from control_svc.api.key_service import KeyServicer
 from control_svc.api.project_service import ProjectServicer
 from control_svc.api.upload_service import UploadServicer
 from control_svc.api.usage_service import UsageServicer
+from control_svc.clients.line_client import CHANNEL_OPTIONS, LineClient
 from control_svc.config import ControlSettings
+from control_svc.domain.batch_lines import LineLimits
 from control_svc.domain.files import FileLimits
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PageTokens
@@ -41,6 +45,12 @@ from control_svc.storage.database import Database, open_database
 from control_svc.storage.s3_blobs import Credentials
 from control_svc.usecases.adapter_bytes import AdapterBytes
 from control_svc.usecases.adapters import Adapters
+from control_svc.usecases.batch_places import Places
+from control_svc.usecases.batch_reading import BatchReader
+from control_svc.usecases.batch_running import BatchRunner
+from control_svc.usecases.batch_work import BatchHandler
+from control_svc.usecases.batch_writing import BatchWriter
+from control_svc.usecases.batches import Batches
 from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.desired import Desired
 from control_svc.usecases.dispatching import Dispatcher
@@ -52,10 +62,11 @@ from control_svc.usecases.sweeping import Sweeper
 from control_svc.usecases.uploads import Uploads
 from control_svc.usecases.usage import Usage
 from control_svc.usecases.working import JobHandler
-from svc_kit.auth import Authenticator, build_authenticator
+from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
 from svc_kit.errors import DomainError
 from svc_kit.folders import AllowedFolders
 from svc_kit.management import ManagementServer
+from svc_kit.rpc_client import ClientTls, open_channel
 from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -121,6 +132,7 @@ async def build(
             sandbox = await stack.enter_async_context(SandboxPool(SANDBOX))
         services = [
             *_file_services(settings, database.transactions, store, ids, tokens, clock),
+            _batch_service(settings, database, ids, tokens, clock),
             *await _operator_services(database.transactions, keys, authenticator, tokens, clock),
             _adapter_service(settings, database, store, sandbox, ids, tokens, clock),
         ]
@@ -130,8 +142,10 @@ async def build(
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
+        lines = await stack.enter_async_context(_line_client(settings))
+        batches = _batch_handler(settings, database, store, lines, clock)
         dispatcher = await stack.enter_async_context(
-            _dispatching(settings, database, handlers, JobMetrics(registry))
+            _dispatching(settings, database, [batches, *handlers], JobMetrics(registry))
         )
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(_end, sweeping)
@@ -148,6 +162,37 @@ async def serve(settings: ControlSettings) -> None:
         log.info("draining")
         control.dispatcher.stop()
         await control.server.drain()
+
+
+@asynccontextmanager
+async def _line_client(settings: ControlSettings) -> AsyncIterator[LineClient]:
+    """The inference service, for batches; it need not be there."""
+    token_file = settings.service_token_file
+    async with open_channel(
+        settings.inference_target,
+        tls=ClientTls.of(settings.inference_tls),
+        options=CHANNEL_OPTIONS,
+    ) as channel:
+        yield LineClient(
+            channel,
+            None if token_file is None else ServiceToken.read(token_file),
+            fingerprint=f"corral-{version('corral')}",
+            timeout_s=settings.batches.line_timeout_s,
+        )
+
+
+def _batch_handler(
+    settings: ControlSettings, database: Database, blobs: BlobStore, lines: LineClient, clock: Clock
+) -> BatchHandler:
+    """What does the jobs of batches."""
+    bounds, transactions = settings.batches, database.transactions
+    limits = LineLimits(bounds.lines, bounds.line_bytes, bounds.embedding_inputs)
+    return BatchHandler(
+        BatchReader(transactions, blobs, limits),
+        BatchRunner(transactions, lines, Places(bounds.lines_at_once)),
+        BatchWriter(transactions, blobs, IdSource(clock), clock),
+        bounds.batches_at_once,
+    )
 
 
 @asynccontextmanager
@@ -223,6 +268,18 @@ async def _blobs(settings: ControlSettings, database: Database) -> BlobStore:
     credentials = Credentials(settings.blobs_access_key_id, settings.blobs_secret_access_key)
     folder = _folder(settings) / "blobs"
     return await open_blobs(settings.blobs_url, credentials, folder, installation.hex())
+
+
+def _batch_service(
+    settings: ControlSettings, database: Database, ids: IdSource, tokens: PageTokens, clock: Clock
+) -> Service:
+    interval_s = settings.jobs.poll_interval_s
+    batches = Batches(database.transactions, database.notices, ids, tokens, clock, interval_s)
+    return Service(
+        batch_service_pb2_grpc.add_BatchServiceServicer_to_server,
+        BatchServicer(batches),
+        "corral.control.v1.BatchService",
+    )
 
 
 def _file_services(

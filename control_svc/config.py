@@ -13,6 +13,7 @@ from svc_kit.settings import (
     ServiceSettings,
     SettingsGroup,
     TlsSettings,
+    UpstreamTlsSettings,
     default_data_dir,
 )
 
@@ -50,6 +51,24 @@ class AdapterSettings(SettingsGroup):
     """How many adapters a project may have."""
 
 
+class BatchSettings(SettingsGroup):
+    """Batches: bounds on them, and how much of them runs at a time."""
+
+    lines: int = Field(50_000, ge=1)
+    """The most requests of a batch."""
+    line_bytes: int = Field(8 * MIB, ge=1024)
+    """The longest line of a batch's file."""
+    embedding_inputs: int = Field(50_000, ge=1)
+    """The most texts that a batch embeds, over all its lines."""
+    batches_at_once: int = Field(4, ge=1)
+    """Batches that run at the same time in one control process."""
+    lines_at_once: int = Field(32, ge=1)
+    """Lines that one control process has with the inference service, over all batches. More than it
+    has slots, or some are idle; fewer than it takes into its queue, which is for others too."""
+    line_timeout_s: float = Field(3600.0, gt=0)
+    """How long one line may take, waiting included."""
+
+
 class ControlSettings(ServiceSettings):
     """Everything the control service can be told."""
 
@@ -71,6 +90,10 @@ class ControlSettings(ServiceSettings):
     """Of the bucket. Unset: the usual AWS_ variables, or the machine's role."""
     blobs_secret_access_key: SecretStr | None = None
     """The secret of that key."""
+    inference_target: str = "127.0.0.1:50051"
+    """host:port of the inference service, which runs what batches ask for."""
+    inference_tls: UpstreamTlsSettings | None = None
+    """Call the inference service over TLS."""
     auto_migrate: bool | None = None
     """Bring the database to this release's schema at the start. Unset: on SQLite only."""
     sweep_interval_s: float = Field(300.0, gt=0)
@@ -96,5 +119,7 @@ class ControlSettings(ServiceSettings):
     adapter_folders: list[Path] = Field([])
     """Where files may lie that an operator registers by their path, beside the data folder's
     "adapters"."""
+    batches: BatchSettings = BatchSettings()
+    """Batches."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

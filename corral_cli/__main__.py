@@ -7,6 +7,7 @@ from importlib.metadata import version as installed_version
 import click
 
 from corral_cli.adapters import adapters
+from corral_cli.batch import batch
 from corral_cli.chat import chat
 from corral_cli.config import config
 from corral_cli.db import db
@@ -32,7 +33,7 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, models, adapters, config, db, projects, keys, usage):
+for command in (up, serve, chat, batch, models, adapters, config, db, projects, keys, usage):
     cli.add_command(command)
 
 

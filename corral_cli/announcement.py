@@ -41,7 +41,7 @@ class Announcement:
         rows = [
             ("OpenAI API", f"{base}/v1    (description: {base}/docs)"),
             ("gRPC", f"{reachable(self.inference)}    (reflection is on)"),
-            ("", f"{reachable(self.control)}    (files and uploads)"),
+            ("", f"{reachable(self.control)}    (files, uploads, batches)"),
             ("metrics", "  ".join(metrics)),
             ("data", str(self.data_dir)),
             *([] if self.token_file is None else [("keys", self.key_command())]),

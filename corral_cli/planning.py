@@ -92,7 +92,7 @@ class Plan:
             overrides[service] |= _settled(settings, "listen")
             overrides[service] |= _settled(settings, "management_listen")
         second = cls._load(flags.config, overrides)
-        for service in ("inference", "gateway"):
+        for service in overrides:
             overrides[service] |= second.connection(service)
         for service in overrides:
             overrides[service]["service_token_file"] = second.token_file
@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def control_address(self) -> Address:
-        """Where files and uploads are served over gRPC."""
+        """Where files, uploads and batches are served over gRPC."""
         return parse_address(self.control.listen)
 
     @property

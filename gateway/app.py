@@ -26,6 +26,7 @@ from gateway.listener import Listener, bind, listening
 from gateway.live import LiveCalls
 from gateway.parts import Parts
 from gateway.routes.adapters import adapters_router
+from gateway.routes.batches import batches_router
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
 from gateway.routes.embeddings import embeddings_router
@@ -39,6 +40,7 @@ from openai_wire.requests import (
     AdapterBody,
     AdapterFields,
     AdapterUpdateBody,
+    BatchBody,
     ChatCompletionBody,
     CompleteUploadBody,
     CompletionBody,
@@ -77,6 +79,7 @@ BODIES = (
     LoadLoraBody,
     UnloadLoraBody,
     NamedPathBody,
+    BatchBody,
 )
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
@@ -247,6 +250,7 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         adapters_router,
         lora_router,
         admin_loras_router,
+        batches_router,
         health_router,
     ):
         api.include_router(router(parts))

@@ -49,8 +49,8 @@ class GatewaySettings(ServiceSettings):
     inference_tls: UpstreamTlsSettings | None = None
     """TLS towards it. Unset: plain."""
     control_target: str = "127.0.0.1:50052"
-    """The control service, host:port. Without one, files and uploads answer 503, and so do callers
-    with a key that is not in the settings."""
+    """The control service, host:port. Without one, files, uploads and batches answer 503, and so do
+    callers with a key that is not in the settings."""
     control_tls: UpstreamTlsSettings | None = None
     """TLS towards it. Unset: plain."""
     service_token_file: Path | None = None

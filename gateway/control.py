@@ -3,7 +3,14 @@
 from typing import Final
 
 import grpc.aio
-from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
+from corral.control.v1 import (
+    batch_pb2,
+    batch_service_pb2,
+    file_pb2,
+    file_service_pb2,
+    upload_service_pb2,
+)
+from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
@@ -33,6 +40,7 @@ class ControlClient:
     ) -> None:
         self._files = FileServiceStub(channel)
         self._uploads = UploadServiceStub(channel)
+        self._batches = BatchServiceStub(channel)
         self._credentials = credentials
         self._transfer_timeout_s = transfer_timeout_s
 
@@ -115,3 +123,44 @@ class ControlClient:
                 request, timeout=UNARY_TIMEOUT_S, metadata=metadata
             )
         return answer.upload
+
+    async def create_batch(
+        self, request: batch_service_pb2.CreateBatchRequest, caller: Caller
+    ) -> batch_pb2.Batch:
+        """Begin a batch."""
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._batches.CreateBatch(
+                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
+            )
+        return answer.batch
+
+    async def get_batch(self, batch_id: str, caller: Caller) -> batch_pb2.Batch:
+        """One batch."""
+        request = batch_service_pb2.GetBatchRequest(batch_id=batch_id)
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._batches.GetBatch(
+                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
+            )
+        return answer.batch
+
+    async def list_batches(
+        self, request: batch_service_pb2.ListBatchesRequest, caller: Caller
+    ) -> batch_service_pb2.ListBatchesResponse:
+        """A page of batches."""
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            return await self._batches.ListBatches(
+                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
+            )
+
+    async def cancel_batch(self, batch_id: str, caller: Caller) -> batch_pb2.Batch:
+        """Give a batch up."""
+        request = batch_service_pb2.CancelBatchRequest(batch_id=batch_id)
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(SERVICE):
+            answer = await self._batches.CancelBatch(
+                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
+            )
+        return answer.batch

@@ -1,6 +1,5 @@
 """What the routes work with, put together in `gateway.app.build`."""
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +17,10 @@ from gateway.control import ControlClient
 from gateway.inference import InferenceClient
 from gateway.live import LiveCalls
 from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
+from openai_wire.answers import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
 from svc_kit.errors import Draining
-
-
-def random_suffix() -> str:
-    """What makes the id of an answer unique."""
-    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,9 @@ class EngineSettings(SettingsGroup):
     """Unread events at which a stream's generation pauses."""
     reader_patience_s: float = Field(60.0, gt=0)
     """How long a stream may stay paused before it ends."""
+    abort_on: str | None = Field(None, min_length=1)
+    """For tests of what survives, and for nothing else: the engine process aborts when it gets a
+    request that has this among its stop texts. Unset: no request does that."""
 
 
 class SnapshotSettings(SettingsGroup):

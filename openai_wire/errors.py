@@ -63,6 +63,12 @@ LOAD_LORA_PARAMS: ParamNames = {
     "model": "base_model_name",
 }
 
+BATCH_PARAMS: ParamNames = {
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+    "output_ttl": "output_expires_after.seconds",
+}
+
 _MESSAGES = frozenset(
     ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
 )

@@ -110,6 +110,7 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "API_KEY_INVALID": "invalid_api_key",
     "FILE_NOT_FOUND": None,
     "UPLOAD_NOT_FOUND": None,
+    "BATCH_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 """`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""

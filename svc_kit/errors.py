@@ -359,6 +359,15 @@ class UploadNotPending(FailedPrecondition):
     """"completed", "cancelled" or "expired"."""
 
 
+class BatchNotCancellable(FailedPrecondition):
+    """Cannot cancel the batch '{batch}' with status '{state}'."""
+
+    reason = "BATCH_NOT_CANCELLABLE"
+    batch: str
+    state: str
+    """ "finalizing", "completed", "failed" or "expired"."""
+
+
 # ---- UNAUTHENTICATED
 
 
@@ -506,6 +515,15 @@ class ApiKeyNotFound(NotFound):
     key: str
     field: str = "key_id"
     """What named the key."""
+
+
+class BatchNotFound(NotFound):
+    """No such Batch object: {batch}"""
+
+    reason = "BATCH_NOT_FOUND"
+    batch: str
+    field: str = "id"
+    """What named the batch."""
 
 
 # ---- ALREADY_EXISTS
@@ -665,6 +683,8 @@ class EngineRestarting(Unavailable):
     """The inference engine stopped and is being restarted."""
 
     reason = "ENGINE_RESTARTING"
+    phase: str | None = None
+    """ "running" where the request was in the engine when it died; None where it never was."""
 
 
 class UpstreamUnavailable(Unavailable):

@@ -134,6 +134,15 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "ReportAdapters",
             "DownloadAdapter",
         ),
+        **_rows(
+            "corral.control.v1.BatchService",
+            Scope.INFERENCE,
+            "CreateBatch",
+            "GetBatch",
+            "ListBatches",
+            "CancelBatch",
+            "WatchBatch",
+        ),
         # Load balancers and kubelets probe without a credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
         **_rows("grpc.reflection.v1.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),

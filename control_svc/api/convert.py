@@ -38,7 +38,7 @@ def new_file(header: file_pb2.FileHeader) -> NewFile:
     return NewFile(
         filename=header.filename,
         purpose=purpose_from_pb(header.purpose),
-        ttl=_ttl(header.ttl) if header.HasField("ttl") else None,
+        ttl=time_span("ttl", header.ttl) if header.HasField("ttl") else None,
         size_bytes=header.size_bytes if header.HasField("size_bytes") else None,
         sha256=header.sha256,
         request_id=header.request_id,
@@ -52,7 +52,7 @@ def new_upload(request: upload_service_pb2.CreateUploadRequest) -> NewUpload:
         purpose=purpose_from_pb(request.purpose),
         size_bytes=request.size_bytes,
         mime_type=request.mime_type,
-        ttl=_ttl(request.ttl) if request.HasField("ttl") else None,
+        ttl=time_span("ttl", request.ttl) if request.HasField("ttl") else None,
         request_id=request.request_id,
     )
 
@@ -96,9 +96,10 @@ def part_to_pb(part: UploadPart) -> upload_service_pb2.UploadPart:
     )
 
 
-def _ttl(duration: Duration) -> timedelta:
+def time_span(field: str, duration: Duration) -> timedelta:
+    """Raises InvalidField for one that Python cannot hold."""
     if abs(duration.seconds) > _MOST_SECONDS:
-        raise InvalidField(field="ttl", problem="it is longer than anybody lives")
+        raise InvalidField(field=field, problem="it is longer than anybody lives")
     return timedelta(seconds=duration.seconds, microseconds=duration.nanos // 1000)
 
 

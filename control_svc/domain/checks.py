@@ -1,6 +1,7 @@
 """Checks of what callers write that several resources share. Each names the field it refuses."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -8,6 +9,9 @@ from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
 
 MAX_NAME_CHARACTERS: Final = 255
 MAX_REQUEST_ID_CHARACTERS: Final = 128
+MAX_METADATA_PAIRS: Final = 16
+MAX_METADATA_KEY_CHARACTERS: Final = 64
+MAX_METADATA_VALUE_CHARACTERS: Final = 512
 SHORTEST_TTL: Final = timedelta(hours=1)
 LONGEST_TTL: Final = timedelta(days=30)
 
@@ -33,11 +37,21 @@ def check_request_id(request_id: str) -> str:
     return request_id and check_text("request_id", request_id, MAX_REQUEST_ID_CHARACTERS)
 
 
-def check_ttl(ttl: timedelta | None) -> timedelta | None:
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """What a caller attaches to an object. Raises MissingField, TooLong or InvalidField."""
+    if len(metadata) > MAX_METADATA_PAIRS:
+        raise TooLong(field="metadata", length=len(metadata), limit=MAX_METADATA_PAIRS)
+    for key, value in metadata.items():
+        check_text("metadata", key, MAX_METADATA_KEY_CHARACTERS)
+        if value:
+            check_text(f"metadata.{key}", value, MAX_METADATA_VALUE_CHARACTERS)
+
+
+def check_ttl(ttl: timedelta | None, field: str = "ttl") -> timedelta | None:
     """How long an object is kept. Raises OutOfRange, in seconds."""
     if ttl is not None and not SHORTEST_TTL <= ttl <= LONGEST_TTL:
         raise OutOfRange(
-            field="ttl",
+            field=field,
             value=int(ttl.total_seconds()),
             minimum=int(SHORTEST_TTL.total_seconds()),
             maximum=int(LONGEST_TTL.total_seconds()),

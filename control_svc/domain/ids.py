@@ -16,6 +16,7 @@ PART: Final = "part_"
 JOB: Final = "job_"
 KEY: Final = "key_"
 ADAPTER: Final = "adapter_"
+BATCH: Final = "batch_"
 
 MAX_KEY_CHARACTERS: Final = 64
 """The longest id that any table takes."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from control_svc.domain.adapters import Adapter, AdapterReport, DesiredState
+from control_svc.domain.batch_ports import BatchLineRepository, BatchRepository
 from control_svc.domain.files import File, FilePurpose
 from control_svc.domain.jobs import Claim, Job, JobState, NewJob
 from control_svc.domain.keys import ApiKey, PresentedKey
@@ -280,6 +281,9 @@ class Housekeeping(Protocol):
     async def forget_usage_reports(self, before: datetime, limit: int) -> int:
         """Forget the ids of reports added before a time; how many there were."""
 
+    async def drop_batch_lines(self, limit: int) -> int:
+        """Forget lines of batches that have ended; how many there were."""
+
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
 
@@ -308,6 +312,10 @@ class Repositories(Protocol):
     def desired(self) -> DesiredRepository: ...
     @property
     def housekeeping(self) -> Housekeeping: ...
+    @property
+    def batches(self) -> BatchRepository: ...
+    @property
+    def batch_lines(self) -> BatchLineRepository: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

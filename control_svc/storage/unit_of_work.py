@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from control_svc.domain.ports import Clock, Notices, Repositories
 from control_svc.storage.models import Instant
 from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
 from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
@@ -60,6 +61,8 @@ class SqlRepositories:
         self.adapters = SqlAdapters(session)
         self.desired = SqlDesired(session, self.announce)
         self.housekeeping = SqlHousekeeping(session)
+        self.batches = SqlBatches(session)
+        self.batch_lines = SqlBatchLines(session)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
 

@@ -89,7 +89,11 @@ class Sweeper:
         return total
 
     async def _forget(self, now: datetime) -> None:
-        """What nobody asks for any more: jobs that have ended, requests, reports of usage."""
+        """What nobody asks for any more: lines of ended batches, ended jobs, requests, reports of
+        usage."""
+        await self._until_none(
+            lambda repositories: repositories.housekeeping.drop_batch_lines(ROWS_AT_ONCE)
+        )
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))
         before = now - REMEMBERED_FOR

@@ -10,12 +10,9 @@ from starlette.responses import Response
 from gateway.auth import Caller
 from gateway.docs import answers, json_body
 from gateway.parts import Parts
-from openai_wire.errors import CHAT_PARAMS
+from openai_wire.answers import CHAT_ID, chat_params, whole_chat
 from openai_wire.events import ChatChunks
-from openai_wire.objects import ChatCompletion
 from openai_wire.requests import ChatCompletionBody, chat_request, parse_chat
-
-ID_PREFIX = "chatcmpl-"
 
 
 def chat_router(parts: Parts) -> APIRouter:
@@ -33,17 +30,15 @@ def chat_router(parts: Parts) -> APIRouter:
     ) -> Response:
         """The model's next turn, whole or, with `stream`, as server-sent events."""
         body = parse_chat(await parts.read_body(request))
-        params = {**CHAT_PARAMS, "constraint": body.constraint_field}
+        params = chat_params(body)
         start = functools.partial(parts.inference.chat, chat_request(body), caller)
-        envelope = parts.new_envelope(ID_PREFIX, body.model)
-        num_choices, logprobs = body.n or 1, bool(body.logprobs)
+        envelope = parts.new_envelope(CHAT_ID, body.model)
         if not body.stream:
-            whole = ChatCompletion(envelope, num_choices=num_choices, logprobs=logprobs)
-            return parts.whole(start, whole, params)
+            return parts.whole(start, whole_chat(body, envelope), params)
         chunks = ChatChunks(
             envelope,
-            num_choices=num_choices,
-            logprobs=logprobs,
+            num_choices=body.n or 1,
+            logprobs=bool(body.logprobs),
             include_usage=body.wants_usage,
         )
         return parts.streamed(start, chunks, params)

@@ -10,13 +10,10 @@ from starlette.responses import Response
 from gateway.auth import Caller
 from gateway.docs import answers, json_body
 from gateway.parts import Parts
-from openai_wire.errors import COMPLETION_PARAMS
+from openai_wire.answers import COMPLETION_ID, completion_params, whole_completion
 from openai_wire.events import CompletionChunks
-from openai_wire.objects import TextCompletion
 from openai_wire.requests import CompletionBody, parse_completion, prompt_requests
 from openai_wire.requests.completions import prompts_of
-
-ID_PREFIX = "cmpl-"
 
 
 def completions_router(parts: Parts) -> APIRouter:
@@ -34,26 +31,17 @@ def completions_router(parts: Parts) -> APIRouter:
     ) -> Response:
         """The continuation of one or several prompts, whole or as server-sent events."""
         body = parse_completion(await parts.read_body(request))
-        params = {**COMPLETION_PARAMS, "constraint": body.constraint_field}
+        params = completion_params(body)
         requests = prompt_requests(body)
         echoes = await _echoes(body, parts, caller) if body.echo else []
         start = functools.partial(parts.inference.generate, requests, caller)
-        envelope = parts.new_envelope(ID_PREFIX, body.model)
-        num_choices, logprobs = body.n or 1, body.logprobs is not None
+        envelope = parts.new_envelope(COMPLETION_ID, body.model)
         if not body.stream:
-            whole = TextCompletion(
-                envelope,
-                num_prompts=len(requests),
-                produced=body.best_of or num_choices,
-                kept=num_choices,
-                logprobs=logprobs,
-                echoes=echoes,
-            )
-            return parts.whole(start, whole, params)
+            return parts.whole(start, whole_completion(body, envelope, echoes), params)
         chunks = CompletionChunks(
             envelope,
-            num_choices=num_choices,
-            logprobs=logprobs,
+            num_choices=body.n or 1,
+            logprobs=body.logprobs is not None,
             include_usage=body.wants_usage,
             echoes=echoes,
         )

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from gateway.auth import Caller
 from gateway.docs import answers, json_body
 from gateway.parts import Parts
+from openai_wire.answers import embedding_list
 from openai_wire.errors import EMBEDDING_PARAMS
 from openai_wire.requests import EmbeddingBody, embed_request, parse_embedding
-from openai_wire.vectors import EmbeddingList
 
 
 def embeddings_router(parts: Parts) -> APIRouter:
@@ -31,7 +31,6 @@ def embeddings_router(parts: Parts) -> APIRouter:
         """A vector for each input, in their order."""
         body = parse_embedding(await parts.read_body(request))
         start = functools.partial(parts.inference.embed, embed_request(body), caller)
-        vectors = EmbeddingList(body.model, packs=body.encoding_format == "base64")
-        return parts.whole(start, vectors, EMBEDDING_PARAMS)
+        return parts.whole(start, embedding_list(body), EMBEDDING_PARAMS)
 
     return router

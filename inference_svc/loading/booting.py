@@ -75,6 +75,7 @@ class Booting:
             engine.warm_up_s,
             self._snapshots(),
             engine.stream_interval_ms / 1000,
+            engine.abort_on,
         )
 
     def _snapshots(self) -> FolderLimits:

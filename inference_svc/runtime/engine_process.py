@@ -15,6 +15,7 @@ from typing import Any
 
 from inference_svc.llama import library
 from inference_svc.llama.weights import ModelLoadError
+from inference_svc.runtime.faults import AbortingPipe
 from inference_svc.runtime.loading import load
 from inference_svc.runtime.messages import Boot, BootFailed, Ready
 from inference_svc.runtime.snapshot_desk import SnapshotDesk
@@ -50,7 +51,7 @@ def main(pipe_fd: int) -> None:
     pipe.send(Ready(loaded.ready, library.system_info(), folder.use))
     engine = served.engine if served is not None else None
     StepLoop(
-        pipe,
+        pipe if boot.abort_on is None else AbortingPipe(pipe, boot.abort_on),
         engine,
         loaded.embedder,
         stream_interval_s=boot.stream_interval_s,

@@ -35,7 +35,8 @@ class ModelBoot:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The first message to an engine process. `stream_interval_s`: see `Outbox`."""
+    """The first message to an engine process. `stream_interval_s`: see `Outbox`; `abort_on` is a
+    fault for tests: at a request with this stop text the process aborts."""
 
     model: ModelBoot
     cores: int
@@ -44,6 +45,7 @@ class Boot:
     warm_up_budget_s: float
     snapshots: FolderLimits = KEEP_NONE
     stream_interval_s: float = 0.0
+    abort_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

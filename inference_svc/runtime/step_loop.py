@@ -28,6 +28,7 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
+from inference_svc.runtime.faults import AbortingPipe
 from inference_svc.runtime.outbox import Outbox
 from inference_svc.runtime.snapshot_desk import FileDone, SnapshotDesk
 
@@ -50,7 +51,7 @@ class StepLoop:
 
     def __init__(
         self,
-        pipe: "Connection[Any, Any]",
+        pipe: "Connection[Any, Any] | AbortingPipe",
         engine: Engine | None,
         embedder: Embedder | None = None,
         clock: Callable[[], float] = time.monotonic,

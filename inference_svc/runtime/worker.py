@@ -194,7 +194,7 @@ class EngineWorker:
         lived = time.monotonic() - self._ready_at if self._is_up else 0.0
         self._quick_deaths = 0 if lived >= _HEALTHY_S else self._quick_deaths + 1
         self._set_state(EngineState.RESTARTING)
-        self._fail_all(self._restarting())
+        self._fail_all(self._restarting("running"))
         self.adapters.on_engine_death(self._restarting())
         self.restarts += 1
         self._restart = asyncio.create_task(self._restart_after_pause())
@@ -209,9 +209,9 @@ class EngineWorker:
             await asyncio.sleep(pause)
         self._spawn()
 
-    def _restarting(self) -> EngineRestarting:
+    def _restarting(self, phase: str | None = None) -> EngineRestarting:
         load_s = self.ready.load_s if self.ready is not None else 0.0
-        return EngineRestarting(retry_after=round(load_s + 1.0, 1))
+        return EngineRestarting(phase=phase, retry_after=round(load_s + 1.0, 1))
 
     def _fail_all(self, error: DomainError) -> None:
         self.report = None

@@ -8,6 +8,11 @@ from openai_wire.requests.adapters import (
     NamedPathBody,
     UnloadLoraBody,
 )
+from openai_wire.requests.batches import (
+    BatchBody,
+    create_batch_request,
+    list_batches_request,
+)
 from openai_wire.requests.chat import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.requests.completions import CompletionBody, parse_completion, prompt_requests
 from openai_wire.requests.embeddings import EmbeddingBody, embed_request, parse_embedding
@@ -27,6 +32,7 @@ __all__ = [
     "AdapterBody",
     "AdapterFields",
     "AdapterUpdateBody",
+    "BatchBody",
     "ChatCompletionBody",
     "CompleteUploadBody",
     "CompletionBody",
@@ -39,9 +45,11 @@ __all__ = [
     "UploadBody",
     "chat_request",
     "complete_upload_request",
+    "create_batch_request",
     "create_upload_request",
     "embed_request",
     "file_header",
+    "list_batches_request",
     "list_files_request",
     "parse_array",
     "parse_chat",

@@ -67,7 +67,7 @@ def file_header(form: Mapping[str, str], filename: str, request_id: str) -> file
     return file_pb2.FileHeader(
         filename=filename,
         purpose=_purpose(fields.purpose),
-        ttl=_ttl(fields.expires_after),
+        ttl=duration_of(fields.expires_after),
         request_id=request_id,
     )
 
@@ -78,7 +78,7 @@ def list_files_request(query: Mapping[str, str]) -> file_service_pb2.ListFilesRe
         name: query[name] for name in FileListQuery.model_fields if query.get(name)
     }
     if "limit" in known:
-        known["limit"] = _number(known["limit"])
+        known["limit"] = number_of(known["limit"])
     asked = validated(FileListQuery, known)
     return file_service_pb2.ListFilesRequest(
         page_size=asked.limit or 0,
@@ -100,7 +100,7 @@ def create_upload_request(
         purpose=_purpose(body.purpose),
         size_bytes=body.bytes,
         mime_type=body.mime_type,
-        ttl=_ttl(body.expires_after),
+        ttl=duration_of(body.expires_after),
         request_id=request_id,
     )
 
@@ -124,13 +124,14 @@ def _nested(form: Mapping[str, str]) -> dict[str, Any]:
             key = inner.removesuffix("]")
             group = fields.setdefault(outer, {})
             if isinstance(group, dict):
-                group[key] = _number(text) if key == "seconds" else text
+                group[key] = number_of(text) if key == "seconds" else text
         else:
             fields[name] = text
     return fields
 
 
-def _number(text: str) -> int | str:
+def number_of(text: str) -> int | str:
+    """A number in a query or a form; what is none stays a text, for the model to refuse."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
 
 
@@ -139,5 +140,6 @@ def _purpose(purpose: str) -> str:
     return f"FILE_PURPOSE_{purpose.upper().replace('-', '_')}"
 
 
-def _ttl(expires_after: ExpiresAfter | None) -> Duration | None:
+def duration_of(expires_after: ExpiresAfter | None) -> Duration | None:
+    """How long a file is kept; None: as the service says."""
     return None if expires_after is None else Duration(seconds=expires_after.seconds)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
 
 USER_DATA = file_pb2.FILE_PURPOSE_USER_DATA
 BATCH = file_pb2.FILE_PURPOSE_BATCH
+BATCH_OUTPUT = file_pb2.FILE_PURPOSE_BATCH_OUTPUT
 
 
 @dataclass
@@ -205,6 +206,7 @@ class FullingBlobs(FolderBlobs):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.entered = asyncio.Event()
+        self.refused = asyncio.Event()
         self.left = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -225,6 +227,7 @@ class FullingBlobs(FolderBlobs):
         if self.room is not None:
             self.room -= count
             if self.room < 0:
+                self.refused.set()
                 raise StorageFailed(problem="No space left on device")
 
 

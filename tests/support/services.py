@@ -55,13 +55,16 @@ class Inference:
 
 
 def environment(
-    data_dir: Path, inference: Settings | None = None, gateway: Settings | None = None
+    data_dir: Path,
+    inference: Settings | None = None,
+    gateway: Settings | None = None,
+    control: Settings | None = None,
 ) -> dict[str, str]:
     """The variables that carry settings to the services."""
     return {
         "CORRAL_DATA_DIR": str(data_dir),
         **_variables("CORRAL_INFERENCE_", {**TINY, **(inference or {})}),
-        **_variables("CORRAL_CONTROL_", ANY_MANAGEMENT_PORT),
+        **_variables("CORRAL_CONTROL_", {**ANY_MANAGEMENT_PORT, **(control or {})}),
         **_variables("CORRAL_GATEWAY_", {**ANY_MANAGEMENT_PORT, **(gateway or {})}),
     }
 
@@ -80,9 +83,10 @@ def start(
     *arguments: str | Path,
     inference: Settings | None = None,
     gateway: Settings | None = None,
+    control: Settings | None = None,
 ) -> Program:
     """Start the `corral` command with small sizes, in an empty folder."""
-    variables = environment(directory / "data", inference, gateway)
+    variables = environment(directory / "data", inference, gateway, control)
     return Program([CORRAL, *arguments], environment=variables, directory=directory)
 
 
@@ -92,17 +96,19 @@ def corral_up(
     *flags: str | Path,
     inference: Settings | None = None,
     gateway: Settings | None = None,
+    control: Settings | None = None,
 ) -> Iterator[Corral]:
     """`corral up` on free ports, ready; leaving stops it and fails if anything is left behind."""
     ports = ["--port", "0"]
     for service in ("inference", "control"):
         ports += [f"--{service}-listen", "127.0.0.1:0"]
-    with start(directory, "up", *ports, *flags, inference=inference, gateway=gateway) as program:
+    settings = {"inference": inference, "gateway": gateway, "control": control}
+    with start(directory, "up", *ports, *flags, **settings) as program:
         program.wait_for_line(r"Ctrl-C stops everything", stream="stdout")
         url = program.wait_for_line(r"OpenAI API +(http://\S+)/v1", stream="stdout")[1]
         target = program.wait_for_line(r"gRPC +(\S+)", stream="stdout")[1]
-        control = program.wait_for_line(r"(\S+) +\(files and uploads\)", stream="stdout")[1]
-        yield Corral(program, url, target, control)
+        durable = program.wait_for_line(r"(\S+) +\(files,", stream="stdout")[1]
+        yield Corral(program, url, target, durable)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from corral.control.v1 import (
     file_service_pb2,
     upload_service_pb2,
 )
+from corral.control.v1 import batch_service_pb2 as batch_pb
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -28,7 +29,8 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors
 from svc_kit.scopes import METHOD_SCOPES, Scope
-from tests.support.control import Client
+from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
+from tests.support.control import BATCH, Client
 from tests.support.registry import Registry, an_adapter
 
 Ids = Mapping[str, str]
@@ -82,6 +84,22 @@ async def observe_adapter(client: Client, ids: Ids) -> object:
     """The adapter, and the list it stands in."""
     registry = Registry.of(client)
     return await registry.get(ids["adapter"]), await registry.call("ListAdapters")
+
+
+async def create_batch(client: Client, canary: str) -> Ids:
+    """A batch that was given up, which can be done again."""
+    content = jsonl([a_chat_line(canary)])
+    file = await client.create(content, filename=canary, purpose=BATCH)
+    batches = BatchClient(client)
+    batch = await batches.begin(file.id, metadata={"canary": canary})
+    await batches.cancel(batch.id)
+    await batches.outcome(batch.id)
+    return {"input": file.id, "batch": batch.id}
+
+
+async def observe_batch(client: Client, ids: Ids) -> object:
+    """The batch, and the list it stands in."""
+    return await BatchClient(client).get(ids["batch"]), await BatchClient(client).page()
 
 
 _HEADER = file_pb2.FileHeader(filename="x", purpose=file_pb2.FILE_PURPOSE_USER_DATA)
@@ -152,6 +170,19 @@ RESOURCES: Mapping[str, Resource] = {
             "RetryAdapter": lambda ids: [
                 adapter_service_pb2.RetryAdapterRequest(adapter=ids["adapter"])
             ],
+        },
+    ),
+    "corral.control.v1.BatchService": Resource(
+        create_batch,
+        observe_batch,
+        {
+            "CreateBatch": lambda ids: [
+                batch_pb.CreateBatchRequest(input_file_id=ids["input"], endpoint=CHAT)
+            ],
+            "GetBatch": lambda ids: [batch_pb.GetBatchRequest(batch_id=ids["batch"])],
+            "ListBatches": lambda ids: [batch_pb.ListBatchesRequest()],
+            "CancelBatch": lambda ids: [batch_pb.CancelBatchRequest(batch_id=ids["batch"])],
+            "WatchBatch": lambda ids: [batch_pb.WatchBatchRequest(batch_id=ids["batch"])],
         },
     ),
 }

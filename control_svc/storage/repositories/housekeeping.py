@@ -6,11 +6,14 @@ from datetime import datetime
 from sqlalchemy import delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from control_svc.domain.batches import FINAL_STATES
 from control_svc.domain.jobs import JobState
 from control_svc.domain.ports import Dropped
 from control_svc.domain.uploads import UploadState
 from control_svc.storage.models import (
     AdapterRow,
+    BatchLineRow,
+    BatchRow,
     FileRow,
     JobRow,
     RequestRow,
@@ -112,6 +115,24 @@ class SqlHousekeeping:
             delete(UsageReportRow).where(UsageReportRow.id.in_(old)).returning(UsageReportRow.id)
         )
         return len(forgotten.all())
+
+    async def drop_batch_lines(self, limit: int) -> int:
+        """Forget lines of batches that have ended; how many there were."""
+        line = tuple_(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
+        some = (
+            select(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
+            .join(
+                BatchRow,
+                (BatchRow.project == BatchLineRow.project) & (BatchRow.id == BatchLineRow.batch_id),
+            )
+            .where(BatchRow.state.in_([state.value for state in FINAL_STATES]))
+            .limit(limit)
+            .with_for_update(skip_locked=True, of=BatchLineRow)
+        )
+        dropped = await self._session.scalars(
+            delete(BatchLineRow).where(line.in_(some)).returning(BatchLineRow.number)
+        )
+        return len(dropped.all())
 
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""

@@ -31,6 +31,7 @@ async def test_the_document_has_every_route_and_field() -> None:
         "/v1/adapters", "/v1/adapters/{adapter}", "/v1/adapters/{adapter}/retry",
         "/lora-adapters", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
         "/admin/loras", "/admin/loras/{name}",
+        "/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel",
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]

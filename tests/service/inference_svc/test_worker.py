@@ -174,7 +174,7 @@ async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
         os.kill(old, signal.SIGKILL)
         with pytest.raises(EngineRestarting) as failure:
             await _text(stream)
-        with pytest.raises(EngineRestarting):
+        with pytest.raises(EngineRestarting) as refusal:
             _ask(worker)
         for awaited in (EngineState.RESTARTING, EngineState.SERVING):
             while await states.get() is not awaited:
@@ -182,6 +182,7 @@ async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
         answer = await _text(_ask(worker))
 
         assert failure.value.retry_after is not None
+        assert (failure.value.phase, refusal.value.phase) == ("running", None)
         assert answer == "The capital of France is Paris."
         assert (worker.restarts, worker.pid == old) == (1, False)
 

@@ -62,6 +62,7 @@ OPENAI_CODES = {
     "MODEL_NOT_FOUND": "model_not_found",
     "FILE_NOT_FOUND": None,
     "UPLOAD_NOT_FOUND": None,
+    "BATCH_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 

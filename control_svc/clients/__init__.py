@@ -1,0 +1,1 @@
+"""gRPC: other services as the use cases need them."""

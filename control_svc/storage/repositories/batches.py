@@ -1,0 +1,223 @@
+"""Queries about batches and their lines."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, astuple
+from typing import Any
+
+import orjson
+from sqlalchemy import bindparam, delete, insert, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.sql import ColumnElement
+
+from control_svc.domain.batch_lines import NewLine
+from control_svc.domain.batch_results import EndedLine, LineResult, PendingLine
+from control_svc.domain.batches import (
+    NO_TOKENS,
+    Batch,
+    BatchEndpoint,
+    BatchState,
+    LineCounts,
+    LineProblem,
+    LineState,
+    TokenUsage,
+)
+from control_svc.domain.ids import BATCH, is_id
+from control_svc.domain.listing import Window
+from control_svc.storage.models import BatchLineRow, BatchRow
+from svc_kit.errors import BatchNotFound
+
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+_AS_THEY_ARE = (
+    "id",
+    "input_file_id",
+    "window",
+    "output_ttl",
+    "model",
+    "output_file_id",
+    "error_file_id",
+    "created_at",
+    "expires_at",
+    "in_progress_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+class SqlBatches:
+    """Batches in one transaction."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def add(self, project: str, batch: Batch) -> None:
+        """Keep a new batch."""
+        await self._session.execute(insert(BatchRow).values(project=project, **_values(batch)))
+
+    async def get(self, project: str, batch_id: str) -> Batch:
+        """Raises BatchNotFound."""
+        return await self._get(project, batch_id, locked=False)
+
+    async def lock(self, project: str, batch_id: str) -> Batch:
+        """As `get`; until the end of the transaction nobody else changes the batch."""
+        return await self._get(project, batch_id, locked=True)
+
+    async def update(self, project: str, batch: Batch) -> None:
+        """Keep what has changed of a locked batch."""
+        await self._session.execute(
+            update(BatchRow)
+            .where(BatchRow.project == project, BatchRow.id == batch.id)
+            .values(_values(batch))
+        )
+
+    async def page(self, project: str, window: Window) -> list[Batch]:
+        """The batches of a window, newest first."""
+        query = select(BatchRow).where(BatchRow.project == project).order_by(BatchRow.id.desc())
+        if window.after:
+            query = query.where(BatchRow.id < window.after)
+        return [_batch(row) for row in await self._session.scalars(query.limit(window.limit))]
+
+    async def _get(self, project: str, batch_id: str, *, locked: bool) -> Batch:
+        if not is_id(batch_id, BATCH):
+            # Not asked for: a database may refuse its characters.
+            raise BatchNotFound(batch=batch_id)
+        row = await self._session.get(BatchRow, (project, batch_id), with_for_update=locked)
+        if row is None:
+            raise BatchNotFound(batch=batch_id)
+        return _batch(row)
+
+
+class SqlBatchLines:
+    """The lines of batches in one transaction, which holds the batch's job."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def add(self, project: str, batch_id: str, lines: Sequence[NewLine]) -> None:
+        """Keep lines that have been checked."""
+        await self._session.execute(
+            insert(BatchLineRow),
+            [
+                {
+                    "project": project,
+                    "batch_id": batch_id,
+                    "number": line.number,
+                    "place": line.order,
+                    "request": line.request,
+                    "state": LineState.PENDING.value,
+                    "engine_deaths": 0,
+                    **asdict(NO_TOKENS),
+                }
+                for line in lines
+            ],
+        )
+
+    async def drop(self, project: str, batch_id: str, limit: int) -> int:
+        """Forget lines of a batch; how many there were."""
+        some = select(BatchLineRow.number).where(*_of(project, batch_id)).limit(limit)
+        dropped = await self._session.scalars(
+            delete(BatchLineRow)
+            .where(*_of(project, batch_id), BatchLineRow.number.in_(some))
+            .returning(BatchLineRow.number)
+        )
+        return len(dropped.all())
+
+    async def pending(
+        self, project: str, batch_id: str, after: PendingLine | None, limit: int
+    ) -> list[PendingLine]:
+        """The next lines to run, in their order."""
+        place = tuple_(BatchLineRow.place, BatchLineRow.number)
+        query = select(
+            BatchLineRow.number,
+            BatchLineRow.place,
+            BatchLineRow.request,
+            BatchLineRow.engine_deaths,
+        ).where(*_of(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+        if after is not None:
+            query = query.where(place > tuple_(after.order, after.number))
+        query = query.order_by(BatchLineRow.place, BatchLineRow.number).limit(limit)
+        return [PendingLine(*row) for row in await self._session.execute(query)]
+
+    async def end(self, project: str, batch_id: str, results: Sequence[LineResult]) -> None:
+        """Keep how pending lines ended."""
+        connection = await self._session.connection()
+        await connection.execute(
+            update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
+            .where(*_of(project, batch_id), BatchLineRow.number == bindparam("line"))
+            .values({name: bindparam(f"new_{name}") for name in ("state", "result", *_TOKENS)}),
+            [
+                {
+                    "line": result.number,
+                    "new_state": result.state.value,
+                    "new_result": result.text,
+                    **{f"new_{name}": value for name, value in asdict(result.usage).items()},
+                }
+                for result in results
+            ],
+        )
+
+    async def count_deaths(self, project: str, batch_id: str, numbers: Collection[int]) -> None:
+        """An engine died while it had these lines."""
+        await self._session.execute(
+            update(BatchLineRow)
+            .where(*_of(project, batch_id), BatchLineRow.number.in_(numbers))
+            .values(engine_deaths=BatchLineRow.engine_deaths + 1)
+        )
+
+    async def close(self, project: str, batch_id: str, state: LineState) -> None:
+        """End the pending lines: they will not run."""
+        await self._session.execute(
+            update(BatchLineRow)
+            .where(*_of(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+            .values(state=state.value)
+        )
+
+    async def ended(
+        self, project: str, batch_id: str, *, completed: bool, after: int, limit: int
+    ) -> list[EndedLine]:
+        """Lines that completed, or those that did not, in the order of the file."""
+        is_completed = BatchLineRow.state == LineState.COMPLETED.value
+        rows = await self._session.execute(
+            select(
+                BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLineRow.result
+            )
+            .where(*_of(project, batch_id), BatchLineRow.number > after)
+            .where(is_completed if completed else ~is_completed)
+            .order_by(BatchLineRow.number)
+            .limit(limit)
+        )
+        return [
+            EndedLine(number, LineState(state), request, result)
+            for number, state, request, result in rows
+        ]
+
+
+def _of(project: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (BatchLineRow.project == project, BatchLineRow.batch_id == batch_id)
+
+
+def _values(batch: Batch) -> dict[str, Any]:
+    return {
+        **{name: getattr(batch, name) for name in _AS_THEY_ARE},
+        "endpoint": batch.endpoint.value,
+        "state": batch.state.value,
+        "attached": orjson.dumps(dict(batch.metadata)),
+        "problems": orjson.dumps([astuple(problem) for problem in batch.problems]),
+        **asdict(batch.counts),
+        **asdict(batch.usage),
+    }
+
+
+def _batch(row: BatchRow) -> Batch:
+    return Batch(
+        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        endpoint=BatchEndpoint(row.endpoint),
+        state=BatchState(row.state),
+        metadata=orjson.loads(row.attached),
+        problems=tuple(LineProblem(*each) for each in orjson.loads(row.problems)),
+        counts=LineCounts(row.total, row.completed, row.failed),
+        usage=TokenUsage(*(getattr(row, name) for name in _TOKENS)),
+    )

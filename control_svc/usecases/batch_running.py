@@ -1,0 +1,241 @@
+"""The lines of a batch, run: each until it has ended, so many at a time as there are places.
+
+How lines ended is committed in groups, because a transaction for each would cost more than a short
+answer does. What a process that dies has not committed runs again; nothing else does.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from control_svc.domain.batch_ports import LineRunner
+from control_svc.domain.batch_results import LineResult, PendingLine, unanswered
+from control_svc.domain.batches import NO_TOKENS, Batch, LineState
+from control_svc.domain.jobs import ENGINE_DEATHS_BEFORE_ALONE, MAX_ENGINE_DEATHS
+from control_svc.domain.ports import Repositories, Transactions
+from control_svc.usecases.batch_places import Places
+from control_svc.usecases.working import JobContext
+from svc_kit.errors import (
+    Aborted,
+    DomainError,
+    EngineCrashed,
+    EngineRestarting,
+    ResourceExhausted,
+    Unavailable,
+)
+
+_log = logging.getLogger(__name__)
+
+_LINES_AT_ONCE: Final = 32
+_GATHERING_S: Final = 0.05
+"""How long ends are gathered before they are committed together."""
+_PAUSE_S: Final = 1.0
+
+
+class BatchRunner:
+    """Runs the lines of batches."""
+
+    def __init__(self, transactions: Transactions, lines: LineRunner, places: Places) -> None:
+        self._transactions = transactions
+        self._lines = lines
+        self._places = places
+
+    async def run(self, batch: Batch, context: JobContext) -> None:
+        """Until every line has ended, the window has closed, or the batch is given up.
+
+        What has ended is committed, however this is left but by a cancellation. Raises LeaseLost
+        and whatever keeps ends from being committed.
+        """
+        ends = _Ends(batch, context)
+        running = asyncio.create_task(self._run_all(batch, context, ends))
+        committing = asyncio.create_task(ends.commit_all())
+        given_up = asyncio.create_task(context.cancelled.wait())
+        closed = asyncio.create_task(self._window_closes(batch))
+        tasks = (running, committing, given_up, closed)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            running.cancel()
+            await asyncio.wait([running])
+            ends.close()
+            await committing
+            _raise_from(running)
+            _raise_from(closed)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _window_closes(self, batch: Batch) -> None:
+        """By the database's clock, which may be another than this process's."""
+        while True:
+            now = await self._transactions.read(lambda repositories: repositories.now())
+            left_s = (batch.expires_at - now).total_seconds()
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, _PAUSE_S))
+
+    async def _run_all(self, batch: Batch, context: JobContext, ends: "_Ends") -> None:
+        """Start lines; there are two tasks a place, so that one runs while another's is kept."""
+        room = asyncio.Semaphore(2 * self._places.most)
+        async with asyncio.TaskGroup() as group:
+            async for line in self._pending(batch, context):
+                await room.acquire()
+                task = group.create_task(self._run(batch, context, line, ends))
+                task.add_done_callback(lambda _: room.release())
+
+    async def _pending(self, batch: Batch, context: JobContext) -> AsyncIterator[PendingLine]:
+        after: PendingLine | None = None
+        while lines := await self._transactions.read(
+            _next_lines(context.claim.project, batch.id, after)
+        ):
+            for line in lines:
+                yield line
+            after = lines[-1]
+
+    async def _run(
+        self, batch: Batch, context: JobContext, line: PendingLine, ends: "_Ends"
+    ) -> None:
+        deaths = line.engine_deaths
+        while deaths < MAX_ENGINE_DEATHS:
+            ended = await self._try(batch, context, line, is_alone=_is_suspect(deaths))
+            if isinstance(ended, LineResult):
+                await ends.add(ended)
+                return
+            if _died_with_it(ended):
+                deaths += 1
+                await ends.count_death(line.number)
+        await ends.add(_crashed(batch, line, deaths))
+
+    async def _try(
+        self, batch: Batch, context: JobContext, line: PendingLine, *, is_alone: bool
+    ) -> LineResult | DomainError:
+        """How the line ended, or why it has to be tried again."""
+        async with self._places.alone() if is_alone else self._places.one() as place:
+            try:
+                result = await self._lines.run(context.claim.project, batch, line)
+            except (Aborted, ResourceExhausted, Unavailable) as error:
+                place.was_too_much(error.retry_after or 0.0)
+                return error
+            place.went_well()
+            return result
+
+
+class _Ends:
+    """How lines ended, on the way to their rows."""
+
+    def __init__(self, batch: Batch, context: JobContext) -> None:
+        self._batch = batch
+        self._context = context
+        self._group = _Group()
+        self._news = asyncio.Event()
+        self._closing = asyncio.Event()
+
+    async def add(self, result: LineResult) -> None:
+        """A line has ended; returns when that is committed."""
+        group = self._group
+        group.results.append(result)
+        self._news.set()
+        await group.committed.wait()
+
+    async def count_death(self, number: int) -> None:
+        """An engine died while it had a line; returns when that is committed."""
+        group = self._group
+        group.deaths.append(number)
+        self._news.set()
+        await group.committed.wait()
+
+    def close(self) -> None:
+        """Nothing more will be added."""
+        self._closing.set()
+        self._news.set()
+
+    async def commit_all(self) -> None:
+        """Commit what is added, in groups, until closed. Raises LeaseLost."""
+        is_last = False
+        while not is_last:
+            await self._news.wait()
+            await self._gather()
+            is_last = self._closing.is_set()
+            self._news.clear()
+            group, self._group = self._group, _Group()
+            await self._commit(group)
+            group.committed.set()
+
+    async def _gather(self) -> None:
+        """A moment, unless this is the last group."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GATHERING_S):
+                await self._closing.wait()
+
+    async def _commit(self, group: "_Group") -> None:
+        """Commit a group, as soon as the database takes it: its lines need not run again."""
+        while group.results or group.deaths:
+            try:
+                await self._context.write(
+                    lambda repositories: self._keep(repositories, group),
+                    progress=bool(group.results),
+                )
+            except Unavailable as error:
+                _log.warning("results of %s are not kept yet: %s", self._batch.id, error)
+                await asyncio.sleep(error.retry_after or _PAUSE_S)
+            else:
+                return
+
+    async def _keep(self, repositories: Repositories, group: "_Group") -> None:
+        project, batch_id = self._context.claim.project, self._batch.id
+        if group.deaths:
+            await repositories.batch_lines.count_deaths(project, batch_id, group.deaths)
+        if group.results:
+            await repositories.batch_lines.end(project, batch_id, group.results)
+            found = await repositories.batches.lock(project, batch_id)
+            completed = sum(result.state is LineState.COMPLETED for result in group.results)
+            usage = sum((result.usage for result in group.results), NO_TOKENS)
+            counted = found.count(completed, len(group.results) - completed, usage)
+            await repositories.batches.update(project, counted)
+            repositories.announce(batch_id)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What is committed together."""
+
+    results: list[LineResult] = field(default_factory=list)
+    deaths: list[int] = field(default_factory=list)
+    committed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def _raise_from(task: "asyncio.Task[None]") -> None:
+    """What a task failed with; of a group's failures the first, which says it all."""
+    if not task.done() or task.cancelled():
+        return
+    try:
+        task.result()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+
+
+def _next_lines(
+    project: str, batch_id: str, after: PendingLine | None
+) -> Callable[[Repositories], Awaitable[list[PendingLine]]]:
+    return lambda repositories: repositories.batch_lines.pending(
+        project, batch_id, after, _LINES_AT_ONCE
+    )
+
+
+def _is_suspect(deaths: int) -> bool:
+    """Whether a line may be what kills engines."""
+    return deaths >= ENGINE_DEATHS_BEFORE_ALONE
+
+
+def _died_with_it(error: DomainError) -> bool:
+    return isinstance(error, EngineRestarting) and error.phase is not None
+
+
+def _crashed(batch: Batch, line: PendingLine, deaths: int) -> LineResult:
+    error = EngineCrashed(times=deaths)
+    code = error.reason.lower()
+    text = unanswered(batch.id, line.number, line.request, code, error.message)
+    return LineResult(line.number, LineState.FAILED, text)

@@ -1,0 +1,88 @@
+"""The files of a batch: written while nobody sees them, there at once with the batch's end.
+
+Each attempt writes to keys of its own, so one that comes late overwrites nothing; it leaves bytes
+without a row, which the sweeper finds.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from control_svc.domain.batch_results import EndedLine, text_of
+from control_svc.domain.batches import Batch
+from control_svc.domain.files import File, FilePurpose, expiry_of
+from control_svc.domain.ids import FILE, IdSource
+from control_svc.domain.ports import Blob, BlobStore, Clock, Repositories, Transactions
+from control_svc.usecases.working import JobContext
+
+_LINES_AT_ONCE: Final = 32
+
+
+class BatchWriter:
+    """Writes the output and the errors of batches that have closed."""
+
+    def __init__(
+        self, transactions: Transactions, blobs: BlobStore, ids: IdSource, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._blobs = blobs
+        self._ids = ids
+        self._clock = clock
+
+    async def write(self, batch: Batch, context: JobContext) -> None:
+        """End the batch, with its files where it has any. Raises StorageFailed or LeaseLost."""
+        project = context.claim.project
+        output = await self._file(project, batch, "output") if batch.has_begun else None
+        errors = await self._file(project, batch, "error") if batch.has_begun else None
+
+        async def finish(repositories: Repositories) -> None:
+            for file in filter(None, (output, errors)):
+                await repositories.files.add(project, file)
+            found = await repositories.batches.lock(project, batch.id)
+            finished = found.finish(_id_of(output), _id_of(errors), await repositories.now())
+            await repositories.batches.update(project, finished)
+            repositories.announce(batch.id)
+
+        await context.finish(finish)
+
+    async def _file(self, project: str, batch: Batch, what: str) -> File | None:
+        """The file of one kind; None: no line belongs there."""
+        async with self._blobs.create() as sink:
+            async for text in self._lines(project, batch, completed=what == "output"):
+                await sink.write(text)
+            if not sink.size_bytes:
+                return None
+            return self._new_file(batch, await sink.commit(), f"{batch.id}_{what}.jsonl")
+
+    async def _lines(self, project: str, batch: Batch, *, completed: bool) -> AsyncIterator[bytes]:
+        after = 0
+        while lines := await self._transactions.read(
+            _next_lines(project, batch.id, completed=completed, after=after)
+        ):
+            for line in lines:
+                yield text_of(batch.id, line) + b"\n"
+            after = lines[-1].number
+
+    def _new_file(self, batch: Batch, blob: Blob, filename: str) -> File:
+        now = self._clock()
+        return File(
+            id=self._ids.new(FILE),
+            filename=filename,
+            purpose=FilePurpose.BATCH_OUTPUT,
+            size_bytes=blob.size_bytes,
+            sha256=blob.sha256,
+            blob_key=blob.key,
+            created_at=now,
+            expires_at=expiry_of(FilePurpose.BATCH_OUTPUT, batch.output_ttl, now),
+        )
+
+
+def _next_lines(
+    project: str, batch_id: str, *, completed: bool, after: int
+) -> Callable[[Repositories], Awaitable[list[EndedLine]]]:
+    return lambda repositories: repositories.batch_lines.ended(
+        project, batch_id, completed=completed, after=after, limit=_LINES_AT_ONCE
+    )
+
+
+def _id_of(file: File | None) -> str | None:
+    return None if file is None else file.id

@@ -1,0 +1,118 @@
+"""Batches: what callers do with them. The work itself is a job's."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Final
+
+from control_svc.domain.batches import Batch, NewBatch, check_input
+from control_svc.domain.ids import BATCH, JOB, IdSource, is_id
+from control_svc.domain.jobs import JobPriority, NewJob
+from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.ports import Clock, Notices, Repositories, Transactions
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.usecases.once import once
+from svc_kit.errors import FileNotFound, InvalidField
+
+CREATE: Final = "CreateBatch"
+KIND: Final = "batch"
+"""The jobs that carry batches out."""
+MAX_PAGE: Final = 100
+DEFAULT_PAGE: Final = 20
+
+
+class Batches:
+    """What callers do with batches."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        notices: Notices,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        watch_interval_s: float,
+    ) -> None:
+        """`watch_interval_s` is how long a watcher misses a notice that got lost."""
+        self._transactions = transactions
+        self._notices = notices
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._watch_interval_s = watch_interval_s
+
+    async def create(self, project: str, asked: NewBatch) -> Batch:
+        """Begin a batch; its file is checked by its job.
+
+        Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
+        """
+        asked.check()
+        batch = asked.make(self._ids.new(BATCH), self._clock())
+        job = NewJob(id=self._ids.new(JOB), kind=KIND, subject=batch.id, priority=JobPriority.BATCH)
+        request = RememberedRequest(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=batch.id,
+            created_at=batch.created_at,
+        )
+
+        async def add(repositories: Repositories) -> Batch:
+            made = await once(repositories, project, request)
+            if made != batch.id:
+                return await repositories.batches.get(project, made)
+            try:
+                file = await repositories.files.get(project, batch.input_file_id, batch.created_at)
+            except FileNotFound as error:
+                raise FileNotFound(file=error.file, field="input_file_id") from None
+            check_input(file)
+            await repositories.batches.add(project, batch)
+            await repositories.jobs.add(project, job)
+            return batch
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, batch_id: str) -> Batch:
+        """Raises BatchNotFound."""
+        return await self._transactions.read(
+            lambda repositories: repositories.batches.get(project, batch_id)
+        )
+
+    async def page(self, project: str, asked: PageRequest) -> Page[Batch]:
+        """A page of the project's batches. Raises OutOfRange or InvalidField."""
+        if asked.after and not is_id(asked.after, BATCH):
+            raise InvalidField(field="after", problem="it is not the id of a batch")
+        binding = (project, "batches")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda repositories: repositories.batches.page(project, window)
+        )
+        return self._tokens.page(found, window, asked, binding)
+
+    async def cancel(self, project: str, batch_id: str) -> Batch:
+        """Give a batch up. Raises BatchNotFound or BatchNotCancellable."""
+
+        async def give_up(repositories: Repositories) -> Batch:
+            await repositories.jobs.request_cancel(project, KIND, batch_id)
+            found = await repositories.batches.lock(project, batch_id)
+            batch = found.cancel(self._clock())
+            await repositories.batches.update(project, batch)
+            repositories.announce(batch_id)
+            return batch
+
+        return await self._transactions.write(give_up)
+
+    async def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
+        """A batch as it is, and after each change, until it has ended. Raises BatchNotFound."""
+        with self._notices.listen(batch_id) as changed:
+            seen: Batch | None = None
+            while seen is None or not seen.state.is_final:
+                changed.clear()
+                batch = await self.get(project, batch_id)
+                if batch != seen:
+                    yield batch
+                    seen = batch
+                if not batch.state.is_final:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._watch_interval_s):
+                            await changed.wait()

@@ -1,0 +1,190 @@
+"""`corral batch`: files of requests that a running server carries out, over gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+import orjson
+from corral.control.v1 import batch_pb2, file_pb2
+from corral.control.v1 import batch_service_pb2 as pb
+from corral.control.v1 import file_service_pb2 as files_pb
+from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
+from corral.control.v1.file_service_pb2_grpc import FileServiceStub
+
+from corral_cli.batch_progress import Progress, describe, state_of
+from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from svc_kit.errors import Unavailable
+from svc_kit.rpc_client import open_channel, translate_errors
+
+if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+    from corral.control.v1.batch_service_pb2_grpc import BatchServiceAsyncStub
+    from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
+
+ResultT = TypeVar("ResultT")
+
+_CHUNK_BYTES: Final = 256 * 1024
+_RETRY_S: Final = 1.0
+
+
+class Server(NamedTuple):
+    """What a command talks to."""
+
+    batches: "BatchServiceAsyncStub"
+    files: "FileServiceAsyncStub"
+
+
+@click.group("batch")
+@click.option("--target", default="127.0.0.1:50052", show_default=True, help="The gRPC address.")
+@click.option("--api-key", envvar="CORRAL_API_KEY", help="The key, where the server asks for one.")
+@click.pass_context
+def batch(context: click.Context, target: str, api_key: str | None) -> None:
+    """Carry out files of requests when there is time."""
+    context.obj = (target, api_key)
+
+
+@batch.command("submit")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--endpoint", help="The url of its lines. Default: that of the first one.")
+@click.option("--watch", is_flag=True, help="Show how far it is, until it has ended.")
+@click.pass_obj
+def submit(
+    connection: tuple[str, str | None], file: Path, endpoint: str | None, watch: bool
+) -> None:
+    """Begin a batch with the requests in FILE, a JSON object a line."""
+
+    async def begin(server: Server) -> batch_pb2.Batch:
+        requests = _upload(file)
+        sent = (await server.files.CreateFile(requests)).file
+        asked = pb.CreateBatchRequest(
+            input_file_id=sent.id, endpoint=endpoint or _endpoint_of(file)
+        )
+        return (await server.batches.CreateBatch(asked, timeout=CONNECT_PATIENCE_S)).batch
+
+    begun = _call(connection, begin)
+    click.echo(begun.id)
+    if watch:
+        _finish(_call(connection, lambda server: _follow(server, begun.id)))
+
+
+@batch.command("list")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100))
+@click.pass_obj
+def list_batches(connection: tuple[str, str | None], limit: int) -> None:
+    """Print the last batches with their states and counts, newest first."""
+
+    async def get(server: Server) -> pb.ListBatchesResponse:
+        request = pb.ListBatchesRequest(page_size=limit)
+        return await server.batches.ListBatches(request, timeout=CONNECT_PATIENCE_S)
+
+    for each in _call(connection, get).batches:
+        click.echo(describe(each))
+
+
+@batch.command("watch")
+@click.argument("batch_id")
+@click.pass_obj
+def watch_batch(connection: tuple[str, str | None], batch_id: str) -> None:
+    """Show how far BATCH_ID is, until it has ended."""
+    _finish(_call(connection, lambda server: _follow(server, batch_id)))
+
+
+@batch.command("cancel")
+@click.argument("batch_id")
+@click.pass_obj
+def cancel(connection: tuple[str, str | None], batch_id: str) -> None:
+    """Give BATCH_ID up; what has run is kept."""
+
+    async def give_up(server: Server) -> batch_pb2.Batch:
+        request = pb.CancelBatchRequest(batch_id=batch_id)
+        return (await server.batches.CancelBatch(request, timeout=CONNECT_PATIENCE_S)).batch
+
+    click.echo(describe(_call(connection, give_up)))
+
+
+@batch.command("download")
+@click.argument("batch_id")
+@click.option("--errors", is_flag=True, help="The lines that failed, instead of the answers.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.pass_obj
+def download(connection: tuple[str, str | None], batch_id: str, errors: bool, output: Path) -> None:
+    """Write the answers of BATCH_ID to a file, which is whole or not there."""
+
+    async def fetch(server: Server) -> None:
+        request = pb.GetBatchRequest(batch_id=batch_id)
+        found = (await server.batches.GetBatch(request, timeout=CONNECT_PATIENCE_S)).batch
+        file_id = found.error_file_id if errors else found.output_file_id
+        if not file_id:
+            what = "failed lines" if errors else "answers"
+            raise click.ClickException(f"{batch_id} is {state_of(found)} and has no {what}")
+        part = output.with_name(f"{output.name}.part")
+        try:
+            with part.open("wb") as written:
+                wanted = files_pb.DownloadFileRequest(file_id=file_id)
+                async for piece in server.files.DownloadFile(wanted):
+                    written.write(piece.chunk)
+            part.replace(output)
+        finally:
+            part.unlink(missing_ok=True)
+
+    _call(connection, fetch)
+
+
+async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:
+    header = file_pb2.FileHeader(filename=file.name, purpose=file_pb2.FILE_PURPOSE_BATCH)
+    yield files_pb.CreateFileRequest(header=header)
+    with file.open("rb") as opened:
+        while chunk := await asyncio.to_thread(opened.read, _CHUNK_BYTES):
+            yield files_pb.CreateFileRequest(chunk=chunk)
+
+
+def _endpoint_of(file: Path) -> str:
+    """What the first line names; empty, for the server to refuse, where it names nothing."""
+    with file.open("rb") as opened:
+        first = next((line for line in opened if line.strip()), b"")
+    try:
+        url = orjson.loads(first).get("url")
+    except (orjson.JSONDecodeError, AttributeError):
+        return ""
+    return url if isinstance(url, str) else ""
+
+
+async def _follow(server: Server, batch_id: str) -> batch_pb2.Batch:
+    """Show a batch until it has ended; a server that is away for a while is waited for."""
+    with Progress() as progress:
+        while True:
+            try:
+                with translate_errors():
+                    request = pb.WatchBatchRequest(batch_id=batch_id)
+                    async for answer in server.batches.WatchBatch(request):
+                        progress.show(answer.batch)
+                        last = answer.batch
+                    return last
+            except Unavailable as error:
+                await asyncio.sleep(error.retry_after or _RETRY_S)
+
+
+def _finish(ended: batch_pb2.Batch) -> None:
+    """Say how a batch ended. Raises click.ClickException where its file could not be used."""
+    for error in ended.errors:
+        place = f"line {error.line}: " if error.line else ""
+        click.echo(f"{place}{error.code}: {error.message}", err=True)
+    if ended.state == batch_pb2.Batch.STATE_FAILED:
+        raise click.ClickException(f"{ended.id} failed")
+    click.echo(describe(ended))
+
+
+def _call(
+    connection: tuple[str, str | None], ask: Callable[[Server], Awaitable[ResultT]]
+) -> ResultT:
+    """Ask the server one thing. Raises click.ClickException with its error."""
+
+    async def connected() -> ResultT:
+        target, api_key = connection
+        async with open_channel(target, token=api_key) as channel:
+            with explain_failures(target):
+                return await ask(Server(BatchServiceStub(channel), FileServiceStub(channel)))
+
+    work: Coroutine[Any, Any, ResultT] = connected()
+    return asyncio.run(work)

@@ -1,0 +1,80 @@
+"""Batches of 500 lines under repeated deaths: every line once, whatever dies and whenever."""
+
+import logging
+import random
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.support.sdk_batches import (
+    CONTROL,
+    ENGINE,
+    FRONTEND,
+    GATEWAY,
+    POISON,
+    a_chat,
+    assert_sums,
+    begin,
+    follow,
+    kill,
+    outcome,
+    stories,
+)
+from tests.support.services import Corral, corral_up
+
+log = logging.getLogger(__name__)
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+LINES = 500
+DEATHS = [CONTROL] * 6 + [ENGINE, FRONTEND, GATEWAY] * 2
+
+
+@pytest.fixture
+def corral(tmp_path: Path) -> Iterator[Corral]:
+    """A Corral whose engine can be made to abort."""
+    inference = {"engine.slots": 4, "engine.context_tokens": 1024, "engine.abort_on": POISON}
+    with corral_up(tmp_path, inference=inference) as running:
+        yield running
+
+
+@pytest.fixture
+def client(corral: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK, whose own retries outlast any restart."""
+    with openai.OpenAI(base_url=corral.api, api_key="x", max_retries=30) as connected:
+        yield connected
+
+
+def test_a_batch_of_500_lines_survives_random_deaths(corral: Corral, client: openai.OpenAI) -> None:
+    """Control, engine, frontend and gateway, in an order and at moments that chance chooses."""
+    seed = secrets.randbits(32)
+    log.warning("seed %d", seed)
+    rng = random.Random(seed)
+    moments = sorted(rng.sample(range(LINES - 50), len(DEATHS)))
+    batch = begin(client, stories(LINES))
+    for moment, words in zip(moments, rng.sample(DEATHS, len(DEATHS)), strict=True):
+        follow(corral, batch.id, moment)
+        kill(corral, words)
+    follow(corral, batch.id)
+    ended = outcome(client, batch.id)
+
+    assert (ended.batch.status, ended.failed) == ("completed", {})
+    assert len(ended.completed) == LINES
+    assert_sums(ended)
+
+
+def test_poison_among_500_lines_is_one_error_line(corral: Corral, client: openai.OpenAI) -> None:
+    """499 answers, and at most three engines gone."""
+    lines = stories(LINES)
+    lines[250] = a_chat("line-250", stop=[POISON])
+    batch = begin(client, lines)
+    follow(corral, batch.id)
+    ended = outcome(client, batch.id)
+    deaths = [line for line in corral.program.stderr if "engine process ended" in line.text]
+
+    assert (ended.batch.status, len(ended.completed)) == ("completed", LINES - 1)
+    assert list(ended.failed) == ["line-250"]
+    assert ended.failed["line-250"]["error"]["code"] == "engine_crashed"
+    assert len(deaths) <= 3

@@ -1,0 +1,222 @@
+"""Batches on the demo model: the official SDK, and kills of everything that takes part in them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.batches import CHAT, a_line, jsonl
+from tests.support.rpc import CAPITAL, PARIS
+from tests.support.sdk_batches import (
+    CONTROL,
+    ENGINE,
+    FRONTEND,
+    GATEWAY,
+    LINES_AT_ONCE,
+    POISON,
+    a_chat,
+    answered_chats,
+    assert_sums,
+    begin,
+    follow,
+    kill,
+    outcome,
+    stories,
+)
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def client(up: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK at the shared server."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral whose engine can be made to abort; every test leaves it able to serve the next."""
+    inference = {"engine.slots": 4, "engine.context_tokens": 1024, "engine.abort_on": POISON}
+    control = {"batches.lines_at_once": LINES_AT_ONCE}
+    folder = tmp_path_factory.mktemp("fragile")
+    with corral_up(folder, inference=inference, control=control) as corral:
+        yield corral
+
+
+@pytest.fixture
+def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK at the server that is hurt, with its own retries."""
+    with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
+        yield connected
+
+
+def test_a_batch_has_a_whole_life(up: Corral, client: openai.OpenAI) -> None:
+    """Created, followed, listed and read, all by the SDK; refusals beside answers."""
+    lines = [
+        a_chat("capital", CAPITAL, ignore_eos=None, temperature=0),
+        a_chat("hot", temperature="hot"),
+    ]
+    file = client.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
+    begun = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"nightly": "yes"},
+        extra_body={"output_expires_after": {"anchor": "created_at", "seconds": 3600}},
+    )
+    follow(up, begun.id)
+    ended = outcome(client, begun.id)
+    batch, counts = ended.batch, ended.batch.request_counts
+    answer = ended.completed["capital"]["response"]["body"]
+
+    assert begun.id.startswith("batch_")
+    assert (begun.object, begun.status, begun.endpoint) == ("batch", "validating", CHAT)
+    assert (begun.completion_window, begun.metadata) == ("24h", {"nightly": "yes"})
+    assert begun.expires_at == begun.created_at + 24 * 3600
+    assert (batch.status, batch.model, batch.errors) == ("completed", MODEL, None)
+    assert counts is not None
+    assert (counts.total, counts.completed, counts.failed) == (2, 1, 1)
+    assert batch.in_progress_at
+    assert batch.finalizing_at
+    assert batch.completed_at
+    assert answer["choices"][0]["message"]["content"] == PARIS
+    assert batch.usage is not None
+    assert batch.usage.total_tokens == answer["usage"]["total_tokens"]
+    assert ended.failed["hot"]["response"]["status_code"] == 400
+    assert ended.failed["hot"]["response"]["body"]["error"]["param"] == "temperature"
+    assert batch.output_file_id is not None
+    output = client.files.retrieve(batch.output_file_id)
+    assert (output.purpose, output.expires_at) == ("batch_output", output.created_at + 3600)
+    assert batch.id in [each.id for each in client.batches.list(limit=1)]
+
+
+def test_a_bad_file_names_its_lines(up: Corral, client: openai.OpenAI) -> None:
+    """In the batch's errors, as at OpenAI."""
+    begun = begin(client, [a_chat("a"), a_chat("a"), a_line("b", "/v1/embeddings", input="x")])
+    follow(up, begun.id)
+    batch = client.batches.retrieve(begun.id)
+
+    assert batch.status == "failed"
+    assert batch.failed_at
+    assert batch.errors is not None
+    assert [(error.line, error.code, error.param) for error in batch.errors.data or []] == [
+        (2, "duplicate_custom_id", "custom_id"),
+        (3, "invalid_url", "url"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "param"),
+    [
+        ({"endpoint": "/v1/responses"}, 400, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
+        ({"completion_window": "1d"}, 400, "completion_window"),
+        ({"completion_window": "0h"}, 400, "completion_window"),
+        ({"input_file_id": "file-none"}, 404, "input_file_id"),
+        ({"metadata": {str(n): "x" for n in range(17)}}, 400, "metadata"),
+        ({"extra_body": {"unheard_of": 1}}, 400, "unheard_of"),
+        (
+            {"extra_body": {"output_expires_after": {"anchor": "created_at", "seconds": 1}}},
+            400,
+            "output_expires_after.seconds",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(
+    client: openai.OpenAI, changed: dict[str, Any], status: int, param: str
+) -> None:
+    """With OpenAI's status and the name of the field."""
+    file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    asked = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.batches.create(**{**asked, **changed})
+
+    assert (refused.value.status_code, refused.value.param) == (status, param)
+
+
+def test_a_batch_can_be_given_up(up: Corral, client: openai.OpenAI) -> None:
+    """What has run is kept; what has not is told; one that has ended stays as it is."""
+    begun = begin(client, [a_chat(f"{n}", max_tokens=2000) for n in range(8)])
+    cancelling = client.batches.cancel(begun.id)
+    follow(up, begun.id)
+    ended = outcome(client, begun.id)
+    done = begin(client, [])
+    follow(up, done.id)
+    with pytest.raises(openai.BadRequestError, match="status 'failed'"):
+        client.batches.cancel(done.id)
+    with pytest.raises(openai.NotFoundError, match="No such Batch object"):
+        client.batches.retrieve(f"{begun.id[:-4]}0000")
+
+    assert cancelling.status == "cancelling"
+    assert ended.batch.status == "cancelled"
+    assert {line["error"]["code"] for line in ended.failed.values()} <= {"batch_cancelled"}
+
+
+def test_the_fault_is_off_unless_an_operator_asks_for_it(client: openai.OpenAI) -> None:
+    """The stop text that aborts other engines is one like any other here."""
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0, stop=[POISON]
+    )
+
+    assert answer.choices[0].message.content == PARIS
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+def test_killed_engines_and_control_processes_cost_what_was_in_flight(
+    fragile: Corral, patient: openai.OpenAI
+) -> None:
+    """Every line once in the output, and no more computed than lines and what was in flight."""
+    before = answered_chats(fragile)
+    batch = begin(patient, stories(60))
+    for completed, words in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
+        follow(fragile, batch.id, completed)
+        kill(fragile, words)
+    follow(fragile, batch.id)
+    ended = outcome(patient, batch.id)
+    answered = answered_chats(fragile) - before
+
+    assert (ended.batch.status, ended.failed) == ("completed", {})
+    assert sorted(ended.completed) == [line["custom_id"] for line in stories(60)]
+    assert 60 <= answered <= 60 + 2 * 2 * LINES_AT_ONCE
+    assert_sums(ended)
+
+
+def test_a_killed_frontend_and_gateway_hold_a_batch_up_no_longer_than_they_are_away(
+    fragile: Corral, patient: openai.OpenAI
+) -> None:
+    """Every line once in the output."""
+    program, mark = fragile.program, fragile.program.bookmark()
+    batch = begin(patient, stories(40))
+    follow(fragile, batch.id, 10)
+    kill(fragile, GATEWAY)
+    kill(fragile, FRONTEND)
+    follow(fragile, batch.id)
+    program.wait_for_line("gateway is back", after=mark)
+    ended = outcome(patient, batch.id)
+
+    assert (ended.batch.status, ended.failed) == ("completed", {})
+    assert len(ended.completed) == 40
+    assert_sums(ended)
+
+
+def test_a_request_that_makes_the_engine_abort_ends_alone(
+    fragile: Corral, patient: openai.OpenAI
+) -> None:
+    """One error line, all others answered, at most three engines gone."""
+    mark = fragile.program.bookmark()
+    lines = stories(40)
+    lines[20] = a_chat("line-020", stop=[POISON])
+    batch = begin(patient, lines)
+    follow(fragile, batch.id)
+    ended = outcome(patient, batch.id)
+    deaths = [line for line in fragile.program.stderr[mark:] if "engine process ended" in line.text]
+
+    assert (ended.batch.status, len(ended.completed)) == ("completed", 39)
+    assert list(ended.failed) == ["line-020"]
+    assert ended.failed["line-020"]["error"]["code"] == "engine_crashed"
+    assert len(deaths) == 3

@@ -1,0 +1,90 @@
+"""`corral batch` against a control service, with a fake inference service behind it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from corral_cli.batch import batch
+from tests.support.batches import RunningBatches, a_chat_line, a_line, jsonl, running_batches
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[RunningBatches]:
+    """Both services."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    async with running_batches(folder) as both:
+        yield both
+
+
+async def corral_batch(running: RunningBatches, *arguments: Any) -> Result:
+    """What the command says."""
+    words = ["--target", running.control.target, *map(str, arguments)]
+    return await asyncio.to_thread(CliRunner().invoke, batch, words)
+
+
+def written(folder: Path, *lines: object) -> Path:
+    """A file of requests."""
+    path = folder / "in.jsonl"
+    path.write_bytes(jsonl(lines))
+    return path
+
+
+async def test_a_file_becomes_a_file(running: RunningBatches, tmp_path: Path) -> None:
+    """Submitted and followed by one command, fetched by another; the first line says the url."""
+    lines = written(tmp_path, a_chat_line("a"), a_chat_line("b", stream=True))
+    followed = await corral_batch(running, "submit", lines, "--watch")
+    batch_id = followed.stdout.split()[0]
+    listed = await corral_batch(running, "list")
+    answers, errors = tmp_path / "out.jsonl", tmp_path / "errors.jsonl"
+    await corral_batch(running, "download", batch_id, "-o", answers)
+    await corral_batch(running, "download", batch_id, "--errors", "-o", errors)
+    cancelled = await corral_batch(running, "cancel", batch_id)
+
+    assert followed.exit_code == 0, followed.output
+    assert "completed, 1 of 2 completed, 1 failed" in followed.stdout
+    assert "completed 1/2" in followed.stderr
+    assert listed.stdout.startswith(f"{batch_id}    /v1/chat/completions, completed")
+    assert json.loads(answers.read_bytes())["custom_id"] == "a"
+    assert json.loads(errors.read_bytes())["custom_id"] == "b"
+    assert not (tmp_path / "out.jsonl.part").exists()
+    assert cancelled.exit_code == 1
+    assert "Cannot cancel" in cancelled.output
+
+
+async def test_a_bad_file_is_told_by_its_lines(running: RunningBatches, tmp_path: Path) -> None:
+    """And the command fails."""
+    lines = written(tmp_path, a_chat_line("a"), a_line("b", "/v1/embeddings", input="x"))
+    followed = await corral_batch(running, "submit", lines, "--watch")
+    batch_id = followed.stdout.split()[0]
+    empty = await corral_batch(running, "download", batch_id, "-o", tmp_path / "out.jsonl")
+    again = await corral_batch(running, "watch", batch_id)
+
+    assert followed.exit_code == again.exit_code == 1
+    assert "line 2: invalid_url" in followed.stderr
+    assert "is failed and has no answers" in empty.output
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+async def test_what_names_no_endpoint_is_refused(running: RunningBatches, tmp_path: Path) -> None:
+    """By the server, with the field's name."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"no json\n")
+    refused = await corral_batch(running, "submit", path)
+
+    assert refused.exit_code == 1
+    assert "endpoint" in refused.output
+
+
+async def test_without_a_server_the_remedy_is_told(tmp_path: Path) -> None:
+    """As by every command."""
+    arguments = ["--target", "127.0.0.1:1", "list"]
+    alone = await asyncio.to_thread(CliRunner().invoke, batch, arguments)
+
+    assert alone.exit_code == 1
+    assert "no server answers" in alone.output
