@@ -93,6 +93,8 @@ class Batches:
         """Give a batch up. Raises BatchNotFound or BatchNotCancellable."""
 
         async def give_up(repositories: Repositories) -> Batch:
+            await repositories.batches.get(project, batch_id)
+            # The job's row comes first, as it does for whoever works on the batch.
             await repositories.jobs.request_cancel(project, KIND, batch_id)
             found = await repositories.batches.lock(project, batch_id)
             batch = found.cancel(self._clock())

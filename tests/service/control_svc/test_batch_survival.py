@@ -5,6 +5,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,10 @@ async def test_two_control_processes_share_a_batch(tmp_path: Path, postgres_url:
     for folder in folders:
         folder.mkdir()
     async with an_inference_for(tmp_path, fake) as target:
-        shared = {"inference_target": target, "service_token_file": tmp_path / "token"}
+        shared: dict[str, Any] = {
+            "inference_target": target,
+            "service_token_file": tmp_path / "token",
+        }
         async with a_control(folders[0], postgres_url, **shared) as other:
             async with a_control(folders[1], postgres_url, **shared) as first:
                 batch = await BatchClient(first.client).create(
