@@ -208,6 +208,18 @@ async def test_metadata_of_others_are_not_believed(authorization: str | None) ->
     assert not seen.is_service
 
 
+@pytest.mark.parametrize("own", [TOKEN, None])
+async def test_a_service_of_another_installation_is_not_a_caller_without_a_key(
+    own: ServiceToken | None,
+) -> None:
+    """Else the data of all whom it calls for would come together in the default project."""
+    authenticator = Authenticator(service_token=own, keyless=["inference", "admin"])
+    blue = Principal(project="blue", scopes=frozenset({"inference"}), key_id="ci")
+
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer("svc-corral-theirs"), dict(on_behalf_of(blue)))
+
+
 # ---- credentials, right and wrong
 
 
