@@ -65,7 +65,9 @@ async def test_reports_are_added_up_by_hour_and_day(
 
 async def test_the_longest_names_are_added_up(running: RunningControl, service: Operator) -> None:
     """They are a key of the table, whose size is bounded: characters of the most bytes fit."""
-    project, model = ("".join(chr(0x1F300 + random.randrange(700)) for _ in range(255)) for _ in "ab")
+    project, model = (
+        "".join(chr(0x1F300 + random.randrange(700)) for _ in range(255)) for _ in "ab"
+    )
     delta = a_delta(running.clock(), (1, 1, 0, 0), project=project, model=model)
     await service.report("one", delta)
     await service.report("two", delta)
