@@ -176,7 +176,9 @@ class Authenticator:
     ) -> Principal:
         """Resolve an `authorization` value; `metadata` is believed beside the service token only.
 
-        Raises ApiKeyMissing, and what the verifier raises.
+        Who says for whom it calls is a service of ours: with another token than ours it is refused,
+        lest all its callers' data come together in the project of those without a key. Raises
+        ApiKeyMissing, and what the verifier raises.
         """
         if not authorization:
             if self._keyless is None:
@@ -186,7 +188,8 @@ class Authenticator:
         credential = credential.strip()
         if self._service_token is not None and self._service_token.matches(credential):
             return _service_principal(metadata or {})
-        if self._keyless is not None and self._counts_as_none(credential):
+        says_for_whom = PROJECT_KEY in (metadata or {})
+        if self._keyless is not None and not says_for_whom and self._counts_as_none(credential):
             return self._keyless
         if self._verifier is None or scheme.lower() != "bearer":
             raise ApiKeyInvalid()

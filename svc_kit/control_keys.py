@@ -37,6 +37,8 @@ LONGEST_FRESH_S: Final = 30.0
 _REFUSED_FRESH_S: Final = 5.0
 MOST_ANSWERS: Final = 10_000
 _MOST_QUESTIONS: Final = 32
+MOST_WAITING: Final = 1000
+"""Keys that are asked for, or wait for it: guesses come faster than a slow control answers."""
 _PATIENCE_S: Final = 5.0
 _SERVICE: Final = "control"
 _SCOPE: Final = "KEY_SCOPE_"
@@ -124,6 +126,8 @@ class ControlKeys:
     async def _ask(self, digest: str) -> KeyAnswer:
         asking = self._asking.get(digest)
         if asking is None:
+            if len(self._asking) >= MOST_WAITING:
+                raise UpstreamUnavailable(service=_SERVICE)
             asking = asyncio.create_task(self._ask_control(digest))
             self._asking[digest] = asking
             asking.add_done_callback(lambda task: self._answered(digest, task))

@@ -138,7 +138,8 @@ class KeySettings(SettingsGroup):
     """What the log calls it."""
     sha256: SecretStr
     """SHA-256 of the key, 64 hexadecimal digits."""
-    project: str = "default"
+    project: str = Field("default", pattern=r"^[!-~]([ -~]{0,253}[!-~])?$")
+    """Whose objects its callers see: at most 255 printable ASCII characters, for metadata."""
     scopes: frozenset[Literal["inference", "admin"]] = frozenset({"inference"})
     priority: Literal["interactive", "normal", "batch"] = "normal"
     expires_at: datetime | None = None

@@ -200,6 +200,16 @@ class Job:
             heartbeat_at=now,
         )
 
+    def kept(self, now: datetime, lease: timedelta) -> "Job":
+        """The job while its worker writes: half a lease is made a whole one.
+
+        Heartbeats leave rows that are locked, so the leases of those who write all the time would
+        run out.
+        """
+        if self.lease_expires_at is None or self.lease_expires_at - now > lease / 2:
+            return self
+        return replace(self, lease_expires_at=now + lease, heartbeat_at=now)
+
     def progressed(self) -> "Job":
         """The job once a part of its work is durable: what failed before does not count any more.
 

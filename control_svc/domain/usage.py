@@ -13,7 +13,6 @@ from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
 HOUR: Final = timedelta(hours=1)
 MAX_DELTAS: Final = 1000
 MAX_REPORT_ID_CHARACTERS: Final = 64
-MAX_NAME_CHARACTERS: Final = 1024
 _MOST: Final = 2**40
 """More than anybody computes in an hour, and less than would run over a sum."""
 OLDEST_REPORT: Final = timedelta(days=2)
@@ -85,8 +84,8 @@ class UsageReport:
 
 def _check_delta(field: str, delta: UsageSum, now: datetime) -> None:
     place = delta.place
-    check_text(f"{field}.project", place.project, MAX_NAME_CHARACTERS)
-    check_text(f"{field}.model", place.model, MAX_NAME_CHARACTERS)
+    check_text(f"{field}.project", place.project)
+    check_text(f"{field}.model", place.model)
     if not now - OLDEST_REPORT <= place.start <= now + HOUR:
         raise InvalidField(field=f"{field}.hour", problem="it is not within the last two days")
     for name, value in zip(Counts._fields, delta.counts, strict=True):
@@ -125,6 +124,6 @@ class UsageQuery:
         """Raises TooLong or InvalidField."""
         for field in ("project", "model"):
             if value := getattr(self, field):
-                check_text(field, value, MAX_NAME_CHARACTERS)
+                check_text(field, value)
         if self.start is not None and self.end is not None and self.end <= self.start:
             raise InvalidField(field="end_time", problem="it is not after start_time")

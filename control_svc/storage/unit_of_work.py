@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from asyncpg import InternalClientError  # type: ignore[import-untyped]
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -165,8 +166,9 @@ async def _translated() -> AsyncIterator[None]:
         if error.connection_invalidated or _state(error).startswith(_NOT_SERVING):
             raise UpstreamUnavailable(service="database") from error
         raise
-    except (OSError, PoolTimeout) as error:
-        # Nobody listens there, or all connections are in use.
+    except (OSError, PoolTimeout, InternalClientError) as error:
+        # Nobody listens there, all connections are in use, or one was cut within an answer, which
+        # the driver takes for a defect of its own.
         raise UpstreamUnavailable(service="database") from error
 
 

@@ -107,9 +107,9 @@ class Keys:
         """What is known of a key by its hash. Raises MissingField or InvalidField."""
         if not sha256:
             raise MissingField(field="sha256")
-        check_digest("sha256", sha256, SHA256_DIGITS)
+        digest = check_digest("sha256", sha256, SHA256_DIGITS)
         now = self._clock()
-        found = await self._transactions.read(lambda repositories: repositories.keys.find(sha256))
+        found = await self._transactions.read(lambda repositories: repositories.keys.find(digest))
         if found is None:
             return Verified(None, ApiKeyInvalid())
         refusal = found.refusal(now)

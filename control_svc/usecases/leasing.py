@@ -72,8 +72,10 @@ class Leases:
 
         async def locked(repositories: Repositories) -> ResultT:
             job = await repositories.queue.lock(claim)
-            if progress and job != job.progressed():
-                await repositories.queue.save(job.progressed())
+            now = await repositories.now()
+            written = (job.progressed() if progress else job).kept(now, self._terms.lease)
+            if written != job:
+                await repositories.queue.save(written)
             return await work(repositories)
 
         return await self._transactions.write(locked)

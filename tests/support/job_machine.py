@@ -160,8 +160,11 @@ class JobMachine(RuleBasedStateMachine):
                 self.do(self.leases("any").write(claim, work, progress=progress))
             return
         self.do(self.leases("any").write(claim, work, progress=progress))
+        known, now = self.known[claim.job_id], self.clock.now
+        if known.lease_ends - now <= LEASE / 2:
+            known.lease_ends = now + LEASE
         if progress:
-            self.known[claim.job_id].job = self.known[claim.job_id].job.progressed()
+            known.job = known.job.progressed()
 
     @rule(claim=claims)
     def finish(self, claim: Claim) -> None:

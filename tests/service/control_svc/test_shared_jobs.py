@@ -16,12 +16,14 @@ from hypothesis.stateful import run_state_machine_as_test
 from control_svc.app import utc_now
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Claim, Job, JobState
+from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database, open_database
+from control_svc.storage.heartbeats import BEATS_PER_LEASE
 from control_svc.usecases.working import JobContext
 from tests.support.control import SetClock
 from tests.support.dispatching import dispatching
 from tests.support.job_machine import BRIEF, JobMachine, leave_mark
-from tests.support.jobs import KIND, Handler, Jobs, a_database, leases_of
+from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
 from tests.support.postgres import execute
 from tests.support.processes import Program
 
@@ -123,6 +125,26 @@ async def test_cut_connections_come_back(postgres_url: str, tmp_path: Path) -> N
 
     assert before[0].id == before[1].id
     assert after[0].id == after[1].id
+
+
+async def test_a_worker_that_always_writes_keeps_its_lease(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Every heartbeat finds the row locked by the work itself, and leaves it."""
+    clock = SetClock()
+    async with a_database(tmp_path, postgres_url, clock) as database:
+        await Jobs(database, IdSource(clock)).add()
+        one, two = leases_of(database, "one"), leases_of(database, "two")
+        job = await one.claim([KIND])
+        assert job is not None
+
+        async def beat_meanwhile(_: Repositories) -> None:
+            await database.transactions.write(lambda each: each.queue.renew("one", LEASE))
+
+        for _ in range(2 * BEATS_PER_LEASE):
+            clock.advance(seconds=LEASE.total_seconds() / BEATS_PER_LEASE)
+            await one.write(job.claim, beat_meanwhile, progress=False)
+            assert await two.take_over_all() == []
 
 
 async def test_a_busy_event_loop_keeps_its_leases(postgres_url: str, tmp_path: Path) -> None:

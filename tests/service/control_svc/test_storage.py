@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from asyncpg import InternalClientError  # type: ignore[import-untyped]
 from sqlalchemy.exc import DBAPIError
 
 from control_svc.app import build, upgrade_database
@@ -153,3 +154,15 @@ async def test_a_database_that_lets_us_wait_too_long_is_unavailable(
     async with open_database(None, tmp_path) as database:
         with pytest.raises(UpstreamUnavailable):
             await database.transactions.write(work)
+
+
+async def test_an_answer_that_was_cut_off_is_unavailable(tmp_path: Path) -> None:
+    """The driver of PostgreSQL then raises an error about itself."""
+
+    async def work(_: Repositories) -> None:
+        raise InternalClientError("got result for unknown protocol state 3")
+
+    async with open_database(None, tmp_path) as database:
+        for run in (database.transactions.write, database.transactions.read):
+            with pytest.raises(UpstreamUnavailable):
+                await run(work)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from svc_kit.auth import (
     PRIORITY_KEY,
@@ -85,6 +86,13 @@ async def test_a_key_serves_until_its_time() -> None:
     later = (NOW + timedelta(seconds=1)).replace(tzinfo=None)
 
     assert (await keys(a_key(expires_at=later)).verify(KEY)).key_id == "ci"
+
+
+@pytest.mark.parametrize("project", ["", "größe", " blue", "blue\n", "x" * 256])
+def test_a_project_that_metadata_cannot_carry_is_no_setting(project: str) -> None:
+    """The service does not start, rather than fail at each call or lose its usage."""
+    with pytest.raises(ValidationError, match="project"):
+        a_key(project=project)
 
 
 def test_new_keys_are_long_and_differ() -> None:
@@ -206,6 +214,18 @@ async def test_metadata_of_others_are_not_believed(authorization: str | None) ->
     assert seen.project in {"mine", "default"}
     assert seen.scopes == {"inference"}
     assert not seen.is_service
+
+
+@pytest.mark.parametrize("own", [TOKEN, None])
+async def test_a_service_of_another_installation_is_not_a_caller_without_a_key(
+    own: ServiceToken | None,
+) -> None:
+    """Else the data of all whom it calls for would come together in the default project."""
+    authenticator = Authenticator(service_token=own, keyless=["inference", "admin"])
+    blue = Principal(project="blue", scopes=frozenset({"inference"}), key_id="ci")
+
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer("svc-corral-theirs"), dict(on_behalf_of(blue)))
 
 
 # ---- credentials, right and wrong

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from svc_kit.auth import Principal, create_key, hash_key
-from svc_kit.control_keys import ControlKeys, KeyAnswer
+from svc_kit.control_keys import MOST_WAITING, ControlKeys, KeyAnswer
 from svc_kit.errors import (
     ApiKeyExpired,
     ApiKeyInvalid,
@@ -171,6 +171,24 @@ async def test_guesses_push_no_good_key_out() -> None:
 
     assert await bench.keys.verify(good) is RED
     assert len(bench.control.asked) == asked
+
+
+async def test_guesses_that_wait_are_bounded() -> None:
+    """While control is slow, whoever comes with one more is told to come back; known keys go on."""
+    bench, good = Bench(), create_key()
+    bench.control.says(good, RED)
+    await bench.keys.verify(good)
+    bench.control.entered.clear()
+    bench.control.gate.clear()
+    guesses = [asyncio.create_task(bench.keys.verify(create_key())) for _ in range(MOST_WAITING)]
+    await bench.control.entered.wait()
+
+    with pytest.raises(UpstreamUnavailable):
+        await bench.keys.verify(create_key())
+    assert await bench.keys.verify(good) is RED
+    bench.control.gate.set()
+    refused = await asyncio.gather(*guesses, return_exceptions=True)
+    assert {type(error) for error in refused} == {ApiKeyInvalid}
 
 
 async def test_the_oldest_answer_makes_room() -> None:
