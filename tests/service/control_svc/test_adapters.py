@@ -203,6 +203,20 @@ async def test_a_request_is_carried_out_once(running: RunningControl, registry: 
         await registry.create(an_adapter(general__name="x"), request_id="one")
 
 
+async def test_a_replacement_is_carried_out_once(
+    running: RunningControl, registry: Registry
+) -> None:
+    """Sent again it finds the adapter that it gave new bytes, as that is now."""
+    first = await registry.create()
+    content = an_adapter(general__name="x")
+    second = await registry.create(content, replace=True, request_id="one")
+    again = await registry.create(content, replace=True, request_id="one")
+
+    assert first.id == again.id
+    assert second == again
+    assert len(running.stored()) == 1
+
+
 async def test_a_project_has_so_many_adapters_and_no_more(
     tmp_path: Path, database_url: str | None
 ) -> None:
