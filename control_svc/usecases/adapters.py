@@ -26,7 +26,7 @@ from control_svc.domain.ports import (
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.adapter_bytes import AdapterBytes
 from control_svc.usecases.listening import noticed
-from control_svc.usecases.once import once
+from control_svc.usecases.once import earlier
 from control_svc.usecases.refusals import deleted_if_refused
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterExists, InvalidField, TooManyAdapters
@@ -144,11 +144,14 @@ class Adapters:
     async def _add(
         self, repositories: Repositories, project: str, described: NewAdapter, adapter: Adapter
     ) -> _Stored:
-        made = await once(repositories, project, _request(described, adapter))
-        if made != adapter.id:
-            return _Stored(await repositories.adapters.get(project, made), [adapter.blob_key])
         adapter = replace(adapter, revision=await repositories.desired.next_revision())
         before = await repositories.adapters.find(project, adapter.name)
+        if before is not None and described.replace:
+            adapter = replace(adapter, id=before.id, created_at=before.created_at)
+        first = await earlier(repositories, project, _request(described, adapter))
+        if first is not None:
+            made = await repositories.adapters.get(project, first.resource_id)
+            return _Stored(made, [adapter.blob_key])
         if before is None:
             if await repositories.adapters.count(project) >= self._per_project:
                 raise TooManyAdapters(limit=self._per_project)
@@ -156,7 +159,6 @@ class Adapters:
             return _Stored(adapter, [])
         if not described.replace:
             raise AdapterExists(adapter=adapter.name)
-        adapter = replace(adapter, id=before.id, created_at=before.created_at)
         await repositories.adapters.update(project, adapter)
         return _Stored(adapter, [before.blob_key])
 
@@ -205,5 +207,5 @@ def _request(described: NewAdapter, adapter: Adapter) -> RememberedRequest:
         request_id=described.request_id,
         fingerprint=fingerprint_of(described, adapter.sha256),
         resource_id=adapter.id,
-        created_at=adapter.created_at,
+        created_at=adapter.updated_at,
     )

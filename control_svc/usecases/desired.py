@@ -12,7 +12,13 @@ from control_svc.domain.adapters import AdapterReport, DesiredChange, DesiredSta
 from control_svc.domain.checks import check_digest, check_text
 from control_svc.domain.files import SHA256_DIGITS
 from control_svc.domain.ids import MAX_KEY_CHARACTERS
-from control_svc.domain.ports import ADAPTERS_TOPIC, BlobStore, Notices, Transactions
+from control_svc.domain.ports import (
+    ADAPTERS_TOPIC,
+    BlobMissing,
+    BlobStore,
+    Notices,
+    Transactions,
+)
 from control_svc.usecases.listening import noticed
 from svc_kit.errors import AdapterNotFound
 
@@ -54,14 +60,23 @@ class Desired:
     async def download(self, sha256: str) -> AsyncIterator[bytes]:
         """The bytes of a registered digest. Raises InvalidField or AdapterNotFound."""
         digest = check_digest("sha256", sha256, SHA256_DIGITS)
+        key, size_bytes = found = await self._blob_of(digest)
+        try:
+            async for chunk in self._blobs.read(key, 0, size_bytes):
+                yield chunk
+        except BlobMissing:
+            # Deleted between the two reads, and perhaps another adapter's by now; or lost.
+            if await self._blob_of(digest) != found:
+                raise AdapterNotFound(adapter=sha256) from None
+            raise
+
+    async def _blob_of(self, digest: str) -> tuple[str, int]:
         found = await self._transactions.read(
             lambda repositories: repositories.desired.blob_of(digest)
         )
         if found is None:
-            raise AdapterNotFound(adapter=sha256)
-        key, size_bytes = found
-        async for chunk in self._blobs.read(key, 0, size_bytes):
-            yield chunk
+            raise AdapterNotFound(adapter=digest)
+        return found
 
     async def _state(self) -> DesiredState:
         return await self._transactions.read(lambda repositories: repositories.desired.state())

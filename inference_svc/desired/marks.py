@@ -1,7 +1,11 @@
 """A file beside the cache for what an engine is loading: written before the native call.
 
-An adapter can abort the engine, and the engine can take the frontend's machine with it. What was
-being loaded then is not loaded again by itself, also by a frontend that knows nothing else of it.
+    DIGEST.loading    an engine is at it
+    DIGEST.suspect    a frontend ended while one was at it
+    DIGEST.blamed     not to be loaded again by itself
+
+An adapter can abort the engine: that blames it at once. It can also take the whole machine with it,
+but a frontend ends for many reasons, so one end of both is a suspicion, and a second one blames.
 """
 
 import logging
@@ -13,6 +17,7 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _LOADING: Final = ".loading"
+_SUSPECT: Final = ".suspect"
 _BLAMED: Final = ".blamed"
 
 
@@ -23,11 +28,11 @@ class FileMarks:
         self._folder = folder
 
     def open(self) -> None:
-        """Make the folder. What is still marked as loading took everything down with it."""
+        """Make the folder, and judge what the frontend before ended in the middle of."""
         with _logged():
             self._folder.mkdir(parents=True, exist_ok=True)
             for mark in self._folder.glob(f"*{_LOADING}"):
-                self.blame(mark.name.removesuffix(_LOADING))
+                self._suspect(mark.name.removesuffix(_LOADING))
 
     def begin(self, digest: str) -> None:
         """It is being loaded from now on."""
@@ -35,16 +40,17 @@ class FileMarks:
             self._path(digest, _LOADING).touch()
 
     def end(self, digest: str) -> None:
-        """It is no more."""
+        """It is no more, and no suspicion is left of it."""
         with _logged():
             self._path(digest, _LOADING).unlink(missing_ok=True)
+            self._path(digest, _SUSPECT).unlink(missing_ok=True)
 
     def blame(self, digest: str) -> None:
         """The engine died while it loaded it."""
         log.error("an engine died while it loaded the adapter with the SHA-256 %s", digest)
         with _logged():
             self._path(digest, _BLAMED).touch()
-            self._path(digest, _LOADING).unlink(missing_ok=True)
+        self.end(digest)
 
     def is_blamed(self, digest: str) -> bool:
         """Whether an engine has died while it loaded it, and nobody has asked again since."""
@@ -54,6 +60,13 @@ class FileMarks:
         """Somebody asks again."""
         with _logged():
             self._path(digest, _BLAMED).unlink(missing_ok=True)
+
+    def _suspect(self, digest: str) -> None:
+        suspicion = self._path(digest, _SUSPECT)
+        if suspicion.exists():
+            self.blame(digest)
+        else:
+            self._path(digest, _LOADING).rename(suspicion)
 
     def _path(self, digest: str, suffix: str) -> Path:
         return self._folder / f"{digest}{suffix}"

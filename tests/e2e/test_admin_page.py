@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from inference_svc.models.references import BUNDLED_FOLDER
+from tests.e2e.conftest import PIRATE_FILE
 from tests.e2e.test_buf_curl import messages
 from tests.support.services import Corral, corral_up
 
@@ -58,8 +61,12 @@ def test_both_programs_are_told_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral that may be drained, and whose models may be unloaded."""
+    """A Corral that may be drained, and whose models may be unloaded; an adapter is in its data
+    folder."""
     with corral_up(tmp_path_factory.mktemp("admin")) as corral:
+        adapters = corral.program.directory / "data" / "adapters"
+        adapters.mkdir(exist_ok=True)
+        shutil.copy(BUNDLED_FOLDER / PIRATE_FILE, adapters)
         yield corral
 
 

@@ -2,15 +2,20 @@
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from corral.control.v1 import adapter_pb2
 from google.protobuf.duration_pb2 import Duration
 
+from control_svc.domain.ports import BlobMissing, Notices, Transactions
+from control_svc.storage.blobs import FolderBlobs
+from control_svc.usecases.desired import Desired
 from svc_kit import errors
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from tests.support.control import RunningControl, a_control
@@ -201,6 +206,20 @@ async def test_a_request_is_carried_out_once(running: RunningControl, registry: 
     assert len(running.stored()) == 1
     with pytest.raises(errors.RequestIdReused):
         await registry.create(an_adapter(general__name="x"), request_id="one")
+
+
+async def test_a_replacement_is_carried_out_once(
+    running: RunningControl, registry: Registry
+) -> None:
+    """Sent again it finds the adapter that it gave new bytes, as that is now."""
+    first = await registry.create()
+    content = an_adapter(general__name="x")
+    second = await registry.create(content, replace=True, request_id="one")
+    again = await registry.create(content, replace=True, request_id="one")
+
+    assert first.id == again.id
+    assert second == again
+    assert len(running.stored()) == 1
 
 
 async def test_a_project_has_so_many_adapters_and_no_more(
@@ -418,3 +437,46 @@ async def test_control_processes_on_one_database_tell_each_other(
         assert [each.id for each in change.change.adapters] == [made.id]
         assert await there.download(made.sha256) == an_adapter()
         assert [each.state for each in (await waiting).engines] == [READY]
+
+
+class Racing:
+    """A registry whose bytes are gone when they are read, and what it says of them before and
+    after."""
+
+    def __init__(self, *found: tuple[str, int] | None) -> None:
+        self._found = list(found)
+
+    async def read(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        """A transaction that sees this."""
+        return await work(SimpleNamespace(desired=self))
+
+    async def blob_of(self, sha256: str) -> tuple[str, int] | None:
+        """What comes next."""
+        return self._found.pop(0)
+
+
+class LostBytes(FolderBlobs):
+    """A store that has nothing."""
+
+    async def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
+        """Nothing."""
+        raise BlobMissing(key)
+        yield b""
+
+
+@pytest.mark.parametrize(
+    ("after", "error"),
+    [
+        (("two", 1), errors.AdapterNotFound),
+        (None, errors.AdapterNotFound),
+        (("one", 1), BlobMissing),
+    ],
+)
+async def test_bytes_that_go_while_they_are_asked_for_are_not_found(
+    tmp_path: Path, after: tuple[str, int] | None, error: type[Exception]
+) -> None:
+    """A frontend asks again then; bytes that a row still names are lost, which is a defect."""
+    transactions = cast(Transactions, Racing(("one", 1), after))
+    desired = Desired(transactions, LostBytes(tmp_path), cast(Notices, None))
+    with pytest.raises(error):
+        await anext(aiter(desired.download("0" * 64)))

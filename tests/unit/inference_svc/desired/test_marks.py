@@ -12,18 +12,33 @@ def opened(folder: Path) -> FileMarks:
     return marks
 
 
-def test_what_was_being_loaded_when_everything_ended_is_to_blame(tmp_path: Path) -> None:
-    """Until somebody asks again; what was loaded is not."""
-    marks = opened(tmp_path / "marks")
-    marks.begin("good")
-    marks.end("good")
-    marks.begin("bad")
-    later = opened(tmp_path / "marks")
+def test_a_frontend_that_is_killed_once_blames_nobody(tmp_path: Path) -> None:
+    """What ended it may be anything; once it is loaded, no suspicion is left."""
+    for _ in range(2):
+        marks = opened(tmp_path)
+        marks.begin("good")
+        marks = opened(tmp_path)
+        assert not marks.is_blamed("good")
+        marks.begin("good")
+        marks.end("good")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_ends_a_frontend_twice_is_to_blame(tmp_path: Path) -> None:
+    """It is loaded no third time, until somebody asks; then it counts from the beginning."""
+    for _ in range(2):
+        marks = opened(tmp_path)
+        marks.begin("good")
+        marks.end("good")
+        marks.begin("bad")
+    later = opened(tmp_path)
 
     assert (later.is_blamed("good"), later.is_blamed("bad")) == (False, True)
-    assert opened(tmp_path / "marks").is_blamed("bad")
+    assert opened(tmp_path).is_blamed("bad")
     later.forgive("bad")
-    assert not opened(tmp_path / "marks").is_blamed("bad")
+    later.begin("bad")
+    assert not opened(tmp_path).is_blamed("bad")
 
 
 def test_an_engine_that_died_blames_at_once(tmp_path: Path) -> None:
