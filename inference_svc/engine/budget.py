@@ -72,14 +72,22 @@ def urgent_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
     for rank, group in enumerate(groups):
         below = [prompts[i] for later in groups[rank + 1 :] for i in later]
         wanted = [prompts[i].tokens for i in group]
-        passed_on = 0
-        if sum(wanted) >= budget or any(one.passed_over > _PATIENCE_STEPS for one in below):
-            passed_on = min(budget // _LEFT_TO_OTHERS, sum(one.tokens for one in below))
+        passed_on = _passed_on(below, budget, beside=sum(wanted))
         for i, share in zip(group, fair_chunks(wanted, budget - passed_on), strict=True):
             chunks[i] = share
         if sum(wanted):
             budget = passed_on
     return chunks
+
+
+def _passed_on(below: Sequence[Share], budget: int, *, beside: int) -> int:
+    """What the less urgent get beside so many tokens: where they waited long enough, something."""
+    part = budget // _LEFT_TO_OTHERS
+    if any(one.passed_over >= _PATIENCE_STEPS for one in below):
+        part = max(part, min(budget, 1))
+    elif beside < budget:
+        return 0
+    return min(part, sum(one.tokens for one in below))
 
 
 def fair_chunks(remaining: Sequence[int], budget: int) -> list[int]:

@@ -40,6 +40,7 @@ class Drafter:
         self.num_drafted = 0
         self.num_accepted = 0
         self._slot_tokens = limits.slot_tokens
+        self._has_streams = limits.cells is None
         spare = limits.output_rows - limits.slots if can_trim else 0
         # In one pass: a second one may take the place of cells that a sliding window has left
         # behind, and attends to again when the draft is dropped.
@@ -50,9 +51,9 @@ class Drafter:
 
     def extend(self, plan: Plan, *, others_wait: bool) -> Plan:
         """The plan, with drafts where they are expected to save time; not beside prompts, nor
-        where holes between the slots would make a pass of every run of them. Where `others_wait`
+        where holes between streams would make a pass of every run of them. Where `others_wait`
         for the step to end, it may not take much longer."""
-        if plan.prompt_tokens or plan.has_holes:
+        if plan.prompt_tokens or (self._has_streams and plan.has_holes):
             return plan
         sequences = [item.sequence for item in plan.work]
         room = self._slot_tokens - max(len(sequence.tokens) for sequence in sequences)

@@ -64,11 +64,15 @@ class Room:
         return True
 
     def _make(self, tokens: int, *, spare: Slot | None = None) -> bool:
-        for slot in sorted(self._table.slots, key=lambda slot: len(slot.tokens)):
-            if self._free >= tokens:
-                break
-            if slot is not spare and self._backend.freed_by(slot.index):
-                self.drop(slot)
+        """Drop what frees cells alone, then those too that share all of theirs: with each other,
+        perhaps."""
+        slots = sorted(self._table.slots, key=lambda slot: len(slot.tokens))
+        for must_free in (True, False):
+            for slot in slots:
+                if self._free >= tokens:
+                    return True
+                if slot is not spare and (self._backend.freed_by(slot.index) or not must_free):
+                    self.drop(slot)
         return self._free >= tokens
 
     @property

@@ -94,13 +94,7 @@ class TurnParser:
         for _ in self._steps or ():
             pass
         self._writer.finish()
-        last = self._writer.take()
-        both = TurnDelta(
-            before.content + last.content,
-            before.reasoning + last.reasoning,
-            before.tool_calls + last.tool_calls,
-        )
-        return self._delta(split.reasoning, both)
+        return self._delta(split.reasoning, before.then(self._writer.take()))
 
     def _read(self, text: str) -> TurnDelta:
         """What the rest of the turn, after the thinking, says."""

@@ -1,6 +1,6 @@
 """What an assistant's turn is parsed into, piece by piece."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -26,8 +26,22 @@ class TurnDelta(NamedTuple):
         return TurnDelta(
             self.content + later.content,
             self.reasoning + later.reasoning,
-            self.tool_calls + later.tool_calls,
+            _joined(self.tool_calls, later.tool_calls),
         )
+
+
+def _joined(
+    pieces: tuple[ToolCallPiece, ...], later: tuple[ToolCallPiece, ...]
+) -> tuple[ToolCallPiece, ...]:
+    """Arguments that go on are one piece with those before them."""
+    joined = list(pieces)
+    for piece in later:
+        if joined and joined[-1].index == piece.index and not piece.id:
+            arguments = joined[-1].arguments + piece.arguments
+            joined[-1] = replace(joined[-1], arguments=arguments)
+        else:
+            joined.append(piece)
+    return tuple(joined)
 
 
 class Markers(NamedTuple):

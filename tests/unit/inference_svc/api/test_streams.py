@@ -228,6 +228,19 @@ async def test_tokens_of_thinking_count_however_they_travel() -> None:
     assert done.usage.reasoning_tokens == 2
 
 
+async def test_pieces_of_a_call_that_travel_together_are_one() -> None:
+    """Each piece would be an event of its own for a client."""
+    running = Running()
+    for character in CALL:
+        running.say(character)
+    running.end()
+
+    received = await collect(running, a_chat())
+
+    (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
+    assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
+
+
 async def test_a_length_stop_stays_one_with_calls_too() -> None:
     """A call that was cut off must not look complete."""
     running = Running()

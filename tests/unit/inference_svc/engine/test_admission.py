@@ -134,17 +134,17 @@ def test_an_urgent_prompt_overtakes_long_ones() -> None:
 
 
 def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
-    """A long prompt is passed over some times, and goes on then beside them."""
+    """A long prompt is passed over four times, and goes on then beside them."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
     bench = Bench(FakeBackend(limits), chunk_cap=64)
     bench.submit(a_request(0, prompt=[70] * 200, max_tokens=1))
     bench.step()
     known = len(bench.backend.batches)
-    for number in range(1, 7):
+    for number in range(1, 6):
         bench.submit(a_request(number, prompt=[80 + number] * 40, priority=3, max_tokens=1))
         bench.step()
 
-    assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 5 + [40 + 8]
+    assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 4 + [40 + 8]
 
 
 def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:

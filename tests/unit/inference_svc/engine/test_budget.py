@@ -74,8 +74,23 @@ def test_urgent_prompts_come_first() -> None:
 def test_nobody_is_passed_over_for_ever() -> None:
     """After some steps without, a less urgent prompt gets its part beside short urgent ones too."""
     short = Share(30, 3)
-    assert urgent_chunks([Share(1000, 1, 4), short], 160) == [0, 30]
-    assert urgent_chunks([Share(1000, 1, 5), short], 160) == [20, 30]
+    assert urgent_chunks([Share(1000, 1, 3), short], 160) == [0, 30]
+    assert urgent_chunks([Share(1000, 1, 4), short], 160) == [20, 30]
+
+
+@pytest.mark.parametrize("budget", [1, 4, 16, 128])
+def test_small_budgets_starve_no_class(budget: int) -> None:
+    """An eighth of an eighth may be nothing: who was passed over for long gets a token then."""
+    passed_over, computed = [0, 0, 0], [0, 0, 0]
+    for _ in range(40):
+        prompts = [Share(1000, 3 - i, steps) for i, steps in enumerate(passed_over)]
+        chunks = urgent_chunks(prompts, budget)
+        assert sum(chunks) <= budget
+        passed_over = [0 if chunk else 1 + i for chunk, i in zip(chunks, passed_over, strict=True)]
+        computed = [chunk + i for chunk, i in zip(chunks, computed, strict=True)]
+
+    assert all(computed)
+    assert computed[0] == max(computed)
 
 
 def test_prompts_get_equal_chunks() -> None:

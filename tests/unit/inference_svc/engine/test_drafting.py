@@ -17,10 +17,12 @@ SPARE = 16
 LENGTH = 3 * REPEATED_DRAWS
 
 
-def _bench(slots: int = 1, *, spare: int = SPARE, **options: Any) -> Bench:
+def _bench(
+    slots: int = 1, *, spare: int = SPARE, cells: int | None = None, **options: Any
+) -> Bench:
     names = ("end_after", "can_trim", "fails")
     chosen = {name: options.pop(name) for name in names if name in options}
-    limits = NativeLimits(64, slots + spare, slots, 160, VOCABULARY_SIZE)
+    limits = NativeLimits(64, slots + spare, slots, 160, VOCABULARY_SIZE, cells=cells)
     return Bench(FakeBackend(limits, repeats=True, **chosen), **options)
 
 
@@ -228,13 +230,14 @@ def test_a_draft_fits_into_one_pass() -> None:
     assert max(len(batch.tokens) for batch in bench.backend.batches) == 4
 
 
-def test_slots_with_a_hole_between_them_draft_nothing() -> None:
-    """Each run of slots would be a pass of its own."""
-    bench = _bench(3)
+@pytest.mark.parametrize(("cells", "drafts"), [(None, False), (480, True)])
+def test_streams_with_a_hole_between_them_draft_nothing(cells: int | None, drafts: bool) -> None:
+    """Each run of streams would be a pass of its own; shared cells know no holes."""
+    bench = _bench(3, cells=cells)
     bench.submit(*(_endless(i, seed=i, max_tokens=2 if i == 1 else LENGTH) for i in range(3)))
     bench.run()
 
-    assert bench.finished(0).num_drafted == bench.finished(2).num_drafted == 0
+    assert all(bool(bench.finished(i).num_drafted) is drafts for i in (0, 2))
 
 
 def test_guesses_that_fail_end_the_drafts_until_they_come_true() -> None:

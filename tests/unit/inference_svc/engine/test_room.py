@@ -4,6 +4,7 @@ from typing import Any
 
 from inference_svc.engine.events import CacheSource, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.guide import Constraint
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request, said_alone
 
@@ -79,6 +80,22 @@ def test_a_prefix_that_is_in_its_own_way_is_dropped() -> None:
     bench.run()
 
     assert bench.tokens(1) == said_alone([*SYSTEM[:40], *([66] * 155)], 4, end_after=NEVER)
+
+
+def test_idle_prefixes_that_share_all_their_cells_give_way() -> None:
+    """Neither of two equal ones frees anything alone: they go together."""
+    limits = NativeLimits(256, SLOTS, SLOTS, 200, VOCABULARY_SIZE, cells=200)
+    bench = Bench(FakeBackend(limits, builds_after=NEVER), chunk_cap=256)
+    for i in (0, 1):
+        bench.submit(_request(i, SYSTEM, 4, constraint=Constraint("a", "constraint")))
+        bench.step()
+    for i in (0, 1):
+        bench.engine.cancel(i, arrived_in_step=0, step=0)
+    assert [bench.backend.freed_by(slot) for slot in (0, 1)] == [0, 0]
+    bench.submit(_request(2, [65] * 150, 4))
+    bench.run()
+
+    assert bench.tokens(2) == said_alone([65] * 150, 4, end_after=NEVER)
 
 
 def _run_out(bench: Bench) -> list[int]:
