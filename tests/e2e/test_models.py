@@ -291,20 +291,32 @@ async def test_an_adapter_comes_and_goes_with_its_model(rpc: Rpc) -> None:
     assert gone.reason == "MODEL_NOT_FOUND"
 
 
-async def test_what_cannot_fit_is_refused_with_the_sum(rpc: Rpc) -> None:
-    """At once, also in the background, and nothing is unloaded for it."""
-    await unload(rpc, NOISE)
+async def test_what_cannot_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
+    """At once, and nothing is unloaded for it. One context has to fit: several could share its
+    cells."""
+    path = write_model_of_kind("window", tmp_path / "model.gguf")
+    settings = {
+        "models": [f"a={path}", f"b={path}"],
+        "per_model": {"b": ON_DEMAND},
+        "pool.memory_mib": 1024,
+    }
     limits = model_pb2.ModelLimits(slots=256, context_tokens=2**24)
-    request = engine_pb.LoadModelRequest(model=NOISE, limits=limits)
-    failure = await refusal(rpc.engine.LoadModel(request))
-    unknown = await refusal(rpc.engine.LoadModel(engine_pb.LoadModelRequest(model="nobody")))
+    with inference_alone(tmp_path, settings) as service:
+        async with connect(service.target) as alone:
+            failure = await refusal(
+                alone.engine.LoadModel(engine_pb.LoadModelRequest(model="b", limits=limits))
+            )
+            unknown = await refusal(
+                alone.engine.LoadModel(engine_pb.LoadModelRequest(model="nobody"))
+            )
+            kept = await get(alone, "a")
 
     assert (failure.code, failure.reason) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "MODEL_TOO_LARGE",
     )
     assert int(failure.metadata["needed_bytes"]) > int(failure.metadata["available_bytes"])
-    assert (await get(rpc, MODEL)).state == State.STATE_READY
+    assert kept.state == State.STATE_READY
     assert unknown.reason == "MODEL_NOT_FOUND"
 
 

@@ -168,7 +168,8 @@ async def test_a_cancelled_job_hears_of_it_and_finishes(database: Database, jobs
 
 
 async def test_a_process_that_stops_gives_its_work_back(database: Database, jobs: Jobs) -> None:
-    """Another one goes on at once, and the attempt does not count."""
+    """Another one goes on at once, and the attempt does not count; nor does one that a claim under
+    way at the stop begins."""
     first, second = Handler(for_ever), Handler()
     async with dispatching(database, first, "first") as stopping:
         added = await jobs.add()
