@@ -1,17 +1,19 @@
 """Batches over gRPC, on both databases: files in, files out, and every way to end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from control_svc.clients import line_client
 from control_svc.domain.batch_lines import NewLine
 from control_svc.domain.batches import BatchEndpoint, LineProblem, NewBatch
 from control_svc.domain.ids import BATCH as BATCH_ID
 from control_svc.domain.ids import IdSource
 from control_svc.domain.ports import Repositories
+from openai_wire.requests import ChatCompletionBody, parse_chat
 from svc_kit.errors import (
     BatchNotCancellable,
     BatchNotFound,
@@ -41,6 +43,26 @@ async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
     """Both services, on each database."""
     async with running_batches(tmp_path, database_url) as both:
         yield both
+
+
+async def test_a_line_that_meets_a_defect_of_ours_costs_no_other(
+    running: RunningBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the error that its caller would get over HTTP."""
+
+    def defective(fields: Mapping[str, Any]) -> ChatCompletionBody:
+        if fields.get("user") == "unlucky":
+            raise ZeroDivisionError
+        return parse_chat(fields)
+
+    monkeypatch.setattr(line_client, "parse_chat", defective)
+    lines = [a_chat_line("good"), a_chat_line("bad", user="unlucky"), a_chat_line("also good")]
+    batch = await running.batches.create(lines)
+    outcome = await running.batches.outcome(batch.id)
+    answer = outcome.failed["bad"]["response"]
+
+    assert (outcome.state, outcome.counts) == ("completed", (3, 2, 1))
+    assert (answer["status_code"], answer["body"]["error"]["code"]) == (500, "internal")
 
 
 async def test_a_batch_of_chats_runs_to_its_end(running: RunningBatches) -> None:

@@ -11,10 +11,10 @@ import pytest
 from control_svc.domain.batch_results import LineResult, PendingLine
 from control_svc.domain.batches import Batch, LineState, NewBatch, TokenUsage
 from control_svc.domain.jobs import Claim, LeaseLost
-from control_svc.usecases.batch_places import Places
+from control_svc.usecases.batch_places import Place, Places
 from control_svc.usecases.batch_running import BatchRunner
 from control_svc.usecases.working import JobContext
-from svc_kit.errors import DomainError, EngineRestarting, UpstreamUnavailable
+from svc_kit.errors import DomainError, EngineRestarting, ResourceExhausted, UpstreamUnavailable
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DEATH = EngineRestarting(phase="running", retry_after=0.0)
@@ -157,6 +157,18 @@ async def test_a_commit_whose_answer_gets_lost_counts_once() -> None:
     assert (rows.batch.counts.completed, rows.batch.counts.pending) == (20, 0)
     assert rows.batch.usage == TokenUsage(20, 0, 40, 0)
     assert rows.deaths == {3: 1}
+
+
+async def test_who_is_sent_back_without_a_time_waits_anyway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Something between us and the service may not say when to come back."""
+    rows, lines, waits = Rows(1), Lines(), list[float]()
+    lines.errors[1] = [ResourceExhausted.foreign(reason="RESOURCE_EXHAUSTED", message="x")]
+    monkeypatch.setattr(Place, "was_too_much", lambda _, wait_s: waits.append(wait_s))
+    await run(rows, lines)
+
+    assert waits == [1.0]
 
 
 async def test_who_has_lost_the_batch_leaves_it() -> None:
