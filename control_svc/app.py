@@ -187,10 +187,12 @@ def _batch_handler(
     """What does the jobs of batches."""
     bounds, transactions = settings.batches, database.transactions
     limits = LineLimits(bounds.lines, bounds.line_bytes, bounds.embedding_inputs)
+    ids = IdSource(clock)
     return BatchHandler(
         BatchReader(transactions, blobs, limits),
         BatchRunner(transactions, lines, Places(bounds.lines_at_once)),
-        BatchWriter(transactions, blobs, IdSource(clock), clock),
+        BatchWriter(transactions, blobs, ids, clock),
+        ids,
         bounds.batches_at_once,
     )
 

@@ -5,6 +5,7 @@ of HTTP would get is an answer like another; only what another try may end bette
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import orjson
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.domain.batch_results import LineResult, PendingLine, answered
+from control_svc.domain.batch_results import LineResult, PendingLine, answered, line_id
 from control_svc.domain.batches import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from openai_wire.answers import (
     CHAT_ID,
@@ -41,8 +42,10 @@ from openai_wire.requests.completions import prompts_of
 from openai_wire.requests.json_body import check_depth
 from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of
 from svc_kit.error_table import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
-from svc_kit.errors import DomainError, UnsupportedValue
+from svc_kit.errors import DomainError, InternalError, UnsupportedValue
 from svc_kit.rpc_client import Option, translate_errors
+
+_log = logging.getLogger(__name__)
 
 SERVICE: Final = "inference"
 CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
@@ -103,13 +106,19 @@ class LineClient:
         try:
             check_depth(fields["body"])
             body = await self._answers[batch.endpoint](fields["body"], call)
+            usage = _usage(body["usage"])
         except DomainError as error:
             if is_retryable(error):
                 raise
             return _refused(batch, line, fields["custom_id"], error)
+        except Exception:  # a defect that this line meets; the others shall not pay for it
+            request_id = line_id(batch.id, line.number)
+            _log.exception("request %s failed", request_id)
+            internal = InternalError(request_id=request_id)
+            return _refused(batch, line, fields["custom_id"], internal)
         request_id = call.request_ids[0] if call.request_ids else ""
         text = answered(batch.id, line.number, fields["custom_id"], 200, request_id, body)
-        return LineResult(line.number, LineState.COMPLETED, text, _usage(body["usage"]))
+        return LineResult(line.number, LineState.COMPLETED, text, usage)
 
     async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_chat(fields)

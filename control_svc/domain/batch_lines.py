@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from control_svc.domain.batches import MAX_PROBLEMS, BatchEndpoint, LineProblem
+from control_svc.domain.checks import check_text
+from svc_kit.errors import InvalidField, TooLong
 
 MAX_CUSTOM_ID_CHARACTERS: Final = 512
 _ORDER_BYTES: Final = 256
@@ -165,6 +167,10 @@ class LineChecker:
 
     def _check_model(self, number: int, body: dict[str, Any]) -> None:
         model = _text(number, body, "model", within="body.")
+        try:
+            check_text("body.model", model)
+        except (InvalidField, TooLong) as error:
+            raise _Wrong(number, "invalid_value", error.message, "body.model") from None
         self.model = self.model or model
         if model != self.model:
             message = f"All requests of a batch name one model; this one is not '{self.model}'."

@@ -1,6 +1,6 @@
 """What the use cases of batches need from the outside."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from control_svc.domain.batch_lines import NewLine
@@ -45,8 +45,13 @@ class BatchLineRepository(Protocol):
     async def end(self, project: str, batch_id: str, results: Sequence[LineResult]) -> None:
         """Keep how pending lines ended."""
 
-    async def count_deaths(self, project: str, batch_id: str, numbers: Collection[int]) -> None:
-        """An engine died while it had these lines."""
+    async def still_pending(
+        self, project: str, batch_id: str, numbers: Collection[int]
+    ) -> set[int]:
+        """Those of the lines that have not ended."""
+
+    async def set_deaths(self, project: str, batch_id: str, deaths: Mapping[int, int]) -> None:
+        """How many engines have died while they had a line, by its number."""
 
     async def close(self, project: str, batch_id: str, state: LineState) -> None:
         """End the pending lines: they will not run."""

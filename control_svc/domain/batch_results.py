@@ -11,6 +11,7 @@ _ID: Final = "batch_req_"
 _UNRUN: Final = {
     LineState.EXPIRED: ("batch_expired", "The batch's window closed before this request ran."),
     LineState.CANCELLED: ("batch_cancelled", "The batch was cancelled before this request ran."),
+    LineState.ABANDONED: ("batch_failed", "The batch failed before this request ran."),
 }
 
 

@@ -66,6 +66,8 @@ class LineState(StrEnum):
     """Not run before the window closed."""
     CANCELLED = "cancelled"
     """Not run before its batch was given up."""
+    ABANDONED = "abandoned"
+    """Not run before its batch failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,20 @@ class Batch:
         )
 
     def abandon(self, problem: LineProblem, now: datetime) -> "Batch":
-        """The batch whose work cannot be done, for a reason that no line has."""
+        """The batch whose work cannot be done, for a reason that no line has.
+
+        One that runs lines keeps what has ended, so it has files to write before it has failed;
+        where that is what cannot be done, it fails without.
+        """
         if self.state.is_final:
             return self
+        if self.state is BatchState.IN_PROGRESS:
+            return replace(
+                self.count(0, self.counts.pending, NO_TOKENS),
+                state=BatchState.FINALIZING,
+                problems=(problem,),
+                finalizing_at=now,
+            )
         return replace(self, state=BatchState.FAILED, problems=(problem,), failed_at=now)
 
     def count(self, completed: int, failed: int, usage: TokenUsage) -> "Batch":
@@ -197,6 +210,8 @@ class Batch:
         done = replace(self, output_file_id=output_file_id, error_file_id=error_file_id)
         if self.state is BatchState.CANCELLING:
             return replace(done, state=BatchState.CANCELLED, cancelled_at=now)
+        if self.problems:
+            return replace(done, state=BatchState.FAILED, failed_at=now)
         if self.expired_at is not None:
             return replace(done, state=BatchState.EXPIRED)
         return replace(done, state=BatchState.COMPLETED, completed_at=now)

@@ -6,7 +6,7 @@ no caller without the scope admin reaches it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -400,7 +400,7 @@ class BlobStore(Protocol):
     def create(self) -> AbstractAsyncContextManager[BlobSink]:
         """Begin new bytes."""
 
-    def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
+    def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
 
     async def delete(self, keys: Collection[str]) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
@@ -74,9 +74,15 @@ class FolderBlobs:
         finally:
             await to_its_end(sink.close())
 
-    async def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
+    async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
-        file = await asyncio.to_thread(self._open, key)
+        opening = asyncio.create_task(asyncio.to_thread(self._open, key))
+        try:
+            file = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            with suppress(BlobMissing):
+                (await opening).close()  # the thread opens it all the same
+            raise
         try:
             end = offset + length
             while offset < end:

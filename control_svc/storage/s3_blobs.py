@@ -11,7 +11,7 @@ rule of the bucket removes. The checksums, retries and signatures are the librar
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -86,7 +86,7 @@ class S3Blobs:
         finally:
             await to_its_end(sink.close())
 
-    async def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
+    async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
         with translated():
             found = await self._open(key, offset, length)

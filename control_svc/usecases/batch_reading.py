@@ -5,6 +5,7 @@ It is read once, as a stream. An attempt that broke off has left lines behind, w
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Final
 
 from control_svc.domain.batch_lines import (
@@ -65,15 +66,18 @@ class BatchReader:
         file = await self._transactions.read(
             lambda repositories: _input_of(repositories, context.claim.project, batch)
         )
-        async for chunk in self._blobs.read(file.blob_key, 0, file.size_bytes):
-            for line in splitter.feed(chunk):
-                group.append(line)
-                group_bytes += len(line.text or b"")
-                if len(group) >= _LINES_AT_ONCE or group_bytes >= _BYTES_AT_ONCE:
-                    await self._store(batch, context, checker, group)
-                    group, group_bytes = [], 0
-            if checker.is_done or context.cancelled.is_set():
-                break
+        # Closed at once, also where this is broken off: it has a file open.
+        async with aclosing(self._blobs.read(file.blob_key, 0, file.size_bytes)) as chunks:
+            async for chunk in chunks:
+                # By a thread: a chunk of newlines alone is a million lines.
+                for line in await asyncio.to_thread(list, splitter.feed(chunk)):
+                    group.append(line)
+                    group_bytes += len(line.text or b"")
+                    if len(group) >= _LINES_AT_ONCE or group_bytes >= _BYTES_AT_ONCE:
+                        await self._store(batch, context, checker, group)
+                        group, group_bytes = [], 0
+                if checker.is_done or context.cancelled.is_set():
+                    break
         await self._store(batch, context, checker, [*group, *splitter.finish()])
         checker.finish()
 

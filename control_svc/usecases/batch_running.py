@@ -106,7 +106,7 @@ class BatchRunner:
                 return
             if _died_with_it(ended):
                 deaths += 1
-                await ends.count_death(line.number)
+                await ends.count_death(line.number, deaths)
         await ends.add(_crashed(batch, line, deaths))
 
     async def _try(
@@ -117,7 +117,8 @@ class BatchRunner:
             try:
                 result = await self._lines.run(context.claim.project, batch, line)
             except (Aborted, ResourceExhausted, Unavailable) as error:
-                place.was_too_much(error.retry_after or 0.0)
+                wait_s = error.retry_after
+                place.was_too_much(_PAUSE_S if wait_s is None else wait_s)
                 return error
             place.went_well()
             return result
@@ -140,10 +141,10 @@ class _Ends:
         self._news.set()
         await group.committed.wait()
 
-    async def count_death(self, number: int) -> None:
-        """An engine died while it had a line; returns when that is committed."""
+    async def count_death(self, number: int, deaths: int) -> None:
+        """So many engines have died while they had a line; returns when that is committed."""
         group = self._group
-        group.deaths.append(number)
+        group.deaths[number] = deaths
         self._news.set()
         await group.committed.wait()
 
@@ -185,15 +186,19 @@ class _Ends:
                 return
 
     async def _keep(self, repositories: Repositories, group: "_Group") -> None:
+        """Keep a group; also one that is kept already, by a commit whose answer got lost."""
         project, batch_id = self._context.claim.project, self._batch.id
         if group.deaths:
-            await repositories.batch_lines.count_deaths(project, batch_id, group.deaths)
-        if group.results:
-            await repositories.batch_lines.end(project, batch_id, group.results)
+            await repositories.batch_lines.set_deaths(project, batch_id, group.deaths)
+        numbers = [result.number for result in group.results]
+        pending = await repositories.batch_lines.still_pending(project, batch_id, numbers)
+        results = [result for result in group.results if result.number in pending]
+        if results:
+            await repositories.batch_lines.end(project, batch_id, results)
             found = await repositories.batches.lock(project, batch_id)
-            completed = sum(result.state is LineState.COMPLETED for result in group.results)
-            usage = sum((result.usage for result in group.results), NO_TOKENS)
-            counted = found.count(completed, len(group.results) - completed, usage)
+            completed = sum(result.state is LineState.COMPLETED for result in results)
+            usage = sum((result.usage for result in results), NO_TOKENS)
+            counted = found.count(completed, len(results) - completed, usage)
             await repositories.batches.update(project, counted)
             repositories.announce(batch_id)
 
@@ -203,7 +208,8 @@ class _Group:
     """What is committed together."""
 
     results: list[LineResult] = field(default_factory=list)
-    deaths: list[int] = field(default_factory=list)
+    deaths: dict[int, int] = field(default_factory=dict)
+    """How many engines died, by the number of the line."""
     committed: asyncio.Event = field(default_factory=asyncio.Event)
 
 

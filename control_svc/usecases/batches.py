@@ -21,6 +21,11 @@ MAX_PAGE: Final = 100
 DEFAULT_PAGE: Final = 20
 
 
+def job_of(batch_id: str, ids: IdSource) -> NewJob:
+    """The job that carries a batch out."""
+    return NewJob(id=ids.new(JOB), kind=KIND, subject=batch_id, priority=JobPriority.BATCH)
+
+
 class Batches:
     """What callers do with batches."""
 
@@ -48,7 +53,7 @@ class Batches:
         """
         asked.check()
         batch = asked.make(self._ids.new(BATCH), self._clock())
-        job = NewJob(id=self._ids.new(JOB), kind=KIND, subject=batch.id, priority=JobPriority.BATCH)
+        job = job_of(batch.id, self._ids)
         request = RememberedRequest(
             method=CREATE,
             request_id=asked.request_id,

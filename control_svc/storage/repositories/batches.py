@@ -1,6 +1,6 @@
 """Queries about batches and their lines."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any
 
@@ -159,12 +159,27 @@ class SqlBatchLines:
             ],
         )
 
-    async def count_deaths(self, project: str, batch_id: str, numbers: Collection[int]) -> None:
-        """An engine died while it had these lines."""
-        await self._session.execute(
-            update(BatchLineRow)
-            .where(*_of(project, batch_id), BatchLineRow.number.in_(numbers))
-            .values(engine_deaths=BatchLineRow.engine_deaths + 1)
+    async def still_pending(
+        self, project: str, batch_id: str, numbers: Collection[int]
+    ) -> set[int]:
+        """Those of the lines that have not ended."""
+        found = await self._session.scalars(
+            select(BatchLineRow.number).where(
+                *_of(project, batch_id),
+                BatchLineRow.number.in_(numbers),
+                BatchLineRow.state == LineState.PENDING.value,
+            )
+        )
+        return set(found)
+
+    async def set_deaths(self, project: str, batch_id: str, deaths: Mapping[int, int]) -> None:
+        """How many engines have died while they had a line, by its number."""
+        connection = await self._session.connection()
+        await connection.execute(
+            update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
+            .where(*_of(project, batch_id), BatchLineRow.number == bindparam("line"))
+            .values(engine_deaths=bindparam("deaths")),
+            [{"line": line, "deaths": count} for line, count in deaths.items()],
         )
 
     async def close(self, project: str, batch_id: str, state: LineState) -> None:

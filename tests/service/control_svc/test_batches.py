@@ -1,22 +1,28 @@
 """Batches over gRPC, on both databases: files in, files out, and every way to end."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from control_svc.clients import line_client
+from control_svc.clients.line_client import LineClient
 from control_svc.domain.batch_lines import NewLine
-from control_svc.domain.batches import BatchEndpoint, LineProblem, NewBatch
+from control_svc.domain.batch_results import LineResult, PendingLine
+from control_svc.domain.batches import Batch, BatchEndpoint, LineProblem, NewBatch
 from control_svc.domain.ids import BATCH as BATCH_ID
 from control_svc.domain.ids import IdSource
 from control_svc.domain.ports import Repositories
+from openai_wire.requests import ChatCompletionBody, parse_chat
 from svc_kit.errors import (
     BatchNotCancellable,
     BatchNotFound,
     DomainError,
     FileNotFound,
+    InternalError,
     InvalidField,
     RequestIdReused,
     UpstreamUnavailable,
@@ -41,6 +47,50 @@ async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
     """Both services, on each database."""
     async with running_batches(tmp_path, database_url) as both:
         yield both
+
+
+async def test_a_line_that_meets_a_defect_of_ours_costs_no_other(
+    running: RunningBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the error that its caller would get over HTTP."""
+
+    def defective(fields: Mapping[str, Any]) -> ChatCompletionBody:
+        if fields.get("user") == "unlucky":
+            raise ZeroDivisionError
+        return parse_chat(fields)
+
+    monkeypatch.setattr(line_client, "parse_chat", defective)
+    lines = [a_chat_line("good"), a_chat_line("bad", user="unlucky"), a_chat_line("also good")]
+    batch = await running.batches.create(lines)
+    outcome = await running.batches.outcome(batch.id)
+    answer = outcome.failed["bad"]["response"]
+
+    assert (outcome.state, outcome.counts) == ("completed", (3, 2, 1))
+    assert (answer["status_code"], answer["body"]["error"]["code"]) == (500, "internal")
+
+
+async def test_a_batch_whose_job_is_dead_keeps_what_it_has(
+    running: RunningBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails, with the answers that it had in its files."""
+    work, four_are_kept = LineClient.run, asyncio.Event()
+
+    async def deadly(self: LineClient, project: str, batch: Batch, line: PendingLine) -> LineResult:
+        if line.number != 5:
+            return await work(self, project, batch, line)
+        await four_are_kept.wait()
+        raise InternalError(request_id="r")
+
+    monkeypatch.setattr(LineClient, "run", deadly)
+    batch = await running.batches.create([a_chat_line(f"line-{number}") for number in range(5)])
+    await running.batches.until(batch.id, "in_progress", completed=4)
+    four_are_kept.set()
+    outcome = await running.batches.outcome(batch.id)
+
+    assert (outcome.state, outcome.counts) == ("failed", (5, 4, 1))
+    assert [error.code for error in outcome.batch.errors] == ["internal"]
+    assert len(outcome.completed) == 4
+    assert outcome.failed["line-4"]["error"]["code"] == "batch_failed"
 
 
 async def test_a_batch_of_chats_runs_to_its_end(running: RunningBatches) -> None:
@@ -252,7 +302,7 @@ async def test_lines_are_forgotten_when_their_batch_has_ended(
     lines = [NewLine(number, b"", b"{}") for number in range(1, 4)]
 
     async def fill(repositories: Repositories) -> None:
-        for batch in (running, ended.abandon(LineProblem("x", "x"), clock.now)):
+        for batch in (running, ended.refuse((LineProblem("x", "x"),), clock.now)):
             await repositories.batches.add("p", batch)
             await repositories.batch_lines.add("p", batch.id, lines)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -11,10 +11,10 @@ import pytest
 from control_svc.domain.batch_results import LineResult, PendingLine
 from control_svc.domain.batches import Batch, LineState, NewBatch, TokenUsage
 from control_svc.domain.jobs import Claim, LeaseLost
-from control_svc.usecases.batch_places import Places
+from control_svc.usecases.batch_places import Place, Places
 from control_svc.usecases.batch_running import BatchRunner
 from control_svc.usecases.working import JobContext
-from svc_kit.errors import DomainError, EngineRestarting, UpstreamUnavailable
+from svc_kit.errors import DomainError, EngineRestarting, ResourceExhausted, UpstreamUnavailable
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DEATH = EngineRestarting(phase="running", retry_after=0.0)
@@ -30,8 +30,10 @@ class Rows:
             PendingLine(number, b"", b'{"custom_id": "x"}') for number in range(1, num_lines + 1)
         ]
         self.results: list[LineResult] = []
-        self.deaths: Counter[int] = Counter()
+        self.deaths: dict[int, int] = {}
         self.refusals: list[Exception] = []
+        self.lost_answers: list[Exception] = []
+        """Raised by commits that went through."""
         self.claim = Claim(
             project="p", job_id="j", fence=1, kind="batch", subject="b", attempt=1, engine_deaths=0
         )
@@ -47,7 +49,10 @@ class Rows:
         """A transaction, if it is not refused."""
         if self.refusals:
             raise self.refusals.pop(0)
-        return await work(self)
+        result = await work(self)
+        if self.lost_answers:
+            raise self.lost_answers.pop(0)
+        return result
 
     async def now(self) -> datetime:
         """The window is open."""
@@ -64,9 +69,15 @@ class Rows:
         """Keep ends."""
         self.results += results
 
-    async def count_deaths(self, _project: str, _batch_id: str, numbers: Sequence[int]) -> None:
+    async def still_pending(
+        self, _project: str, _batch_id: str, numbers: Sequence[int]
+    ) -> set[int]:
+        """Those without an end."""
+        return set(numbers) - {result.number for result in self.results}
+
+    async def set_deaths(self, _project: str, _batch_id: str, deaths: Mapping[int, int]) -> None:
         """Keep deaths."""
-        self.deaths.update(numbers)
+        self.deaths.update(deaths)
 
     async def lock(self, _project: str, _batch_id: str) -> Batch:
         """The batch."""
@@ -133,6 +144,31 @@ async def test_what_the_database_cannot_take_is_kept_until_it_can() -> None:
 
     assert len(rows.results) == 20
     assert set(lines.num_runs.values()) == {1}
+
+
+async def test_a_commit_whose_answer_gets_lost_counts_once() -> None:
+    """Nobody knows whether it went through: it is tried again, and changes nothing more."""
+    rows, lines = Rows(20), Lines()
+    lines.errors[3] = [DEATH]
+    rows.lost_answers = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
+    await run(rows, lines)
+
+    assert len(rows.results) == 20
+    assert (rows.batch.counts.completed, rows.batch.counts.pending) == (20, 0)
+    assert rows.batch.usage == TokenUsage(20, 0, 40, 0)
+    assert rows.deaths == {3: 1}
+
+
+async def test_who_is_sent_back_without_a_time_waits_anyway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Something between us and the service may not say when to come back."""
+    rows, lines, waits = Rows(1), Lines(), list[float]()
+    lines.errors[1] = [ResourceExhausted.foreign(reason="RESOURCE_EXHAUSTED", message="x")]
+    monkeypatch.setattr(Place, "was_too_much", lambda _, wait_s: waits.append(wait_s))
+    await run(rows, lines)
+
+    assert waits == [1.0]
 
 
 async def test_who_has_lost_the_batch_leaves_it() -> None:

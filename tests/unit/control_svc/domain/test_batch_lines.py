@@ -106,6 +106,15 @@ def test_all_lines_name_one_model() -> None:
     assert (problem.code, problem.param, problem.line) == ("mismatched_model", "body.model", 2)
 
 
+@pytest.mark.parametrize("model", ["de\0mo", "m" * 256])
+def test_a_model_has_a_name_that_a_database_can_keep(model: str) -> None:
+    """It stands in the batch's row, and in the problem of every line that names another."""
+    problem = only_problem(a_line("a", body={"model": model}))
+
+    assert (problem.code, problem.param, problem.line) == ("invalid_value", "body.model", 1)
+    assert len(problem.message) < 200
+
+
 @pytest.mark.parametrize("content", [b"", b"\n", b" \n\r\n"])
 def test_a_file_without_requests_is_empty(content: bytes) -> None:
     """Blank lines are no requests."""

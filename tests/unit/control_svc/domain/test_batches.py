@@ -148,7 +148,12 @@ def test_work_that_cannot_be_done_fails_its_batch_unless_it_has_ended() -> None:
     running = a_batch().begin("demo", 1, NOW)
     ended = running.close(LATER).finish(None, "f", LATER)
 
-    assert running.abandon(problem, LATER).problems == (problem,)
+    abandoned = running.abandon(problem, LATER)
+    failed = abandoned.finish("out", None, LATER)
+
+    assert (abandoned.state, abandoned.counts.failed) == (BatchState.FINALIZING, 1)
+    assert (failed.state, failed.output_file_id, failed.problems) == ("failed", "out", (problem,))
+    assert abandoned.abandon(problem, LATER).state is BatchState.FAILED
     assert ended.abandon(problem, LATER) is ended
 
 
