@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
@@ -458,7 +458,7 @@ class Racing:
 class LostBytes(FolderBlobs):
     """A store that has nothing."""
 
-    async def read(self, key: str, offset: int, length: int) -> AsyncIterator[bytes]:
+    async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """Nothing."""
         raise BlobMissing(key)
         yield b""
