@@ -8,9 +8,8 @@ from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from google.protobuf.duration_pb2 import Duration
 
 from gateway.auth import Caller, Credentials
-from gateway.control import SERVICE, UNARY_TIMEOUT_S
+from gateway.control import SERVICE, UNARY_TIMEOUT_S, ControlCalls
 from gateway.sending import Sending
-from svc_kit.rpc_client import translate_errors
 
 AdapterSending = Sending[
     adapter_service_pb2.CreateAdapterRequest, adapter_service_pb2.CreateAdapterResponse
@@ -18,18 +17,14 @@ AdapterSending = Sending[
 _MOST: Final = 1000
 
 
-class AdapterClient:
-    """Calls over one channel. `transfer_timeout_s` is the deadline of calls that move bytes.
-
-    Every method raises the service's DomainErrors, UpstreamUnavailable where there is none.
-    """
+class AdapterClient(ControlCalls):
+    """The registry over one channel."""
 
     def __init__(
         self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
     ) -> None:
+        super().__init__(credentials, transfer_timeout_s)
         self._stub = AdapterServiceStub(channel)
-        self._credentials = credentials
-        self._transfer_timeout_s = transfer_timeout_s
 
     def send(self, caller: Caller) -> AdapterSending:
         """Begin a new adapter."""
@@ -51,20 +46,14 @@ class AdapterClient:
         """One adapter, by id or name; after `wait` for engines that are busy with it."""
         request = adapter_service_pb2.GetAdapterRequest(adapter=adapter, wait=wait)
         timeout_s = UNARY_TIMEOUT_S + (wait.seconds if wait is not None else 0)
-        metadata = self._credentials.for_caller(caller)
-        with translate_errors(SERVICE):
-            answer = await self._stub.GetAdapter(request, timeout=timeout_s, metadata=metadata)
+        answer = await self._ask(self._stub.GetAdapter, request, caller, timeout_s=timeout_s)
         return answer.adapter
 
     async def page(
         self, request: adapter_service_pb2.ListAdaptersRequest, caller: Caller
     ) -> adapter_service_pb2.ListAdaptersResponse:
         """A page of adapters."""
-        metadata = self._credentials.for_caller(caller)
-        with translate_errors(SERVICE):
-            return await self._stub.ListAdapters(
-                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
-            )
+        return await self._ask(self._stub.ListAdapters, request, caller)
 
     async def every(self, caller: Caller) -> list[adapter_pb2.Adapter]:
         """All adapters of the caller's project, oldest first."""
@@ -83,29 +72,17 @@ class AdapterClient:
         self, request: adapter_service_pb2.UpdateAdapterRequest, caller: Caller
     ) -> adapter_pb2.Adapter:
         """Change an adapter."""
-        metadata = self._credentials.for_caller(caller)
-        with translate_errors(SERVICE):
-            answer = await self._stub.UpdateAdapter(
-                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
-            )
+        answer = await self._ask(self._stub.UpdateAdapter, request, caller)
         return answer.adapter
 
     async def retry(self, adapter: str, caller: Caller) -> adapter_pb2.Adapter:
         """Have engines try again what failed."""
         request = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
-        metadata = self._credentials.for_caller(caller)
-        with translate_errors(SERVICE):
-            answer = await self._stub.RetryAdapter(
-                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
-            )
+        answer = await self._ask(self._stub.RetryAdapter, request, caller)
         return answer.adapter
 
     async def delete(self, adapter: str, caller: Caller) -> str:
         """Delete an adapter; its id."""
         request = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
-        metadata = self._credentials.for_caller(caller)
-        with translate_errors(SERVICE):
-            answer = await self._stub.DeleteAdapter(
-                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
-            )
+        answer = await self._ask(self._stub.DeleteAdapter, request, caller)
         return answer.adapter_id
