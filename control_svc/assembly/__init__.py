@@ -1,0 +1,1 @@
+"""How each part of the control service is put together from the settings."""
