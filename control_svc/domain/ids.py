@@ -22,7 +22,8 @@ MAX_KEY_CHARACTERS: Final = 64
 """The longest id that any table takes."""
 _TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
 _RANDOM_BYTES: Final = 9
-_SUFFIX: Final = re.compile(rf"[0-9a-f]{{{_TIME_DIGITS + 2 * _RANDOM_BYTES}}}")
+_SUFFIX_DIGITS: Final = _TIME_DIGITS + 2 * _RANDOM_BYTES
+_SUFFIX: Final = re.compile(rf"[0-9a-f]{{{_SUFFIX_DIGITS}}}")
 
 
 class IdSource:
@@ -41,6 +42,12 @@ class IdSource:
         """A new id that begins with `prefix`."""
         self._last = max(round(self._clock().timestamp() * 1_000_000), self._last + 1)
         return f"{prefix}{self._last:0{_TIME_DIGITS}x}{self._random(_RANDOM_BYTES).hex()}"
+
+
+def age_of(object_id: str) -> str:
+    """What orders ids of different prefixes by time; empty for a text that is no id."""
+    suffix = object_id[-_SUFFIX_DIGITS:]
+    return suffix if _SUFFIX.fullmatch(suffix) else ""
 
 
 def is_id(text: str, prefix: str) -> bool:

@@ -34,6 +34,8 @@ class Window:
     after: str = ""
     """The id before the window, in the chosen order; empty: from the start."""
     newest_first: bool = True
+    before: str = ""
+    """The id after the window: it holds the objects just before. Empty: up to the end."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class PageRequest:
     token: str = ""
     after: str = ""
     newest_first: bool = True
+    before: str = ""
 
 
 class PageTokens:
@@ -71,7 +74,9 @@ class PageTokens:
         if asked.token and asked.after:
             raise InvalidField(field="after", problem="it cannot stand beside a page_token")
         after = self._read(asked.token, _bound(binding, asked)) if asked.token else asked.after
-        return Window(min(asked.size or most, most) + 1, after, asked.newest_first)
+        if asked.before and (asked.token or asked.after):
+            raise InvalidField(field="before", problem="it cannot stand beside another cursor")
+        return Window(min(asked.size or most, most) + 1, after, asked.newest_first, asked.before)
 
     def page(
         self, found: Sequence[ItemT], window: Window, asked: PageRequest, binding: Sequence[str]
@@ -79,7 +84,8 @@ class PageTokens:
         """The page out of what the window held."""
         if len(found) < window.limit:
             return Page(found, "")
-        items = found[: window.limit - 1]
+        # Before a cursor, the object too many is the one furthest from it.
+        items = found[1:] if window.before else found[: window.limit - 1]
         return Page(items, self._make(items[-1].id, _bound(binding, asked)))
 
     def _make(self, last_id: str, bound: bytes) -> str:

@@ -20,6 +20,7 @@ from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
 from control_svc.domain.projects import Project
 from control_svc.domain.requests import RememberedRequest
+from control_svc.domain.timeline_ports import TimelineRepository
 from control_svc.domain.uploads import Taken, Upload, UploadPart
 from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
 
@@ -316,6 +317,8 @@ class Repositories(Protocol):
     def batches(self) -> BatchRepository: ...
     @property
     def batch_lines(self) -> BatchLineRepository: ...
+    @property
+    def timelines(self) -> TimelineRepository: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

@@ -194,6 +194,39 @@ class BatchLineRow(Table):
     reasoning_tokens: Mapped[int] = mapped_column(BigInteger)
 
 
+class ItemRow(Table):
+    """What was said or done: a document. Timelines say where."""
+
+    __tablename__ = "items"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    status: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class TimelineItemRow(Table):
+    """An item's place in the past of a thread, a conversation or a response."""
+
+    __tablename__ = "timeline_items"
+    __table_args__ = (
+        ForeignKeyConstraint(["project", "item_id"], ["items.project", "items.id"]),
+        UniqueConstraint("project", "item_id", "timeline"),
+        Index(None, "project", "timeline", "kind", "position"),
+        Index(None, "project", "timeline", "age"),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    timeline: Mapped[str] = mapped_column(Key, primary_key=True)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    item_id: Mapped[str] = mapped_column(Key)
+    # of the item, for lists
+    kind: Mapped[str] = mapped_column(String(32))
+    age: Mapped[str] = mapped_column(Key)  # its id without the prefix: ids grow with time
+    origin: Mapped[str] = mapped_column(Key)  # the run or response that made it; empty: a caller
+
+
 class RequestRow(Table):
     """A request with an id of the caller's, remembered so that it is carried out once."""
 

@@ -28,6 +28,7 @@ from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
 from control_svc.storage.repositories.keys import SqlKeys
 from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.repositories.timelines import SqlTimelines
 from control_svc.storage.repositories.uploads import SqlUploads
 from control_svc.storage.repositories.usage import SqlUsage
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
@@ -64,6 +65,7 @@ class SqlRepositories:
         self.housekeeping = SqlHousekeeping(session)
         self.batches = SqlBatches(session)
         self.batch_lines = SqlBatchLines(session)
+        self.timelines = SqlTimelines(session)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
 

@@ -1,0 +1,213 @@
+"""Queries about items and the timelines that they are in."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sqlalchemy import Row, Select, and_, delete, exists, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.sql import ColumnElement
+
+from control_svc.domain.ids import age_of
+from control_svc.domain.items import Item, ItemStatus, PlacedItem
+from control_svc.domain.listing import Window
+from control_svc.domain.timeline_ports import ALL_ITEMS, ItemFilter
+from control_svc.storage.item_documents import content_of, document_of
+from control_svc.storage.models import ItemRow, TimelineItemRow
+from control_svc.storage.repositories.windows import bounded, in_order
+
+_ITEMS_AT_ONCE: Final = 500
+_Placed = Select[int, ItemRow]
+
+
+class SqlTimelines:
+    """Timelines in one transaction."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def append(
+        self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
+    ) -> list[PlacedItem]:
+        """Keep new items at the end; `origin` is the run or response that made them."""
+        if items:
+            rows = [{"project": project, "id": item.id, **_values(item)} for item in items]
+            await self._session.execute(insert(ItemRow), rows)
+        return await self.link(project, timeline, items, origin)
+
+    async def link(
+        self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
+    ) -> list[PlacedItem]:
+        """Put items that another timeline has at the end of this one, too."""
+        if not items:
+            return []
+        last = select(func.max(TimelineItemRow.position)).where(*_of(project, timeline))
+        found = (await self._session.execute(last)).scalar_one()
+        first = 0 if found is None else found + 1
+        placed = [PlacedItem(position, item) for position, item in enumerate(items, first)]
+        await self._session.execute(
+            insert(TimelineItemRow),
+            [
+                {
+                    "project": project,
+                    "timeline": timeline,
+                    "position": each.position,
+                    "item_id": each.item.id,
+                    "kind": each.item.kind,
+                    "age": age_of(each.item.id),
+                    "origin": origin,
+                }
+                for each in placed
+            ],
+        )
+        return placed
+
+    async def get(self, project: str, timeline: str, item_id: str) -> PlacedItem | None:
+        """One item; None: the timeline has none of this id."""
+        if not age_of(item_id):
+            return None  # not asked for: a database may refuse its characters
+        query = _placed(project, timeline).where(TimelineItemRow.item_id == item_id)
+        found = (await self._session.execute(query)).one_or_none()
+        return None if found is None else _placed_item(found)
+
+    async def page(
+        self, project: str, timeline: str, window: Window, wanted: ItemFilter = ALL_ITEMS
+    ) -> list[PlacedItem]:
+        """The items of a window, which may begin at one that has been taken out."""
+        cursors = window.after, window.before
+        below, above = [await self._around(project, timeline, item) for item in cursors]
+        after = below.end if window.newest_first else below.start
+        before = above.start if window.newest_first else above.end
+        query = _placed(project, timeline, wanted)
+        query = bounded(query, TimelineItemRow.position, window, after, before)
+        found = (await self._session.execute(query)).all()
+        return in_order([_placed_item(row) for row in found], window)
+
+    async def since(
+        self, project: str, timeline: str, position: int = 0, wanted: ItemFilter = ALL_ITEMS
+    ) -> list[PlacedItem]:
+        """The items from a position on, in order."""
+        query = _placed(project, timeline, wanted).where(TimelineItemRow.position >= position)
+        found = await self._session.execute(query.order_by(TimelineItemRow.position))
+        return [_placed_item(row) for row in found.all()]
+
+    async def place_of_last(
+        self, project: str, timeline: str, count: int, wanted: ItemFilter = ALL_ITEMS
+    ) -> int:
+        """The position of the last of so many items, counted from the end; 0: there are fewer."""
+        query = (
+            select(TimelineItemRow.position)
+            .where(*_of(project, timeline), *_wanted(wanted))
+            .order_by(TimelineItemRow.position.desc())
+            .offset(count - 1)
+            .limit(1)
+        )
+        return (await self._session.execute(query)).scalar_one_or_none() or 0
+
+    async def update(self, project: str, item: Item) -> None:
+        """Keep what has changed of an item."""
+        await self._session.execute(
+            update(ItemRow)
+            .where(ItemRow.project == project, ItemRow.id == item.id)
+            .values(_values(item))
+        )
+
+    async def remove(self, project: str, timeline: str, item_id: str) -> bool:
+        """Take an item out; it is forgotten where no other timeline has it. False: it was not
+        there."""
+        if await self.get(project, timeline, item_id) is None:
+            return False
+        await self._session.execute(
+            delete(TimelineItemRow).where(
+                *_of(project, timeline), TimelineItemRow.item_id == item_id
+            )
+        )
+        await self._forget_unplaced(project, [item_id])
+        return True
+
+    async def drop(self, project: str, timeline: str) -> int:
+        """Forget a timeline, and the items that no other one has; how many it had."""
+        query = (
+            delete(TimelineItemRow)
+            .where(*_of(project, timeline))
+            .returning(TimelineItemRow.item_id)
+        )
+        dropped = list(await self._session.scalars(query))
+        for first in range(0, len(dropped), _ITEMS_AT_ONCE):
+            await self._forget_unplaced(project, dropped[first : first + _ITEMS_AT_ONCE])
+        return len(dropped)
+
+    async def _forget_unplaced(self, project: str, item_ids: Sequence[str]) -> None:
+        placed = exists().where(
+            TimelineItemRow.project == ItemRow.project, TimelineItemRow.item_id == ItemRow.id
+        )
+        await self._session.execute(
+            delete(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(item_ids), ~placed)
+        )
+
+    async def _around(self, project: str, timeline: str, item_id: str) -> "_Gap":
+        """Where a cursor is, or was as far as the ages of the others tell."""
+        if not item_id:
+            return _Gap(None, None)
+        exact = select(TimelineItemRow.position).where(
+            *_of(project, timeline), TimelineItemRow.item_id == item_id
+        )
+        found = (await self._session.execute(exact)).scalar_one_or_none()
+        if found is not None:
+            return _Gap(found, found)
+        older = select(func.max(TimelineItemRow.position)).where(
+            *_of(project, timeline), TimelineItemRow.age < age_of(item_id)
+        )
+        last = (await self._session.execute(older)).scalar_one_or_none()
+        return _Gap(-1, 0) if last is None else _Gap(last, last + 1)
+
+
+class _Gap(NamedTuple):
+    """Positions at, or else around, a cursor."""
+
+    start: int | None
+    """What is after the cursor is beyond this one."""
+    end: int | None
+    """What is before the cursor is below this one."""
+
+
+def _of(project: str, timeline: str) -> tuple[ColumnElement[bool], ...]:
+    return (TimelineItemRow.project == project, TimelineItemRow.timeline == timeline)
+
+
+def _wanted(wanted: ItemFilter) -> list[ColumnElement[bool]]:
+    limits: list[ColumnElement[bool]] = []
+    if wanted.kinds:
+        limits.append(TimelineItemRow.kind.in_(wanted.kinds))
+    if wanted.origin:
+        limits.append(TimelineItemRow.origin == wanted.origin)
+    return limits
+
+
+def _placed(project: str, timeline: str, wanted: ItemFilter = ALL_ITEMS) -> _Placed:
+    return (
+        select(TimelineItemRow.position, ItemRow)
+        .join(
+            ItemRow,
+            and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id),
+        )
+        .where(*_of(project, timeline), *_wanted(wanted))
+    )
+
+
+def _values(item: Item) -> dict[str, object]:
+    return {
+        "status": item.status.value,
+        "created_at": item.created_at,
+        "document": document_of(item.content),
+    }
+
+
+def _placed_item(found: Row[int, ItemRow]) -> PlacedItem:
+    position, row = found
+    item = Item(
+        id=row.id,
+        status=ItemStatus(row.status),
+        created_at=row.created_at,
+        content=content_of(row.document),
+    )
+    return PlacedItem(position, item)
