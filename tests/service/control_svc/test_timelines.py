@@ -1,0 +1,166 @@
+"""Items in timelines, on both databases: lists against a plain list, and nothing left behind."""
+
+from collections.abc import AsyncIterator, Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from control_svc.domain.ids import IdSource
+from control_svc.domain.items import (
+    ITEM_PREFIXES,
+    Content,
+    FunctionCall,
+    Item,
+    ItemStatus,
+    Message,
+    PlacedItem,
+    Role,
+    Text,
+)
+from control_svc.domain.listing import Window
+from control_svc.domain.ports import Repositories
+from control_svc.domain.timeline_ports import ItemFilter
+from control_svc.storage.database import Database
+from control_svc.storage.models import ItemRow
+from tests.support.control import SetClock
+from tests.support.jobs import a_database
+from tests.support.rows import count_rows
+
+P = "p"
+
+
+@pytest.fixture
+async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Database]:
+    """An empty database of each kind."""
+    async with a_database(tmp_path, database_url, SetClock()) as database:
+        yield database
+
+
+class Items:
+    """Makes items, of two kinds in turn."""
+
+    def __init__(self) -> None:
+        self._clock = SetClock()
+        self._ids = IdSource(self._clock)
+
+    def some(self, count: int) -> list[Item]:
+        """New ones."""
+        return [self._one(number) for number in range(count)]
+
+    def _one(self, number: int) -> Item:
+        content: Content = Message(role=Role.USER, content=(Text(text=f"number {number}"),))
+        if number % 2:
+            content = FunctionCall(call_id="call", name="f", arguments="{}")
+        prefix = ITEM_PREFIXES[type(content)]
+        return Item(
+            id=self._ids.new(prefix),
+            status=ItemStatus.COMPLETED,
+            created_at=self._clock(),
+            content=content,
+        )
+
+
+async def appended(database: Database, timeline: str, items: Sequence[Item]) -> None:
+    """Keep items."""
+    await database.transactions.write(
+        lambda repositories: repositories.timelines.append(P, timeline, items)
+    )
+
+
+def expected(items: Sequence[Item], window: Window, ids: Sequence[str]) -> list[Item]:
+    """The window of a plain list; `ids` are all that there ever were, in order."""
+    listed = list(reversed(items)) if window.newest_first else list(items)
+    places = {item_id: place for place, item_id in enumerate(ids)}
+    sign = -1 if window.newest_first else 1
+    if window.after:
+        after = sign * places[window.after]
+        return [item for item in listed if sign * places[item.id] > after][: window.limit]
+    if window.before:
+        before = sign * places[window.before]
+        return [item for item in listed if sign * places[item.id] < before][-window.limit :]
+    return listed[: window.limit]
+
+
+async def test_every_window_is_that_of_a_plain_list(database: Database) -> None:
+    """From each cursor, also of an item that is gone, in both directions and orders."""
+    items = Items().some(7)
+    ids = [item.id for item in items]
+    await appended(database, "thread_1", items)
+    await appended(database, "thread_2", Items().some(3))
+    gone = [items[0], items[3], items[6]]
+
+    async def take_out(repositories: Repositories) -> None:
+        for item in gone:
+            assert await repositories.timelines.remove(P, "thread_1", item.id)
+
+    await database.transactions.write(take_out)
+    left = [item for item in items if item not in gone]
+
+    async def pages(repositories: Repositories) -> None:
+        for newest_first, limit, cursor, is_after in product(
+            (True, False), (1, 2, 9), ("", *ids), (True, False)
+        ):
+            window = Window(
+                limit, cursor if is_after else "", newest_first, "" if is_after else cursor
+            )
+            found = await repositories.timelines.page(P, "thread_1", window)
+            assert [placed.item for placed in found] == expected(left, window, ids), window
+
+    await database.transactions.read(pages)
+
+
+async def test_positions_go_on_over_what_was_taken_out(database: Database) -> None:
+    """And a filter leaves them as they are."""
+    items = Items().some(4)
+    await appended(database, "thread_1", items)
+
+    async def check(repositories: Repositories) -> list[PlacedItem]:
+        timelines = repositories.timelines
+        await timelines.remove(P, "thread_1", items[1].id)
+        await timelines.append(P, "thread_1", Items().some(1), "run_1")
+        made = await timelines.since(P, "thread_1", 0, ItemFilter(origin="run_1"))
+        assert [placed.position for placed in made] == [4]
+        assert await timelines.place_of_last(P, "thread_1", 2, ItemFilter(("message",))) == 2
+        assert await timelines.place_of_last(P, "thread_1", 9) == 0
+        return await timelines.since(P, "thread_1", 2)
+
+    placed = await database.transactions.write(check)
+    assert [each.position for each in placed] == [2, 3, 4]
+
+
+async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) -> None:
+    """Its last timeline takes it along; another project's never sees it."""
+    items = Items().some(2)
+    await appended(database, "thread_1", items)
+
+    async def share(repositories: Repositories) -> None:
+        timelines = repositories.timelines
+        await timelines.link(P, "conv_1", items)
+        assert await timelines.drop(P, "thread_1") == 2
+        assert await timelines.get("q", "conv_1", items[0].id) is None
+        found = await timelines.get(P, "conv_1", items[0].id)
+        assert found is not None
+        assert found.item == items[0]
+
+    await database.transactions.write(share)
+    assert await count_rows(database, ItemRow) == 2
+
+    await database.transactions.write(lambda repositories: repositories.timelines.drop(P, "conv_1"))
+    assert await count_rows(database, ItemRow) == 0
+
+
+async def test_an_item_is_kept_as_it_was_written(database: Database) -> None:
+    """Also what it became later."""
+    item = Items().some(1)[0]
+    await appended(database, "thread_1", [item])
+    ended = item.ended(
+        Message(role=Role.ASSISTANT, content=(Text(text="\x00 é 你"),)), ItemStatus.INCOMPLETE
+    )
+
+    await database.transactions.write(lambda repositories: repositories.timelines.update(P, ended))
+
+    found = await database.transactions.read(
+        lambda repositories: repositories.timelines.get(P, "thread_1", item.id)
+    )
+    assert found == PlacedItem(0, ended)
