@@ -1,0 +1,154 @@
+"""Event streams: what a run or a response says while it happens, kept for whoever follows it.
+
+A stream is an append-only list of events, opaque bytes, of one object; its id is the object's. They
+are numbered from 0 without holes, and a number never changes its event: it is OpenAI's
+`sequence_number` and the `id:` of a server-sent event. Nobody reads what is not committed, so a
+reader that has been there all the time and one that comes back after a crash see the same bytes.
+
+Beside its events a stream keeps the token ids that the model has sampled, by turn (one call of the
+model). Whoever takes the work over goes on behind them, and never samples again what a reader may
+have seen.
+
+A stream has one writer: the holder of the fence of the object's unfinished job, in a transaction
+that locks the job first. Where there is no such job, it is whoever holds the object's row locked.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+BEFORE_FIRST: Final = -1
+"""The number of the last event seen, of somebody who has seen none."""
+MAX_CHUNK_EVENTS: Final = 256
+"""The most events of a chunk: a reader knows from it how far it has to look for the next one."""
+
+
+class StreamClosed(Exception):
+    """The stream has ended, or there is none: nothing can be appended.
+
+    Never an answer to a caller: it means that the object was ended or deleted by somebody else.
+    """
+
+
+class StreamState(StrEnum):
+    """Where a stream is."""
+
+    OPEN = "open"
+    ENDED = "ended"
+    """No event will follow."""
+    SWEPT = "swept"
+    """Its events are gone; its object is not."""
+
+
+class StreamKey(NamedTuple):
+    """A stream among those of all projects."""
+
+    project: str
+    stream_id: str
+
+    @property
+    def topic(self) -> str:
+        """What is announced when events of the stream have been committed, or it has ended."""
+        return f"events/{self.stream_id}"
+
+
+class Event(NamedTuple):
+    """An event with its number."""
+
+    number: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is appended at once: events, and the tokens of a turn that they were made from.
+
+    Either may be empty: the text of a token may be held back for a while.
+    """
+
+    events: Sequence[bytes] = ()
+    turn: int = 0
+    token_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How far a stream is."""
+
+    next_number: int
+    """Of the event that comes next: the number of those that are there."""
+    num_chunks: int
+    state: StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a writer appends to a stream whose state it knows."""
+
+    key: StreamKey
+    position: int
+    """How many chunks there are before. A chunk that is there already was committed by a try whose
+    answer got lost, and is not appended again."""
+    chunks: Sequence[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The next events of a stream, and where the stream was when they were read."""
+
+    stream: Stream
+    events: Sequence[Event]
+
+
+class EventStreams(Protocol):
+    """The streams of a project, in one transaction."""
+
+    async def create(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
+        """Open a stream, with its first events."""
+
+    async def get(self, project: str, stream_id: str) -> Stream | None:
+        """How far a stream is; None: there is none."""
+
+    async def append(
+        self,
+        project: str,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        turn: int = 0,
+        token_ids: Sequence[int] = (),
+    ) -> int:
+        """Append events; the number of the first. Until the end of the transaction nobody else
+        appends. Raises StreamClosed."""
+
+    async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
+        """Append the last events. What has ended is left as it is: the work that ends an object may
+        run again. Raises StreamClosed where there is no stream."""
+
+    async def read(
+        self, project: str, stream_id: str, after: int, limit: int = MAX_CHUNK_EVENTS
+    ) -> list[Event]:
+        """At most `limit` events beyond the one of a number. Empty: none yet, or none any more."""
+
+    async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
+        """The tokens of a turn, in their order."""
+
+    async def events_of_turn(self, project: str, stream_id: str, turn: int) -> list[Event]:
+        """The events that were appended for a turn, to rebuild from them what its writer knew."""
+
+    async def drop(self, project: str, stream_id: str) -> None:
+        """Forget a stream, with its object; one that is not there is no error."""
+
+
+class EventLog(Protocol):
+    """The streams of all projects, for what writes and reads many of them at once."""
+
+    async def append(self, additions: Collection[Addition]) -> set[StreamKey]:
+        """Append to open streams; the keys of those that are closed, to which nothing was."""
+
+    async def read(self, wanted: Collection[tuple[StreamKey, int]]) -> dict[StreamKey, Reading]:
+        """Of each stream the next events, from a number on; those that do not exist are left out.
+
+        At most `MAX_CHUNK_EVENTS` of a stream, and at least one where there is one.
+        """
