@@ -1,0 +1,61 @@
+"""Search over vector stores, as those see it who answer with what was found.
+
+`Search` is the port of the tool `file_search`: runs and responses hold it, the use case
+implements it, and a fake in a test answers with fixed hits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from control_svc.domain.search_filters import AttributeValue, Filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A passage that was found, with the file that it is of."""
+
+    file_id: str
+    filename: str
+    score: float
+    """In [0, 1]: 1 is the most that a passage can agree with a query."""
+    attributes: Mapping[str, AttributeValue]
+    """Of the file within the store."""
+    texts: tuple[str, ...]
+    """The passage; one text a hit, so a file with several passages has several hits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """How what is found is ordered, and what is left out."""
+
+    score_threshold: float = 0.0
+    """Hits below are left out."""
+    vector_weight: float = 1.0
+    """How much the meaning counts, beside the words."""
+    text_weight: float = 1.0
+    """How much the words count, beside the meaning; one of the weights is above 0."""
+
+
+class Search(Protocol):
+    """Finds passages in the files of vector stores."""
+
+    async def search(
+        self,
+        project: str,
+        store_ids: Sequence[str],
+        queries: Sequence[str],
+        max_results: int,
+        filters: Filter | None,
+        ranking: Ranking,
+    ) -> list[SearchHit]:
+        """The best passages for any of the queries, best first, over all the stores at once.
+
+        A passage is there once, with the best score that a query gave it. What has been deleted is
+        not found any more, what is still being read not yet. The search counts as a use of the
+        stores, which puts off their expiry.
+
+        Raises VectorStoreNotFound, VectorStoreExpired, EmbeddingModelMissing (this installation has
+        no model for vectors; the message has the command that adds one), MissingField, TooLong and
+        OutOfRange; Unavailable and ResourceExhausted while the inference service cannot answer.
+        """
