@@ -111,6 +111,9 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "FILE_NOT_FOUND": None,
     "UPLOAD_NOT_FOUND": None,
     "BATCH_NOT_FOUND": None,
+    "VECTOR_STORE_NOT_FOUND": None,
+    "VECTOR_STORE_FILE_NOT_FOUND": None,
+    "VECTOR_STORE_FILE_BATCH_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 """`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""

@@ -17,6 +17,9 @@ JOB: Final = "job_"
 KEY: Final = "key_"
 ADAPTER: Final = "adapter_"
 BATCH: Final = "batch_"
+VECTOR_STORE: Final = "vs_"
+VECTOR_STORE_BATCH: Final = "vsfb_"
+VECTOR_STORE_ENTRY: Final = "vsf_"
 
 MAX_KEY_CHARACTERS: Final = 64
 """The longest id that any table takes."""
