@@ -17,6 +17,7 @@ from control_svc.assembly.dispatching import dispatching
 from control_svc.assembly.files import file_services
 from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
 from control_svc.assembly.operators import operator_services
+from control_svc.assembly.streams import streaming
 from control_svc.clients.line_client import CHANNEL_OPTIONS
 from control_svc.config import ControlSettings
 from control_svc.domain.ids import IdSource
@@ -38,7 +39,7 @@ from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
-from svc_kit.telemetry import JobMetrics, ProcessMetrics
+from svc_kit.telemetry import JobMetrics, ProcessMetrics, StreamMetrics
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ async def build(
     ProcessMetrics(registry, service="control", version=version("corral"))
     async with AsyncExitStack() as stack:
         ground = await stack.enter_async_context(
-            _ground(settings, blobs=blobs, clock=clock, sandbox=sandbox)
+            _ground(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
         )
         keys = Keys(ground.transactions, ground.ids, ground.tokens, ground.clock)
         authenticator = _authenticator(settings, keys)
@@ -122,6 +123,7 @@ async def serve(settings: ControlSettings) -> None:
 @asynccontextmanager
 async def _ground(
     settings: ControlSettings,
+    registry: CollectorRegistry,
     *,
     blobs: BlobStore | None,
     clock: Clock | None,
@@ -140,6 +142,9 @@ async def _ground(
             database=database,
             blobs=blobs or await _blobs(settings, database),
             sandbox=sandbox,
+            streams=await stack.enter_async_context(
+                streaming(settings, database, StreamMetrics(registry))
+            ),
             inference=await stack.enter_async_context(
                 open_channel(
                     settings.inference_target,
@@ -158,7 +163,8 @@ async def _ground(
 
 def _sweeper(ground: Ground) -> Sweeper:
     grace = timedelta(seconds=2 * ground.settings.server.max_deadline_s)
-    return Sweeper(ground.transactions, ground.blobs, ground.clock, grace)
+    kept_for = timedelta(seconds=ground.settings.streams.keep_s)
+    return Sweeper(ground.transactions, ground.blobs, ground.clock, grace, kept_for)
 
 
 async def upgrade_database(settings: ControlSettings) -> str:

@@ -51,6 +51,13 @@ class AdapterSettings(SettingsGroup):
     """How many adapters a project may have."""
 
 
+class StreamSettings(SettingsGroup):
+    """The events of runs and responses."""
+
+    keep_s: float = Field(3600.0, gt=0)
+    """How long a stream can still be read once it has ended; its run or response stays."""
+
+
 class BatchSettings(SettingsGroup):
     """Batches: bounds on them, and how much of them runs at a time."""
 
@@ -121,5 +128,7 @@ class ControlSettings(ServiceSettings):
     "adapters"."""
     batches: BatchSettings = BatchSettings()
     """Batches."""
+    streams: StreamSettings = StreamSettings()
+    """The events of runs and responses."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

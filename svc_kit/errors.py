@@ -391,6 +391,13 @@ class EmbeddingModelChanged(FailedPrecondition):
     model: str
 
 
+class StreamExpired(FailedPrecondition):
+    """The events of '{stream}' are not kept any more; the object itself can still be read."""
+
+    reason = "STREAM_EXPIRED"
+    stream: str
+
+
 # ---- UNAUTHENTICATED
 
 

@@ -220,6 +220,34 @@ class EngineMetrics:
         )
 
 
+class StreamMetrics:
+    """Streams of events of the control service: what this process writes and reads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.written = Gauge(
+            "corral_streams_written", "Streams that this process writes.", registry=registry
+        )
+        self.followed = Gauge(
+            "corral_streams_followed", "Readers that follow streams here.", registry=registry
+        )
+        self.commit_seconds = Histogram(
+            "corral_stream_commit_seconds",
+            "How long a commit of events took, for all streams in it.",
+            registry=registry,
+        )
+        self.events_per_commit = Histogram(
+            "corral_stream_events_per_commit",
+            "Events in a commit, of all its streams.",
+            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
+            registry=registry,
+        )
+        self.reads = Counter(
+            "corral_stream_reads",
+            "Transactions that read streams, each for all readers that wait.",
+            registry=registry,
+        )
+
+
 class JobMetrics:
     """Work of the control service: what this process did, and what waits in the database."""
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import grpc.aio
 
+from control_svc.assembly.streams import Streams
 from control_svc.config import ControlSettings
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PageTokens
@@ -30,6 +31,7 @@ class Ground:
     database: Database
     blobs: BlobStore
     sandbox: JobRunner
+    streams: Streams
     inference: grpc.aio.Channel
     """To the inference service, which need not be there."""
     token: ServiceToken | None

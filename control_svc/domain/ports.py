@@ -20,6 +20,7 @@ from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
 from control_svc.domain.projects import Project
 from control_svc.domain.requests import RememberedRequest
+from control_svc.domain.streams import EventLog, EventStreams
 from control_svc.domain.timeline_ports import TimelineRepository
 from control_svc.domain.uploads import Taken, Upload, UploadPart
 from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
@@ -134,6 +135,9 @@ class JobQueue(Protocol):
 
     async def lock(self, claim: Claim) -> Job:
         """The job of a claim. Raises LeaseLost."""
+
+    async def lock_all(self, claims: Collection[Claim]) -> list[Job]:
+        """The jobs of those claims that count; the others are lost."""
 
     async def orphans(
         self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
@@ -285,6 +289,10 @@ class Housekeeping(Protocol):
     async def drop_batch_lines(self, limit: int) -> int:
         """Forget lines of batches that have ended; how many there were."""
 
+    async def sweep_streams(self, before: datetime, limit: int) -> int:
+        """Forget the events of streams that ended before a time, about as many chunks of them; how
+        many streams there were."""
+
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
 
@@ -319,6 +327,10 @@ class Repositories(Protocol):
     def batch_lines(self) -> BatchLineRepository: ...
     @property
     def timelines(self) -> TimelineRepository: ...
+    @property
+    def streams(self) -> EventStreams: ...
+    @property
+    def event_log(self) -> EventLog: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

@@ -53,6 +53,13 @@ class StreamKey(NamedTuple):
         return f"events/{self.stream_id}"
 
 
+class Place(NamedTuple):
+    """A place in a stream: before the event of a number."""
+
+    key: StreamKey
+    number: int
+
+
 class Event(NamedTuple):
     """An event with its number."""
 
@@ -70,6 +77,15 @@ class Chunk:
     events: Sequence[bytes] = ()
     turn: int = 0
     token_ids: Sequence[int] = ()
+
+
+def in_chunks(events: Sequence[bytes], turn: int = 0, token_ids: Sequence[int] = ()) -> list[Chunk]:
+    """Events and tokens as chunks of at most `MAX_CHUNK_EVENTS`; at least one chunk."""
+    first, rest = events[:MAX_CHUNK_EVENTS], range(MAX_CHUNK_EVENTS, len(events), MAX_CHUNK_EVENTS)
+    return [
+        Chunk(first, turn, token_ids),
+        *(Chunk(events[start : start + MAX_CHUNK_EVENTS], turn) for start in rest),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +160,14 @@ class EventStreams(Protocol):
 class EventLog(Protocol):
     """The streams of all projects, for what writes and reads many of them at once."""
 
-    async def append(self, additions: Collection[Addition]) -> set[StreamKey]:
-        """Append to open streams; the keys of those that are closed, to which nothing was."""
+    async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
+        """Append to open streams, each named once; how many of its chunks each had already.
 
-    async def read(self, wanted: Collection[tuple[StreamKey, int]]) -> dict[StreamKey, Reading]:
-        """Of each stream the next events, from a number on; those that do not exist are left out.
+        A stream that is closed is left out, and so is one that another writer has gone on with.
+        """
 
-        At most `MAX_CHUNK_EVENTS` of a stream, and at least one where there is one.
+    async def read(self, wanted: Collection[Place]) -> dict[Place, Reading]:
+        """What comes next at places in streams; those in streams that do not exist are left out.
+
+        At most `MAX_CHUNK_EVENTS` events each, and at least one where there is one.
         """

@@ -28,6 +28,7 @@ from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
 from control_svc.storage.repositories.keys import SqlKeys
 from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
 from control_svc.storage.repositories.timelines import SqlTimelines
 from control_svc.storage.repositories.uploads import SqlUploads
 from control_svc.storage.repositories.usage import SqlUsage
@@ -66,6 +67,8 @@ class SqlRepositories:
         self.batches = SqlBatches(session)
         self.batch_lines = SqlBatchLines(session)
         self.timelines = SqlTimelines(session)
+        self.streams = SqlEventStreams(session, self.now, self.announce)
+        self.event_log = SqlEventLog(session, self.announce)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
 

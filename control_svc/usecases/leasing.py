@@ -36,6 +36,20 @@ class LeaseTerms:
     """No other process can have the database: who else holds a lease is gone."""
 
 
+async def lock_held(
+    repositories: Repositories, claims: Collection[Claim], lease: timedelta
+) -> set[Claim]:
+    """Those of the claims that count, for a transaction that writes for all of them. Their jobs are
+    locked, and their leases kept as those of whoever writes."""
+    jobs = await repositories.queue.lock_all(claims)
+    now = await repositories.now()
+    for job in jobs:
+        kept = job.kept(now, lease)
+        if kept != job:
+            await repositories.queue.save(kept)
+    return {job.claim for job in jobs}
+
+
 class Leases:
     """The leases of one process."""
 

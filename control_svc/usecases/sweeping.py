@@ -46,12 +46,17 @@ class Sweeper:
         blobs: BlobStore,
         clock: Clock,
         grace: timedelta,
+        streams_kept_for: timedelta,
     ) -> None:
-        """`grace` is the age from which bytes without a row are orphans: longer than any call."""
+        """`grace` is the age from which bytes without a row are orphans: longer than any call.
+
+        `streams_kept_for` is how long a stream can be read once it has ended.
+        """
         self._transactions = transactions
         self._blobs = blobs
         self._clock = clock
         self._grace = grace
+        self._streams_kept_for = streams_kept_for
 
     async def run(self, interval_s: float) -> None:
         """Sweep now and then until cancelled; a round that fails is tried again at the next."""
@@ -89,10 +94,14 @@ class Sweeper:
         return total
 
     async def _forget(self, now: datetime) -> None:
-        """What nobody asks for any more: lines of ended batches, ended jobs, requests, reports of
-        usage."""
+        """What nobody asks for any more: lines of ended batches, events of ended streams, ended
+        jobs, requests, reports of usage."""
         await self._until_none(
             lambda repositories: repositories.housekeeping.drop_batch_lines(ROWS_AT_ONCE)
+        )
+        ended_before = now - self._streams_kept_for
+        await self._until_none(
+            lambda repositories: repositories.housekeeping.sweep_streams(ended_before, ROWS_AT_ONCE)
         )
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))

@@ -1,14 +1,15 @@
 """Queries over all projects, for the sweeper and the start of the service alone."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import delete, insert, select, tuple_, update
+from sqlalchemy import Row, delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.batches import FINAL_STATES
 from control_svc.domain.jobs import JobState
 from control_svc.domain.ports import Dropped
+from control_svc.domain.streams import StreamState
 from control_svc.domain.uploads import UploadState
 from control_svc.storage.models import (
     AdapterRow,
@@ -22,6 +23,7 @@ from control_svc.storage.models import (
     UploadRow,
     UsageReportRow,
 )
+from control_svc.storage.stream_models import StreamChunkRow, StreamRow
 
 
 class SqlHousekeeping:
@@ -134,6 +136,25 @@ class SqlHousekeeping:
         )
         return len(dropped.all())
 
+    async def sweep_streams(self, before: datetime, limit: int) -> int:
+        """Forget the events of streams that ended before a time; how many streams there were."""
+        old = await self._session.execute(
+            select(StreamRow.project, StreamRow.id, StreamRow.num_chunks)
+            .where(StreamRow.state == StreamState.ENDED, StreamRow.ended_at < before)
+            .order_by(StreamRow.ended_at)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        keys = _worth(old, limit)
+        chunk = tuple_(StreamChunkRow.project, StreamChunkRow.stream_id)
+        await self._session.execute(delete(StreamChunkRow).where(chunk.in_(keys)))
+        await self._session.execute(
+            update(StreamRow)
+            .where(tuple_(StreamRow.project, StreamRow.id).in_(keys))
+            .values(state=StreamState.SWEPT)
+        )
+        return len(keys)
+
     async def unreferenced(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that no row names."""
         left = set(keys)
@@ -150,3 +171,15 @@ class SqlHousekeeping:
             return row.value
         await self._session.execute(insert(SecretRow).values(name=name, value=candidate))
         return candidate
+
+
+def _worth(streams: Iterable[Row[str, str, int]], limit: int) -> list[tuple[str, str]]:
+    """The first streams with about so many chunks together; at least one, if there is one."""
+    keys: list[tuple[str, str]] = []
+    total = 0
+    for project, stream_id, num_chunks in streams:
+        if keys and total + num_chunks > limit:
+            break
+        keys.append((project, stream_id))
+        total += num_chunks
+    return keys

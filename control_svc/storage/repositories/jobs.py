@@ -137,6 +137,22 @@ class SqlJobQueue:
         job.check_held(claim)
         return job
 
+    async def lock_all(self, claims: Collection[Claim]) -> list[Job]:
+        """The jobs of those claims that count; locked in one order, against deadlocks."""
+        jobs = await _all(
+            self._session,
+            select(JobRow)
+            .where(
+                tuple_(JobRow.project, JobRow.id).in_(
+                    [(claim.project, claim.job_id) for claim in claims]
+                )
+            )
+            .order_by(JobRow.project, JobRow.id)
+            .with_for_update(),
+        )
+        wanted = set(claims)
+        return [job for job in jobs if job.state is JobState.RUNNING and job.claim in wanted]
+
     async def orphans(
         self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
     ) -> list[Job]:

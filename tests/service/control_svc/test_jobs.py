@@ -194,7 +194,7 @@ async def test_what_has_ended_is_forgotten(
         await leases.end(job.claim, ending)
     blobs = FolderBlobs(tmp_path / "blobs")
     blobs.prepare()
-    sweeper = Sweeper(database.transactions, blobs, clock, timedelta(hours=1))
+    sweeper = Sweeper(database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1))
 
     left = []
     for days in (0.9, 0.2, 28, 1):

@@ -120,7 +120,9 @@ async def test_orphans_go_while_the_database_has_no_room(
     clock.advance(days=1)
     async with open_database(None, tmp_path / "control") as database:
         monkeypatch.setattr(database.transactions, "write", refuse)
-        sweeper = Sweeper(database.transactions, blobs, clock, timedelta(hours=1))
+        sweeper = Sweeper(
+            database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1)
+        )
         with pytest.raises(StorageFailed):
             await sweeper.sweep()
 

@@ -1,0 +1,143 @@
+"""Group commits: what the writers of a process have said becomes visible together.
+
+A transaction for each event of each stream would be thousands a second, each of which waits for the
+disk. So there is one at a time for all streams of the process, with a pause after each; it checks
+the fences of all their jobs by one query. Whoever has lost its job is left out and told, and the
+others are committed. What comes first after a silence is committed at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Final
+
+from control_svc.domain.jobs import LeaseLost
+from control_svc.domain.ports import Repositories, Transactions
+from control_svc.domain.streams import Addition, StreamKey, StreamState
+from control_svc.usecases.leasing import lock_held
+from control_svc.usecases.stream_tails import Tails
+from control_svc.usecases.stream_writing import PAUSE_S, Writer
+from control_svc.usecases.working import JobContext
+from svc_kit.errors import Unavailable
+from svc_kit.telemetry import StreamMetrics
+
+_log = logging.getLogger(__name__)
+
+COMMIT_INTERVAL_S: Final = 0.02
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""About the most that one transaction writes: after an outage everybody has much."""
+
+
+class GroupCommitter:
+    """Opens the writers of a process, and commits what they say."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        tails: Tails,
+        metrics: StreamMetrics,
+        *,
+        lease: timedelta,
+        interval_s: float = COMMIT_INTERVAL_S,
+    ) -> None:
+        """`lease` is how long a job's lease holds; who writes all the time keeps it.
+
+        `interval_s` is the least time between two commits.
+        """
+        self._transactions = transactions
+        self._tails = tails
+        self._metrics = metrics
+        self._lease = lease
+        self._interval_s = interval_s
+        self._writers: list[Writer] = []
+        self._ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            await self.commit()
+            await asyncio.sleep(self._interval_s)
+
+    @asynccontextmanager
+    async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[Writer]:
+        """The writer of a stream, which goes on behind what is committed. Raises LeaseLost."""
+        key = StreamKey(context.claim.project, stream_id)
+        stream = await context.write(lambda repositories: repositories.streams.get(*key))
+        if stream is None or stream.state is not StreamState.OPEN:
+            raise LeaseLost(f"the stream {stream_id} is closed")
+        with self._tails.written(key, stream.next_number) as tail:
+            writer = Writer(context, key, stream, tail, self._ready.set)
+            self._writers.append(writer)
+            self._metrics.written.inc()
+            try:
+                yield writer
+            finally:
+                self._metrics.written.dec()
+                self._writers.remove(writer)
+
+    async def commit(self) -> None:
+        """Commit what waits."""
+        for group in _groups([writer for writer in self._writers if writer.is_waiting]):
+            async with AsyncExitStack() as turns:
+                for writer in group:
+                    await turns.enter_async_context(writer.turn)
+                await self._write({writer: writer.addition() for writer in group})
+
+    async def _write(self, additions: Mapping[Writer, Addition]) -> None:
+        try:
+            with self._metrics.commit_seconds.time():
+                had = await self._transactions.write(lambda each: self._append(each, additions))
+        except Unavailable as error:
+            _log.warning("events are not written yet: %s", error)
+            await asyncio.sleep(error.retry_after or PAUSE_S)
+            self._ready.set()
+        except Exception as error:  # a defect that one of them meets; the others go on
+            _log.exception("events cannot be written")
+            await self._write_one_by_one(additions, error)
+        else:
+            self._tell(additions, had)
+
+    async def _append(
+        self, repositories: Repositories, additions: Mapping[Writer, Addition]
+    ) -> dict[StreamKey, int]:
+        claims = {writer.claim for writer in additions}
+        held = await lock_held(repositories, claims, self._lease)
+        return await repositories.event_log.append(
+            [addition for writer, addition in additions.items() if writer.claim in held]
+        )
+
+    async def _write_one_by_one(
+        self, additions: Mapping[Writer, Addition], error: Exception
+    ) -> None:
+        if len(additions) == 1:
+            next(iter(additions)).fail(error)
+            return
+        for writer, addition in additions.items():
+            await self._write({writer: addition})
+
+    def _tell(self, additions: Mapping[Writer, Addition], had: Mapping[StreamKey, int]) -> None:
+        num_events = 0
+        for writer, addition in additions.items():
+            if writer.key in had:
+                num_events += writer.written(addition)
+            else:
+                writer.fail(LeaseLost(f"{writer.claim.job_id} or its stream is not ours"))
+        self._metrics.events_per_commit.observe(num_events)
+
+
+def _groups(writers: Sequence[Writer]) -> Iterator[list[Writer]]:
+    """Writers whose events go into one transaction."""
+    group: list[Writer] = []
+    num_bytes = 0
+    for writer in writers:
+        if group and num_bytes + writer.num_bytes > GROUP_BYTES:
+            yield group
+            group, num_bytes = [], 0
+        group.append(writer)
+        num_bytes += writer.num_bytes
+    if group:
+        yield group

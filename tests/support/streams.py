@@ -1,0 +1,134 @@
+"""Processes that write and follow streams, over a database of a test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from control_svc.domain.ports import Repositories, Transactions
+from control_svc.domain.streams import BEFORE_FIRST, Event
+from control_svc.storage.database import Database
+from control_svc.usecases.stream_committing import GroupCommitter
+from control_svc.usecases.stream_following import GroupReader, StreamFollowers
+from control_svc.usecases.stream_tails import Tails
+from control_svc.usecases.working import JobContext
+from svc_kit.errors import BatchNotFound
+from svc_kit.telemetry import StreamMetrics
+from tests.support.dispatching import NEVER_S
+from tests.support.jobs import LEASE, PROJECT, Jobs, WatchedLeases, leases_of
+
+MISSING = BatchNotFound(batch="unknown")
+"""The error of an unknown stream; the object that has the stream chooses it."""
+
+
+@dataclass(frozen=True)
+class StreamProcess:
+    """What one process has: leases, a committer and followers."""
+
+    leases: WatchedLeases
+    committer: GroupCommitter
+    reader: GroupReader
+    tails: Tails
+    followers: StreamFollowers
+    registry: CollectorRegistry
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["StreamProcess"]:
+        """Commit and read meanwhile."""
+        tasks = [asyncio.create_task(part.run()) for part in (self.committer, self.reader)]
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def follow(self, stream_id: str, after: int = BEFORE_FIRST) -> "Follower":
+        """A reader of a stream of the test's project."""
+        return Follower(self, stream_id, after)
+
+    def value(self, name: str) -> float:
+        """A metric."""
+        return self.registry.get_sample_value(name) or 0
+
+
+def a_process(
+    database: Database,
+    owner: str = "a",
+    *,
+    transactions: Transactions | None = None,
+    poll_s: float = NEVER_S,
+) -> StreamProcess:
+    """A process on a database; `transactions` stand in for those of the database."""
+    used, tails, registry = transactions or database.transactions, Tails(), CollectorRegistry()
+    metrics = StreamMetrics(registry)
+    committer = GroupCommitter(used, tails, metrics, lease=LEASE)
+    reader = GroupReader(used, metrics)
+    followers = StreamFollowers(reader, tails, database.notices, metrics, poll_s)
+    leases = leases_of(database, owner)
+    return StreamProcess(leases, committer, reader, tails, followers, registry)
+
+
+class Follower:
+    """A reader, a task of its own, and what it has seen."""
+
+    def __init__(self, process: StreamProcess, stream_id: str, after: int) -> None:
+        self.seen: list[Event] = []
+        self._changed = asyncio.Event()
+        self._follow = process.followers.follow(
+            PROJECT, stream_id, after, missing=MISSING, field="starting_after"
+        )
+        self.reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async for events in self._follow:
+                self.seen.extend(events)
+                self._changed.set()
+        finally:
+            await self._follow.aclose()
+            self._changed.set()
+
+    @property
+    def texts(self) -> list[bytes]:
+        """What was said."""
+        return [event.data for event in self.seen]
+
+    async def until(self, count: int) -> list[bytes]:
+        """So many events, or all."""
+        while len(self.seen) < count and not self.reading.done():
+            self._changed.clear()
+            await self._changed.wait()
+        return self.texts
+
+    async def leave(self) -> None:
+        """Stop reading."""
+        self.reading.cancel()
+        await asyncio.wait([self.reading])
+
+
+async def begin(jobs: Jobs, stream_id: str, *events: bytes) -> None:
+    """An object with a stream and a job."""
+    await jobs.add(subject=stream_id)
+    await jobs.transactions.write(lambda each: each.streams.create(jobs.project, stream_id, events))
+
+
+async def claim(process: StreamProcess) -> JobContext:
+    """The next job, begun."""
+    job = await process.leases.claim(["test"])
+    assert job is not None
+    return JobContext(job, process.leases)
+
+
+async def nothing(_repositories: Repositories) -> None:
+    """A change of nothing."""
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    """So many different events."""
+    return [f"event {first + index}".encode() for index in range(count)]
+
+
+Change = Callable[[Repositories], Awaitable[None]]
