@@ -164,7 +164,7 @@ def engine_runs(
             slots=slots,
             context_tokens=context_tokens,
             batch_tokens=512,
-            ubatch_tokens=512,
+            ubatch_tokens=256,
             threads=threads,
             sampling_threads=threads,
         )

@@ -1,9 +1,11 @@
-"""Where the benchmark finds what the repository does not hold: the peers and its own models."""
+"""Where the benchmark finds the peers and its own models, which the repository does not hold, and
+what it does hold."""
 
 import subprocess
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+SCHEMAS = sorted((REPOSITORY / "bench/schemas").glob("*.json"))
 BUNDLED_MODEL = REPOSITORY / "inference_svc/models/bundled/demo-chat-q8_0.gguf"
 
 

@@ -64,7 +64,7 @@ def _run(model: Path, load: Load, *, reuse: bool) -> tuple[int, Counter[str]]:
             slots=load.concurrency,
             context_tokens=load.shared + load.own + load.output + 8,
             batch_tokens=2048,
-            ubatch_tokens=512,
+            ubatch_tokens=256,
             threads=1,
             sampling_threads=1,
         )

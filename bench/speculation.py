@@ -179,7 +179,7 @@ def main() -> None:
             slots=SLOTS,
             context_tokens=options.output + 256,
             batch_tokens=512,
-            ubatch_tokens=512,
+            ubatch_tokens=256,
             threads=options.threads,
             sampling_threads=options.threads,
             draft_tokens=DRAFT_TOKENS,

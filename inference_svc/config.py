@@ -32,8 +32,9 @@ class EngineSettings(SettingsGroup):
     """The context of one sequence, prompt and output. Unset: from memory and the model."""
     batch_tokens: int = Field(2048, ge=32, le=65536)
     """The most tokens of one decode call."""
-    ubatch_tokens: int = Field(512, ge=32, le=65536)
-    """The most tokens of one compute batch."""
+    ubatch_tokens: int | None = Field(None, ge=32, le=65536)
+    """The most tokens of one compute batch, whose buffers are memory. Unset: 256, which processors
+    compute as fast as more; 512 where llama.cpp can use a GPU."""
     prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
     """The most prompt tokens of a step, where the policy is not throughput_first."""
     layout: Literal["auto", "streams", "unified"] = "auto"

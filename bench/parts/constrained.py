@@ -7,11 +7,10 @@ from typing import NamedTuple
 from bench.contest import in_order
 from bench.engine_runs import EngineRuns, Ran, engine_runs
 from bench.measurement import Measurement, Part, Result, by_round, loads, middle
-from bench.paths import REPOSITORY
+from bench.paths import SCHEMAS
 from bench.stage import Stage
 from inference_svc.constraints.asked import Form, FormKind
 
-SCHEMAS = sorted((REPOSITORY / "bench/schemas").glob("*.json"))
 FREE, BOUND = "free", "constrained"
 SINGLE, TOGETHER = "forced tokens one by one", "forced tokens together"
 # Forms that never force a token, so that both make as many.

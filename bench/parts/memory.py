@@ -1,10 +1,12 @@
-"""What the engine's process holds beside weights and KV cache.
+"""What the engine's process holds beside weights and KV cache, once it has answered free and
+constrained requests.
 
 llama.cpp keeps weights as mapped pages of the file, and those that the kernels want in another
 order as a copy too. The first are counted in the engine's process; how large the copies are it says
 when it loads a model, so a process loads the weights alone and its log is read.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -12,13 +14,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench import operators
+from bench.loadgen import exchange, read_stream
 from bench.measurement import CORRAL, Measurement, Part, Result
+from bench.paths import SCHEMAS
 from bench.processes import mapped_bytes, resident_bytes
+from bench.servers import MODEL_NAME
 from bench.stage import Stage
 from bench.workload import SAMPLINGS, Workload
 from inference_svc.models.description import describe_model
 
 SLOTS, CONTEXT_TOKENS = 16, 1024
+CONSTRAINED_TOKENS = 96  # at most
 ALLOWED_MB = 200.0
 LOAD = f"{SLOTS} slots x {CONTEXT_TOKENS:,} tokens"
 MB = 1e6
@@ -31,17 +37,33 @@ BUFFER = re.compile(r"(\S+) model buffer size = *([0-9.]+) MiB")
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Fill every slot once, then look at the engine's process."""
+    """Fill every slot once and follow every schema, then look at the engine's process."""
     kv = describe_model(stage.model, "bench").kv_bytes_per_token * SLOTS * CONTEXT_TOKENS
     copies = _copies_bytes(stage.model)
     with stage.corral(stage.shape(SLOTS, CONTEXT_TOKENS)) as server:
         prompt = stage.sizes(512, 64)  # fills the largest compute batch
         stage.http(server, Workload(SLOTS, SLOTS, prompt, 16, SAMPLINGS["sampled"]))
+        stage.runner.run(_constrained(server.url))
+        kv += operators.load(server.grpc_target).snapshot_bytes  # cells that lost their slot
         engine = operators.server_info(server.grpc_target).engine_pid
         resident, weights = resident_bytes(engine), copies + mapped_bytes(engine, stage.model)
     figures = {"resident_mb": resident / MB, "weights_mb": weights / MB, "kv_mb": kv / MB}
     rounded = {name: round(value, 1) for name, value in figures.items()}
     yield Measurement(LOAD, 0, CORRAL, (resident - weights - kv) / MB, rounded)
+
+
+async def _constrained(url: str) -> None:
+    for path in SCHEMAS:
+        form = {"name": path.stem, "schema": json.loads(path.read_text())}
+        asked = {
+            "model": MODEL_NAME,
+            "messages": [{"role": "user", "content": path.stem}],
+            "response_format": {"type": "json_schema", "json_schema": form},
+            "max_tokens": CONSTRAINED_TOKENS,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        read_stream(*await exchange(url, "/v1/chat/completions", json.dumps(asked).encode()))
 
 
 def _copies_bytes(model: Path) -> int:
@@ -77,9 +99,11 @@ PART = Part(
     name="memory",
     title="Memory of the engine",
     text=(
-        f"Resident memory of the engine's process after all {SLOTS} slots were busy, without the "
-        "weights (mapped pages of the file, and llama.cpp's copies of them) and the KV cache of "
-        f"{LOAD}. The interpreter, its libraries, the vocabulary and all compute buffers are in it."
+        f"Resident memory of the engine's process after all {SLOTS} slots were busy and each "
+        "schema in `bench/schemas` was followed, without the weights (mapped pages of the file, "
+        f"and llama.cpp's copies of them) and the KV cache of {LOAD} with the prefixes "
+        "that lost their slot. The interpreter, its libraries, the vocabulary and all compute "
+        "buffers are in it."
     ),
     measure=measure,
     conclude=conclude,

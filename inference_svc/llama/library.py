@@ -27,6 +27,11 @@ def start() -> None:
     llama_cpp.llama_backend_init()
 
 
+def can_use_gpu() -> bool:
+    """Whether it was built with a backend that has a device on this machine."""
+    return bool(llama_cpp.llama_supports_gpu_offload())
+
+
 def system_info() -> str:
     """llama.cpp's line on the processor's features."""
     text: Any = llama_cpp.llama_print_system_info()

@@ -43,8 +43,8 @@ class Vocabulary:
         self._calls = 0
         self._closed = False
         self.size: int = native.llama_vocab_n_tokens(self._vocab)
-        self._pieces: list[bytes | None] = [None] * self.size
-        self._special_pieces: list[bytes | None] = [None] * self.size
+        self._pieces: dict[int, bytes] = {}
+        self._special_pieces: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -239,7 +239,7 @@ class Vocabulary:
         """
         self._check_token(token, "token")
         table = self._special_pieces if special else self._pieces
-        known = table[token]
+        known = table.get(token)
         if known is None:
             known = table[token] = self._read_piece(token, special)
         return known

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
 from inference_svc.engine.budget import Policy
+from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.models.description import ModelFile, Pooling
@@ -47,7 +48,7 @@ class Booting:
             slots=limits.slots,
             context_tokens=limits.context_tokens,
             batch_tokens=batch_tokens,
-            ubatch_tokens=min(engine.ubatch_tokens, batch_tokens),
+            ubatch_tokens=min(engine.ubatch_tokens or _ubatch_tokens(), batch_tokens),
             threads=requested.threads or cores,
             sampling_threads=min(requested.threads or cores, 8),
             draft_tokens=engine.draft_tokens,
@@ -113,6 +114,10 @@ class Booting:
             cell_bytes=file.kv_bytes_per_token if file.is_causal else 0,
             attention=backend.attention,
         )
+
+
+def _ubatch_tokens() -> int:
+    return 512 if library.can_use_gpu() else 256
 
 
 def _pooling(file: ModelFile, chosen: str | None) -> Pooling:

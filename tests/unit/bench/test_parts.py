@@ -15,6 +15,7 @@ from bench.parts import (
     shared,
     soak,
 )
+from bench.paths import SCHEMAS
 from bench.stage import Batched, read_batched
 
 
@@ -63,7 +64,7 @@ def test_a_first_token_may_take_half_more_and_a_step() -> None:
 
 def test_constraints_may_cost_a_twentieth_and_forced_chunks_must_save_a_third() -> None:
     """The first ratio is a bound from above, the second from below."""
-    schema = constrained.SCHEMAS[0].stem
+    schema = SCHEMAS[0].stem
     valid = {"is_valid": True}
     measurements = [
         Measurement("any text, 1 at once", 0, constrained.FREE, 10.0),
