@@ -16,6 +16,7 @@ import grpc
 
 from svc_kit.error_table import from_rpc_error
 from svc_kit.settings import UpstreamTlsSettings
+from svc_kit.windows import WINDOW_OPTIONS
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """The largest message either side takes by default: a window of token ids, or an image."""
@@ -82,6 +83,7 @@ def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Optio
         ("grpc.max_reconnect_backoff_ms", 200),
         ("grpc.enable_retries", 1),
         ("grpc.service_config", json.dumps(_RETRIES)),
+        *WINDOW_OPTIONS,
     ]
 
 

@@ -30,6 +30,7 @@ from svc_kit.signals import stop_on_signals as stop_on_signals
 from svc_kit.sockets import open_listener
 from svc_kit.startup import StartupError as StartupError
 from svc_kit.telemetry import RpcMetrics
+from svc_kit.windows import WINDOW_OPTIONS
 
 _log = logging.getLogger(__name__)
 
@@ -174,6 +175,7 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.enable_channelz", int(settings.channelz)),
+        *WINDOW_OPTIONS,
     ]
 
 

