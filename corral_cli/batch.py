@@ -1,9 +1,11 @@
 """`corral batch`: files of requests that a running server carries out, over gRPC."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import click
 import orjson
@@ -118,17 +120,24 @@ def download(connection: tuple[str, str | None], batch_id: str, errors: bool, ou
         if not file_id:
             what = "failed lines" if errors else "answers"
             raise click.ClickException(f"{batch_id} is {state_of(found)} and has no {what}")
-        part = output.with_name(f"{output.name}.part")
-        try:
-            with part.open("wb") as written:
-                wanted = files_pb.DownloadFileRequest(file_id=file_id)
-                async for piece in server.files.DownloadFile(wanted):
-                    written.write(piece.chunk)
-            part.replace(output)
-        finally:
-            part.unlink(missing_ok=True)
+        with _whole(output) as written:
+            wanted = files_pb.DownloadFileRequest(file_id=file_id)
+            async for piece in server.files.DownloadFile(wanted):
+                written.write(piece.chunk)
 
     _call(connection, fetch)
+
+
+@contextmanager
+def _whole(output: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `output` when it is whole; nobody else writes to it."""
+    part = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as written:
+            yield written
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:

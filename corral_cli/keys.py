@@ -3,6 +3,7 @@
 Only hashes of keys are stored. A key itself is shown once, here.
 """
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -158,15 +159,20 @@ def _entry(
     priority: str | None,
     end: datetime | None,
 ) -> str:
-    lines = [f'name = "{name}"', f'sha256 = "{digest}"']
+    lines = [f"name = {_quoted(name)}", f"sha256 = {_quoted(digest)}"]
     if project != "default":
-        lines.append(f'project = "{project}"')
-    lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
+        lines.append(f"project = {_quoted(project)}")
+    lines.append("scopes = [" + ", ".join(map(_quoted, scopes)) + "]")
     if priority:
-        lines.append(f'priority = "{priority}"')
+        lines.append(f"priority = {_quoted(priority)}")
     if end:
         lines.append(f"expires_at = {end.replace(microsecond=0).isoformat()}")
     return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML: one of JSON, with DEL written out too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _stub(channel: grpc.aio.Channel) -> "KeyServiceAsyncStub":

@@ -40,6 +40,17 @@ def test_version_names_what_a_bug_report_needs() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ['the "red" ones', "back\\slash", "\x7f \u2028 \U0001f40e é"])
+def test_a_key_may_be_called_anything_in_the_settings(tmp_path: Path, name: str) -> None:
+    """Whatever TOML means by its characters."""
+    result = CliRunner().invoke(cli, ["keys", "create", "--offline", "--name", name])
+    lines = result.output[result.output.index("[[") : result.output.index("Callers")]
+    pasted = tmp_path / "corral.toml"
+    pasted.write_text(lines, encoding="utf-8")
+
+    assert load_settings(GatewaySettings, toml=pasted, environment={}).keys[0].name == name
+
+
 async def test_a_new_key_is_accepted_by_the_settings_printed_with_it(tmp_path: Path) -> None:
     """The lines can be pasted as they are, and both services then know the key."""
     result = CliRunner().invoke(
