@@ -12,10 +12,11 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from control_svc.assembly.adapters import adapter_service
-from control_svc.assembly.batches import batch_handler, batch_service
+from control_svc.assembly.batches import batch_handlers, batch_service
 from control_svc.assembly.dispatching import dispatching
 from control_svc.assembly.files import file_services
 from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
+from control_svc.assembly.jobs import job_service
 from control_svc.assembly.operators import operator_services
 from control_svc.assembly.streams import streaming
 from control_svc.clients.line_client import CHANNEL_OPTIONS
@@ -92,6 +93,7 @@ async def build(
             batch_service(ground),
             *await operator_services(ground, keys, authenticator),
             adapter_service(ground),
+            job_service(ground),
         ]
         server = _server(settings, registry, authenticator, services)
         await server.start()
@@ -100,7 +102,7 @@ async def build(
         if management is not None:
             stack.push_async_callback(management.close)
         dispatcher = await stack.enter_async_context(
-            dispatching(ground, [batch_handler(ground), *handlers], JobMetrics(registry))
+            dispatching(ground, [*batch_handlers(ground), *handlers], JobMetrics(registry))
         )
         sweeper = _sweeper(ground)
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))

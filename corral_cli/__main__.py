@@ -11,6 +11,7 @@ from corral_cli.batch import batch
 from corral_cli.chat import chat
 from corral_cli.config import config
 from corral_cli.db import db
+from corral_cli.jobs import jobs
 from corral_cli.keys import keys
 from corral_cli.models import models
 from corral_cli.projects import projects
@@ -33,7 +34,7 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, batch, models, adapters, config, db, projects, keys, usage):
+for command in (up, serve, chat, batch, models, adapters, config, db, projects, keys, usage, jobs):
     cli.add_command(command)
 
 

@@ -398,6 +398,14 @@ class StreamExpired(FailedPrecondition):
     stream: str
 
 
+class JobNotRetriable(FailedPrecondition):
+    """The job '{job}' cannot begin again: {problem}"""
+
+    reason = "JOB_NOT_RETRIABLE"
+    job: str
+    problem: str
+
+
 # ---- UNAUTHENTICATED
 
 
@@ -581,6 +589,15 @@ class VectorStoreFileBatchNotFound(NotFound):
     batch: str
     field: str = "batch_id"
     """What named the batch."""
+
+
+class JobNotFound(NotFound):
+    """There is no job '{job}', or no longer."""
+
+    reason = "JOB_NOT_FOUND"
+    job: str
+    field: str = "job_id"
+    """What named the job."""
 
 
 # ---- ALREADY_EXISTS

@@ -166,6 +166,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "GetVectorStoreFileBatch",
             "CancelVectorStoreFileBatch",
         ),
+        **_rows("corral.control.v1.JobService", Scope.ADMIN, "GetJob", "ListJobs", "RetryJob"),
         # Load balancers and kubelets probe without a credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
         **_rows("grpc.reflection.v1.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),

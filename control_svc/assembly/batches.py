@@ -1,6 +1,7 @@
 """Batches: what callers do with them, and what carries them out."""
 
 from importlib.metadata import version
+from typing import Final
 
 from corral.control.v1 import batch_service_pb2_grpc
 
@@ -13,8 +14,10 @@ from control_svc.usecases.batch_reading import BatchReader
 from control_svc.usecases.batch_running import BatchRunner
 from control_svc.usecases.batch_work import BatchHandler
 from control_svc.usecases.batch_writing import BatchWriter
-from control_svc.usecases.batches import Batches
+from control_svc.usecases.batches import CLOSING_KIND, KIND, Batches
 from svc_kit.rpc_server import Service
+
+_CLOSING_AT_ONCE: Final = 2
 
 
 def batch_service(ground: Ground) -> Service:
@@ -24,7 +27,6 @@ def batch_service(ground: Ground) -> Service:
         ground.notices,
         ground.ids,
         ground.tokens,
-        ground.clock,
         ground.settings.jobs.poll_interval_s,
     )
     return Service(
@@ -34,8 +36,8 @@ def batch_service(ground: Ground) -> Service:
     )
 
 
-def batch_handler(ground: Ground) -> BatchHandler:
-    """What does the jobs of batches."""
+def batch_handlers(ground: Ground) -> list[BatchHandler]:
+    """What does the jobs of batches: of those that run lines, and of those that run no more."""
     bounds = ground.settings.batches
     lines = LineClient(
         ground.inference,
@@ -44,10 +46,10 @@ def batch_handler(ground: Ground) -> BatchHandler:
         timeout_s=bounds.line_timeout_s,
     )
     limits = LineLimits(bounds.lines, bounds.line_bytes, bounds.embedding_inputs)
-    return BatchHandler(
-        BatchReader(ground.transactions, ground.blobs, limits),
-        BatchRunner(ground.transactions, lines, Places(bounds.lines_at_once)),
-        BatchWriter(ground.transactions, ground.blobs, ground.ids, ground.clock),
-        ground.ids,
-        bounds.batches_at_once,
-    )
+    reader = BatchReader(ground.transactions, ground.blobs, limits)
+    runner = BatchRunner(ground.transactions, lines, Places(bounds.lines_at_once))
+    writer = BatchWriter(ground.transactions, ground.blobs, ground.ids)
+    return [
+        BatchHandler(kind, reader, runner, writer, ground.ids, concurrency)
+        for kind, concurrency in ((KIND, bounds.batches_at_once), (CLOSING_KIND, _CLOSING_AT_ONCE))
+    ]

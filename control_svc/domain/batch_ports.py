@@ -56,6 +56,9 @@ class BatchLineRepository(Protocol):
     async def close(self, project: str, batch_id: str, state: LineState) -> None:
         """End the pending lines: they will not run."""
 
+    async def reopen(self, project: str, batch_id: str) -> int:
+        """Let the lines that a failure of the batch ended be pending again; how many there were."""
+
     async def ended(
         self, project: str, batch_id: str, *, completed: bool, after: int, limit: int
     ) -> list[EndedLine]:

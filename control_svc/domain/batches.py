@@ -164,22 +164,46 @@ class Batch:
             self, state=BatchState.IN_PROGRESS, model=model, counts=counts, in_progress_at=now
         )
 
-    def abandon(self, problem: LineProblem, now: datetime) -> "Batch":
-        """The batch whose work cannot be done, for a reason that no line has.
+    def abandon(self, problem: LineProblem, now: datetime, *, is_last: bool) -> "Batch":
+        """The batch whose job is dead, for a reason that no line has.
 
-        One that runs lines keeps what has ended, so it has files to write before it has failed;
-        where that is what cannot be done, it fails without.
+        What has run belongs into files, and what was given up shall end so: another job is for
+        that. Where it is that job which is dead (`is_last`), the batch fails without files.
         """
         if self.state.is_final:
             return self
-        if self.state is BatchState.IN_PROGRESS:
-            return replace(
-                self.count(0, self.counts.pending, NO_TOKENS),
-                state=BatchState.FINALIZING,
-                problems=(problem,),
-                finalizing_at=now,
-            )
-        return replace(self, state=BatchState.FAILED, problems=(problem,), failed_at=now)
+        if is_last or self.state is BatchState.VALIDATING:
+            problems = self.problems or (problem,)
+            return replace(self, state=BatchState.FAILED, problems=problems, failed_at=now)
+        if self.state is not BatchState.IN_PROGRESS:
+            return self.count(0, self.counts.pending, NO_TOKENS)
+        return replace(
+            self.count(0, self.counts.pending, NO_TOKENS),
+            state=BatchState.FINALIZING,
+            problems=(problem,) if self.counts.pending else (),
+            finalizing_at=now,
+        )
+
+    @property
+    def abandoned_lines(self) -> LineState:
+        """What its pending lines become when its job is dead."""
+        is_given_up = self.state is BatchState.CANCELLING
+        return LineState.CANCELLED if is_given_up else LineState.ABANDONED
+
+    @property
+    def can_begin_again(self) -> bool:
+        """Whether it failed without files: then its lines are kept as long as its dead job."""
+        has_files = self.output_file_id or self.error_file_id
+        return self.state is BatchState.FAILED and not has_files
+
+    def revive(self, num_reopened: int) -> "Batch":
+        """The failed batch where it was, with so many lines to run that its failure had ended."""
+        counts = replace(self.counts, failed=self.counts.failed - num_reopened)
+        revived = replace(self, counts=counts, problems=(), failed_at=None, finalizing_at=None)
+        if self.cancelling_at is not None:
+            return replace(revived, state=BatchState.CANCELLING)
+        state = BatchState.IN_PROGRESS if self.has_begun else BatchState.VALIDATING
+        return replace(revived, state=state)
 
     def count(self, completed: int, failed: int, usage: TokenUsage) -> "Batch":
         """The batch after so many more lines have ended."""
@@ -192,7 +216,7 @@ class Batch:
         closed = self.count(0, self.counts.pending, NO_TOKENS)
         if self.state is not BatchState.IN_PROGRESS:
             return closed
-        expired_at = now if self.counts.pending else None
+        expired_at = now if self.counts.pending else self.expired_at
         return replace(
             closed, state=BatchState.FINALIZING, finalizing_at=now, expired_at=expired_at
         )

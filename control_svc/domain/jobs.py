@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
-from svc_kit.errors import DomainError, EngineCrashed, WorkAbandoned
+from svc_kit.errors import DomainError, EngineCrashed, JobNotRetriable, WorkAbandoned
 
 MAX_ATTEMPTS: Final = 3
 """How often a job may fail, or end with its process, without progress in between."""
@@ -223,6 +223,20 @@ class Job:
             return self
         run_after = min(self.run_after, now)
         return replace(self, cancel_requested_at=now, run_after=run_after)
+
+    def hurried(self, kind: str, now: datetime) -> "Job":
+        """The waiting job among those of another kind, whose turn comes sooner."""
+        return replace(self, kind=kind, run_after=min(self.run_after, now))
+
+    def check_dead(self) -> None:
+        """Raises JobNotRetriable unless it is."""
+        if self.state is not JobState.DEAD:
+            raise JobNotRetriable(job=self.id, problem=f"it is {self.state.value}.")
+
+    def retried(self, kind: str, now: datetime) -> "Job":
+        """The dead job at its beginning, as one of a kind: what it met before does not count."""
+        begun = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
+        return replace(begun, error=None, ended_at=None)._queued(now)
 
     def ended(self, ending: Ending, now: datetime, chance: float) -> "Job":
         """The job after an attempt; `chance` in [0, 1) spreads attempts that would coincide."""

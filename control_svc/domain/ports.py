@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from control_svc.domain.adapters import Adapter, AdapterReport, DesiredState
 from control_svc.domain.batch_ports import BatchLineRepository, BatchRepository
 from control_svc.domain.files import File, FilePurpose
+from control_svc.domain.job_ports import JobRecords
 from control_svc.domain.jobs import Claim, Job, JobState, NewJob
 from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
@@ -109,9 +110,6 @@ class JobRepository(Protocol):
 
         The job runs once more, if it waits: its worker ends the subject as it should.
         """
-
-    async def dead(self, project: str, window: Window) -> list[Job]:
-        """The dead letters of a window."""
 
 
 class JobCount(NamedTuple):
@@ -286,8 +284,12 @@ class Housekeeping(Protocol):
     async def forget_usage_reports(self, before: datetime, limit: int) -> int:
         """Forget the ids of reports added before a time; how many there were."""
 
-    async def drop_batch_lines(self, limit: int) -> int:
-        """Forget lines of batches that have ended; how many there were."""
+    async def hurry_late_batches(self, kind: str, hurried_kind: str, now: datetime) -> int:
+        """Give waiting jobs another kind where the window of their batch has closed; how many."""
+
+    async def drop_batch_lines(self, before: datetime, limit: int) -> int:
+        """Forget lines of batches that have ended; how many there were. Of those that failed
+        without files, lines are kept until they failed before a time."""
 
     async def sweep_streams(self, before: datetime, limit: int) -> int:
         """Forget the events of streams that ended before a time, about as many chunks of them; how
@@ -335,6 +337,8 @@ class Repositories(Protocol):
     def jobs(self) -> JobRepository: ...
     @property
     def queue(self) -> JobQueue: ...
+    @property
+    def job_records(self) -> JobRecords: ...
 
     async def now(self) -> datetime:
         """The database's time, one for the whole transaction: processes' own clocks may differ."""

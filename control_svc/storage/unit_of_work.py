@@ -24,7 +24,7 @@ from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
 from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
-from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
+from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobRecords, SqlJobs
 from control_svc.storage.repositories.keys import SqlKeys
 from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
@@ -71,6 +71,7 @@ class SqlRepositories:
         self.event_log = SqlEventLog(session, self.announce)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
+        self.job_records = SqlJobRecords(session)
 
     async def now(self) -> datetime:
         """The database's time, one for the whole transaction."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from control_svc.domain.batch_ports import LineRunner
 from control_svc.domain.batch_results import LineResult, PendingLine, unanswered
@@ -28,6 +28,8 @@ from svc_kit.errors import (
 )
 
 _log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 _LINES_AT_ONCE: Final = 32
 _GATHERING_S: Final = 0.05
@@ -49,6 +51,8 @@ class BatchRunner:
         What has ended is committed, however this is left but by a cancellation. Raises LeaseLost
         and whatever keeps ends from being committed.
         """
+        if await self._left_s(batch) <= 0:
+            return
         ends = _Ends(batch, context)
         running = asyncio.create_task(self._run_all(batch, context, ends))
         committing = asyncio.create_task(ends.commit_all())
@@ -69,13 +73,28 @@ class BatchRunner:
             await asyncio.wait(tasks)
 
     async def _window_closes(self, batch: Batch) -> None:
-        """By the database's clock, which may be another than this process's."""
         while True:
-            now = await self._transactions.read(lambda repositories: repositories.now())
-            left_s = (batch.expires_at - now).total_seconds()
+            left_s = await self._left_s(batch)
             if left_s <= 0:
                 return
             await asyncio.sleep(min(left_s, _PAUSE_S))
+
+    async def _left_s(self, batch: Batch) -> float:
+        """Of the window, by the database's clock, which may be another than this process's."""
+        now = await self._read(lambda repositories: repositories.now())
+        return (batch.expires_at - now).total_seconds()
+
+    async def _read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Read, as soon as the database can be: lines are under way, whose results are kept here.
+
+        Not many: no line begins while those of all places wait to be committed.
+        """
+        while True:
+            try:
+                return await self._transactions.read(work)
+            except Unavailable as error:
+                _log.warning("a batch waits for the database: %s", error)
+                await asyncio.sleep(error.retry_after or _PAUSE_S)
 
     async def _run_all(self, batch: Batch, context: JobContext, ends: "_Ends") -> None:
         """Start lines; there are two tasks a place, so that one runs while another's is kept."""
@@ -88,9 +107,7 @@ class BatchRunner:
 
     async def _pending(self, batch: Batch, context: JobContext) -> AsyncIterator[PendingLine]:
         after: PendingLine | None = None
-        while lines := await self._transactions.read(
-            _next_lines(context.claim.project, batch.id, after)
-        ):
+        while lines := await self._read(_next_lines(context.claim.project, batch.id, after)):
             for line in lines:
                 yield line
             after = lines[-1]

@@ -1,30 +1,31 @@
 """The work of a batch's job: read, run, close, write, each going on where an attempt broke off."""
 
-from control_svc.domain.batches import Batch, BatchState, LineProblem, LineState
+from control_svc.domain.batches import Batch, BatchState, LineProblem
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Claim, Job
 from control_svc.domain.ports import Repositories
 from control_svc.usecases.batch_reading import BatchReader, drop_lines
 from control_svc.usecases.batch_running import BatchRunner
 from control_svc.usecases.batch_writing import BatchWriter
-from control_svc.usecases.batches import KIND, job_of
+from control_svc.usecases.batches import CLOSING_KIND, KIND, job_of
 from control_svc.usecases.working import JobContext
+from svc_kit.errors import JobNotRetriable
 
 
 class BatchHandler:
     """Does the jobs of batches."""
 
-    kind = KIND
-
     def __init__(
         self,
+        kind: str,
         reader: BatchReader,
         runner: BatchRunner,
         writer: BatchWriter,
         ids: IdSource,
         concurrency: int,
     ) -> None:
-        """`concurrency` is how many batches run at a time in this process."""
+        """`concurrency` is how many jobs of this kind run at a time in this process."""
+        self.kind = kind
         self._ids = ids
         self.concurrency = concurrency
         self._reader = reader
@@ -45,17 +46,17 @@ class BatchHandler:
             await drop_lines(batch, context)
 
     async def bury(self, repositories: Repositories, job: Job) -> None:
-        """Fail the batch whose job is dead; where lines have run, once another job has written
-        their files."""
+        """End the batch whose job is dead: at once, or by a job of its own where lines have run."""
         batch = await repositories.batches.lock(job.project, job.subject)
         reason, message = job.error or ("internal", "")
         problem = LineProblem(reason.lower(), message)
-        abandoned = batch.abandon(problem, await repositories.now())
+        is_last = self.kind == CLOSING_KIND
+        abandoned = batch.abandon(problem, await repositories.now(), is_last=is_last)
         await repositories.batches.update(job.project, abandoned)
         repositories.announce(batch.id)
         if not abandoned.state.is_final:
-            await repositories.batch_lines.close(job.project, batch.id, LineState.ABANDONED)
-            await repositories.jobs.add(job.project, job_of(batch.id, self._ids))
+            await repositories.batch_lines.close(job.project, batch.id, batch.abandoned_lines)
+            await repositories.jobs.add(job.project, job_of(batch.id, self._ids, CLOSING_KIND))
 
     async def _current(self, context: JobContext) -> Batch:
         claim = context.claim
@@ -78,3 +79,18 @@ class BatchHandler:
             return closed
 
         return await context.write(close, progress=True)
+
+
+async def revive_batch(repositories: Repositories, job: Job) -> str:
+    """Bring the batch of a dead job back to where it can go on, and return the kind of job that it
+    needs. Raises JobNotRetriable."""
+    project, batch_id = job.project, job.subject
+    batch = await repositories.batches.lock(project, batch_id)
+    if not batch.can_begin_again:
+        problem = f"the batch '{batch_id}' is {batch.state.value}, with its files."
+        raise JobNotRetriable(job=job.id, problem=problem)
+    reopened = await repositories.batch_lines.reopen(project, batch_id)
+    revived = batch.revive(reopened)
+    await repositories.batches.update(project, revived)
+    repositories.announce(batch_id)
+    return CLOSING_KIND if revived.state is BatchState.CANCELLING else KIND

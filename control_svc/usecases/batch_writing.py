@@ -5,13 +5,14 @@ without a row, which the sweeper finds.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from typing import Final
 
 from control_svc.domain.batch_results import EndedLine, text_of
 from control_svc.domain.batches import Batch
 from control_svc.domain.files import File, FilePurpose, expiry_of
 from control_svc.domain.ids import FILE, IdSource
-from control_svc.domain.ports import Blob, BlobStore, Clock, Repositories, Transactions
+from control_svc.domain.ports import Blob, BlobStore, Repositories, Transactions
 from control_svc.usecases.working import JobContext
 
 _LINES_AT_ONCE: Final = 32
@@ -20,38 +21,40 @@ _LINES_AT_ONCE: Final = 32
 class BatchWriter:
     """Writes the output and the errors of batches that have closed."""
 
-    def __init__(
-        self, transactions: Transactions, blobs: BlobStore, ids: IdSource, clock: Clock
-    ) -> None:
+    def __init__(self, transactions: Transactions, blobs: BlobStore, ids: IdSource) -> None:
         self._transactions = transactions
         self._blobs = blobs
         self._ids = ids
-        self._clock = clock
 
     async def write(self, batch: Batch, context: JobContext) -> None:
         """End the batch, with its files where it has any. Raises StorageFailed or LeaseLost."""
         project = context.claim.project
-        output = await self._file(project, batch, "output") if batch.has_begun else None
-        errors = await self._file(project, batch, "error") if batch.has_begun else None
+        output = await self._bytes(project, batch, "output") if batch.has_begun else None
+        errors = await self._bytes(project, batch, "error") if batch.has_begun else None
 
         async def finish(repositories: Repositories) -> None:
-            for file in filter(None, (output, errors)):
-                await repositories.files.add(project, file)
+            now = await repositories.now()
             found = await repositories.batches.lock(project, batch.id)
-            finished = found.finish(_id_of(output), _id_of(errors), await repositories.now())
+            files = [
+                None if blob is None else self._new_file(batch, blob, what, now)
+                for blob, what in ((output, "output"), (errors, "error"))
+            ]
+            for file in filter(None, files):
+                await repositories.files.add(project, file)
+            finished = found.finish(_id_of(files[0]), _id_of(files[1]), now)
             await repositories.batches.update(project, finished)
             repositories.announce(batch.id)
 
         await context.finish(finish)
 
-    async def _file(self, project: str, batch: Batch, what: str) -> File | None:
-        """The file of one kind; None: no line belongs there."""
+    async def _bytes(self, project: str, batch: Batch, what: str) -> Blob | None:
+        """The bytes of the file of one kind; None: no line belongs there."""
         async with self._blobs.create() as sink:
             async for text in self._lines(project, batch, completed=what == "output"):
                 await sink.write(text)
             if not sink.size_bytes:
                 return None
-            return self._new_file(batch, await sink.commit(), f"{batch.id}_{what}.jsonl")
+            return await sink.commit()
 
     async def _lines(self, project: str, batch: Batch, *, completed: bool) -> AsyncIterator[bytes]:
         after = 0
@@ -62,11 +65,10 @@ class BatchWriter:
                 yield text_of(batch.id, line) + b"\n"
             after = lines[-1].number
 
-    def _new_file(self, batch: Batch, blob: Blob, filename: str) -> File:
-        now = self._clock()
+    def _new_file(self, batch: Batch, blob: Blob, what: str, now: datetime) -> File:
         return File(
             id=self._ids.new(FILE),
-            filename=filename,
+            filename=f"{batch.id}_{what}.jsonl",
             purpose=FilePurpose.BATCH_OUTPUT,
             size_bytes=blob.size_bytes,
             sha256=blob.sha256,

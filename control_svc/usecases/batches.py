@@ -7,9 +7,9 @@ from typing import Final
 
 from control_svc.domain.batches import Batch, NewBatch, check_input
 from control_svc.domain.ids import BATCH, JOB, IdSource, is_id
-from control_svc.domain.jobs import JobPriority, NewJob
+from control_svc.domain.jobs import JobPriority, JobState, NewJob
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Notices, Repositories, Transactions
+from control_svc.domain.ports import Notices, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import once
 from svc_kit.errors import FileNotFound, InvalidField
@@ -17,13 +17,15 @@ from svc_kit.errors import FileNotFound, InvalidField
 CREATE: Final = "CreateBatch"
 KIND: Final = "batch"
 """The jobs that carry batches out."""
+CLOSING_KIND: Final = "batch-closing"
+"""The jobs of batches that run no line any more: they wait for none of those that do."""
 MAX_PAGE: Final = 100
 DEFAULT_PAGE: Final = 20
 
 
-def job_of(batch_id: str, ids: IdSource) -> NewJob:
-    """The job that carries a batch out."""
-    return NewJob(id=ids.new(JOB), kind=KIND, subject=batch_id, priority=JobPriority.BATCH)
+def job_of(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:
+    """The job that carries a batch out, or ends it."""
+    return NewJob(id=ids.new(JOB), kind=kind, subject=batch_id, priority=JobPriority.BATCH)
 
 
 class Batches:
@@ -35,7 +37,6 @@ class Batches:
         notices: Notices,
         ids: IdSource,
         tokens: PageTokens,
-        clock: Clock,
         watch_interval_s: float,
     ) -> None:
         """`watch_interval_s` is how long a watcher misses a notice that got lost."""
@@ -43,7 +44,6 @@ class Batches:
         self._notices = notices
         self._ids = ids
         self._tokens = tokens
-        self._clock = clock
         self._watch_interval_s = watch_interval_s
 
     async def create(self, project: str, asked: NewBatch) -> Batch:
@@ -52,18 +52,12 @@ class Batches:
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
         """
         asked.check()
-        batch = asked.make(self._ids.new(BATCH), self._clock())
-        job = job_of(batch.id, self._ids)
-        request = RememberedRequest(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=batch.id,
-            created_at=batch.created_at,
-        )
+        batch_id = self._ids.new(BATCH)
+        job = job_of(batch_id, self._ids)
 
         async def add(repositories: Repositories) -> Batch:
-            made = await once(repositories, project, request)
+            batch = asked.make(batch_id, await repositories.now())
+            made = await once(repositories, project, _request(asked, batch))
             if made != batch.id:
                 return await repositories.batches.get(project, made)
             try:
@@ -100,9 +94,12 @@ class Batches:
         async def give_up(repositories: Repositories) -> Batch:
             await repositories.batches.get(project, batch_id)
             # The job's row comes first, as it does for whoever works on the batch.
-            await repositories.jobs.request_cancel(project, KIND, batch_id)
+            job = await repositories.jobs.request_cancel(project, KIND, batch_id)
+            now = await repositories.now()
+            if job is not None and job.state is JobState.QUEUED:
+                await repositories.queue.save(job.hurried(CLOSING_KIND, now))
             found = await repositories.batches.lock(project, batch_id)
-            batch = found.cancel(self._clock())
+            batch = found.cancel(now)
             await repositories.batches.update(project, batch)
             repositories.announce(batch_id)
             return batch
@@ -123,3 +120,13 @@ class Batches:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._watch_interval_s):
                             await changed.wait()
+
+
+def _request(asked: NewBatch, batch: Batch) -> RememberedRequest:
+    return RememberedRequest(
+        method=CREATE,
+        request_id=asked.request_id,
+        fingerprint=fingerprint_of(asked),
+        resource_id=batch.id,
+        created_at=batch.created_at,
+    )

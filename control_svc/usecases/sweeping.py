@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from control_svc.domain import usage
 from control_svc.domain.jobs import DEAD_KEPT_FOR, DONE_KEPT_FOR, JobState
 from control_svc.domain.ports import (
+    JOBS_TOPIC,
     BlobStore,
     Clock,
     Dropped,
@@ -21,6 +22,7 @@ from control_svc.domain.ports import (
     Transactions,
 )
 from control_svc.domain.requests import REMEMBERED_FOR
+from control_svc.usecases.batches import CLOSING_KIND, KIND
 from svc_kit.errors import DomainError
 
 _log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class Sweeper:
         expired += await self._drop(
             lambda repositories: repositories.housekeeping.expire_uploads(now, ROWS_AT_ONCE)
         )
+        await self._transactions.write(_hurry_late_batches)
         await self._forget(now)
         return Swept(expired, num_orphans)
 
@@ -94,17 +97,21 @@ class Sweeper:
         return total
 
     async def _forget(self, now: datetime) -> None:
-        """What nobody asks for any more: lines of ended batches, events of ended streams, ended
-        jobs, requests, reports of usage."""
-        await self._until_none(
-            lambda repositories: repositories.housekeeping.drop_batch_lines(ROWS_AT_ONCE)
-        )
+        """What nobody asks for any more: events of ended streams, ended jobs, lines of ended
+        batches, requests, reports of usage."""
         ended_before = now - self._streams_kept_for
         await self._until_none(
             lambda repositories: repositories.housekeeping.sweep_streams(ended_before, ROWS_AT_ONCE)
         )
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))
+        # After the dead jobs: one that begins again needs its lines.
+        failed_before = now - DEAD_KEPT_FOR
+        await self._until_none(
+            lambda repositories: repositories.housekeeping.drop_batch_lines(
+                failed_before, ROWS_AT_ONCE
+            )
+        )
         before = now - REMEMBERED_FOR
         await self._until_none(
             lambda repositories: repositories.housekeeping.forget_requests(before, ROWS_AT_ONCE)
@@ -135,6 +142,13 @@ class Sweeper:
         return await self._transactions.read(
             lambda repositories: repositories.housekeeping.unreferenced(old)
         )
+
+
+async def _hurry_late_batches(repositories: Repositories) -> None:
+    """Batches that waited behind others until their windows closed need not wait to be ended."""
+    now = await repositories.now()
+    if await repositories.housekeeping.hurry_late_batches(KIND, CLOSING_KIND, now):
+        repositories.announce(JOBS_TOPIC)
 
 
 def _forget_jobs(state: JobState, before: datetime) -> Callable[[Repositories], Awaitable[int]]:

@@ -22,6 +22,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/admin.md"
 BUF = Path(sys.executable).with_name("buf")
 PAIR = re.compile(r"^```sh\n(buf curl .*)\n(grpcurl .*)\n```$", re.MULTILINE)
 INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"
+REFUSED = {"corral.control.v1.JobService/RetryJob": "cannot begin again: it is done"}
+"""Tasks that need something gone wrong, and the words in which they are refused without it."""
 
 
 class Task(NamedTuple):
@@ -80,6 +82,9 @@ def test_every_line_works_in_its_turn(own: Corral) -> None:
             data = data.replace(word, value)
         ran = _call(targets[task.target], task.method, data)
 
+        if task.method in REFUSED:
+            assert REFUSED[task.method] in ran.stderr
+            continue
         assert ran.returncode == 0, f"{task.method}: {ran.stderr}"
         for message in messages(ran.stdout):
             known |= _named(message)
@@ -93,12 +98,13 @@ def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[s
 
 
 def _named(message: dict[str, Any]) -> dict[str, str]:
-    """FILE_ID is the id of a "file" in an answer, and so on; a request is named when accepted."""
-    found = {
-        f"{name.upper()}_ID": part["id"]
-        for name, part in message.items()
-        if isinstance(part, dict) and "id" in part
-    }
+    """FILE_ID is the id of a "file" in an answer, and so on, or of the first of its "files"; a
+    request is named when accepted."""
+    found = {}
+    for name, part in message.items():
+        one = part[0] if isinstance(part, list) and part else part
+        if isinstance(one, dict) and "id" in one:
+            found[f"{name.removesuffix('s').upper()}_ID"] = one["id"]
     if "accepted" in message:
         found["REQUEST_ID"] = message["accepted"]["requestId"]
     return found

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from corral.control.v1 import batch_pb2
 from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.inference.v1 import inference_service_pb2
 
+from control_svc.domain.batches import Batch
+from control_svc.usecases.batch_writing import BatchWriter
+from control_svc.usecases.working import JobContext
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.auth import ServiceToken
-from svc_kit.errors import DomainError, EngineRestarting
+from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc_client import translate_errors
 from tests.support.control import BATCH, Client, RunningControl, a_control
 from tests.support.loopback_gateway import an_inference_service
@@ -280,3 +284,15 @@ async def running_batches(
         a_control(folder, database_url, inference_target=target, **settings) as control,
     ):
         yield RunningBatches(control, fake)
+
+
+def fail_to_write(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """So many jobs die because the files of their batch cannot be written."""
+    write, errors = BatchWriter.write, iter([InternalError(request_id="r")] * times)
+
+    async def deadly(self: BatchWriter, batch: Batch, context: JobContext) -> None:
+        for error in errors:
+            raise error
+        await write(self, batch, context)
+
+    monkeypatch.setattr(BatchWriter, "write", deadly)

@@ -5,7 +5,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-from corral.control.v1 import key_service_pb2, project_service_pb2, usage_service_pb2
+from corral.control.v1 import (
+    job_service_pb2,
+    key_service_pb2,
+    project_service_pb2,
+    usage_service_pb2,
+)
+from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
@@ -16,10 +22,12 @@ from svc_kit.rpc_client import translate_errors
 from tests.support.control import RunningControl
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+    from corral.control.v1.job_service_pb2_grpc import JobServiceAsyncStub
     from corral.control.v1.key_service_pb2_grpc import KeyServiceAsyncStub
     from corral.control.v1.project_service_pb2_grpc import ProjectServiceAsyncStub
     from corral.control.v1.usage_service_pb2_grpc import UsageServiceAsyncStub
 
+JobPb = job_service_pb2.Job
 Verdict = key_service_pb2.VerifyKeyResponse.Verdict
 ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_INFERENCE
 
@@ -58,6 +66,30 @@ class Operator:
     def usage(self) -> "UsageServiceAsyncStub":
         """UsageService, bare."""
         return UsageServiceStub(self.channel)
+
+    @property
+    def jobs(self) -> "JobServiceAsyncStub":
+        """JobService, bare."""
+        return JobServiceStub(self.channel)
+
+    async def get_job(self, job_id: str) -> JobPb:
+        """One job."""
+        request = job_service_pb2.GetJobRequest(job_id=job_id)
+        with translate_errors():
+            return (await self.jobs.GetJob(request, metadata=self.metadata)).job
+
+    async def list_jobs(self, **request: Any) -> job_service_pb2.ListJobsResponse:
+        """A page of jobs."""
+        with translate_errors():
+            return await self.jobs.ListJobs(
+                job_service_pb2.ListJobsRequest(**request), metadata=self.metadata
+            )
+
+    async def retry_job(self, job_id: str) -> JobPb:
+        """Let a dead job begin again."""
+        request = job_service_pb2.RetryJobRequest(job_id=job_id)
+        with translate_errors():
+            return (await self.jobs.RetryJob(request, metadata=self.metadata)).job
 
     async def create_project(self, project_id: str, **request: Any) -> project_service_pb2.Project:
         """A project."""

@@ -190,6 +190,16 @@ class SqlBatchLines:
             .values(state=state.value)
         )
 
+    async def reopen(self, project: str, batch_id: str) -> int:
+        """Let the lines that a failure of the batch ended be pending again; how many there were."""
+        reopened = await self._session.scalars(
+            update(BatchLineRow)
+            .where(*_of(project, batch_id), BatchLineRow.state == LineState.ABANDONED.value)
+            .values(state=LineState.PENDING.value)
+            .returning(BatchLineRow.number)
+        )
+        return len(reopened.all())
+
     async def ended(
         self, project: str, batch_id: str, *, completed: bool, after: int, limit: int
     ) -> list[EndedLine]:

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import Row, delete, insert, select, tuple_, update
+from sqlalchemy import Row, delete, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from control_svc.domain.batches import FINAL_STATES
+from control_svc.domain.batches import FINAL_STATES, BatchState
 from control_svc.domain.jobs import JobState
 from control_svc.domain.ports import Dropped
 from control_svc.domain.streams import StreamState
@@ -118,8 +118,32 @@ class SqlHousekeeping:
         )
         return len(forgotten.all())
 
-    async def drop_batch_lines(self, limit: int) -> int:
-        """Forget lines of batches that have ended; how many there were."""
+    async def hurry_late_batches(self, kind: str, hurried_kind: str, now: datetime) -> int:
+        """Give waiting jobs another kind where the window of their batch has closed; how many."""
+        late = select(BatchRow.project, BatchRow.id).where(
+            BatchRow.state.in_([BatchState.VALIDATING.value, BatchState.IN_PROGRESS.value]),
+            BatchRow.expires_at <= now,
+        )
+        waiting = (
+            select(JobRow.project, JobRow.id)
+            .where(
+                JobRow.state == JobState.QUEUED,
+                JobRow.kind == kind,
+                tuple_(JobRow.project, JobRow.subject).in_(late),
+            )
+            .with_for_update(skip_locked=True)
+        )
+        hurried = await self._session.scalars(
+            update(JobRow)
+            .where(tuple_(JobRow.project, JobRow.id).in_(waiting))
+            .values(kind=hurried_kind, run_after=now)
+            .returning(JobRow.id)
+        )
+        return len(hurried.all())
+
+    async def drop_batch_lines(self, before: datetime, limit: int) -> int:
+        """Forget lines of batches that have ended; how many there were. Of those that failed
+        without files, lines are kept until they failed before a time."""
         line = tuple_(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
         some = (
             select(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
@@ -127,7 +151,15 @@ class SqlHousekeeping:
                 BatchRow,
                 (BatchRow.project == BatchLineRow.project) & (BatchRow.id == BatchLineRow.batch_id),
             )
-            .where(BatchRow.state.in_([state.value for state in FINAL_STATES]))
+            .where(
+                BatchRow.state.in_([state.value for state in FINAL_STATES]),
+                or_(
+                    BatchRow.state != BatchState.FAILED.value,
+                    BatchRow.output_file_id.is_not(None),
+                    BatchRow.error_file_id.is_not(None),
+                    BatchRow.failed_at < before,
+                ),
+            )
             .limit(limit)
             .with_for_update(skip_locked=True, of=BatchLineRow)
         )

@@ -9,6 +9,7 @@ from sqlalchemy import Select, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from control_svc.domain.ids import JOB, is_id
 from control_svc.domain.jobs import (
     UNFINISHED,
     Claim,
@@ -22,6 +23,8 @@ from control_svc.domain.jobs import (
 from control_svc.domain.listing import Window
 from control_svc.domain.ports import JOBS_TOPIC, JobCount
 from control_svc.storage.models import JobRow
+from control_svc.storage.repositories.windows import in_order, windowed
+from svc_kit.errors import JobNotFound
 
 Now = Callable[[], Awaitable[datetime]]
 
@@ -75,17 +78,6 @@ class SqlJobs:
         await _save(self._session, job)
         self._announce(JOBS_TOPIC)
         return job
-
-    async def dead(self, project: str, window: Window) -> list[Job]:
-        """The dead letters of a window."""
-        query = select(JobRow).where(JobRow.project == project, JobRow.state == JobState.DEAD)
-        if window.newest_first:
-            query, beyond = query.order_by(JobRow.id.desc()), JobRow.id < window.after
-        else:
-            query, beyond = query.order_by(JobRow.id), JobRow.id > window.after
-        if window.after:
-            query = query.where(beyond)
-        return await _all(self._session, query.limit(window.limit))
 
 
 class SqlJobQueue:
@@ -201,6 +193,39 @@ class SqlJobQueue:
         return [
             JobCount(kind, JobState(state), count, oldest) for kind, state, count, oldest in rows
         ]
+
+
+class SqlJobRecords:
+    """The jobs of all projects in one transaction, for operators."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def get(self, job_id: str) -> Job:
+        """Raises JobNotFound."""
+        return await self._get(job_id, select(JobRow))
+
+    async def lock(self, job_id: str) -> Job:
+        """As `get`; until the end of the transaction nobody else changes the job."""
+        return await self._get(job_id, select(JobRow).with_for_update())
+
+    async def page(self, window: Window, project: str, state: JobState | None) -> list[Job]:
+        """The jobs of a window."""
+        query = select(JobRow)
+        if project:
+            query = query.where(JobRow.project == project)
+        if state is not None:
+            query = query.where(JobRow.state == state)
+        return in_order(await _all(self._session, windowed(query, JobRow.id, window)), window)
+
+    async def _get(self, job_id: str, query: Select[JobRow]) -> Job:
+        # What is no id is not asked for: a database may refuse its characters.
+        found = None
+        if is_id(job_id, JOB):
+            found = await _one(self._session, query.where(JobRow.id == job_id))
+        if found is None:
+            raise JobNotFound(job=job_id)
+        return found
 
 
 async def _save(session: AsyncSession, job: Job) -> None:

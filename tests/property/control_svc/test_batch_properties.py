@@ -26,6 +26,8 @@ ALLOWED = {
     BatchState.FINALIZING: {BatchState.FAILED, BatchState.COMPLETED, BatchState.EXPIRED},
     BatchState.CANCELLING: {BatchState.FAILED, BatchState.CANCELLED},
     **{state: set() for state in FINAL_STATES},
+    # By an operator's wish.
+    BatchState.FAILED: {BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.CANCELLING},
 }
 TOKENS = st.builds(TokenUsage, *[st.integers(0, 1000)] * 4)
 
@@ -39,6 +41,7 @@ class BatchWalk(RuleBasedStateMachine):
         self.now = START
         self.batch = new.make("batch_1", START)
         self.ended = TokenUsage()
+        self.num_abandoned = 0
 
     def _to(self, batch: Batch) -> None:
         before, after = self.batch.state, batch.state
@@ -90,10 +93,20 @@ class BatchWalk(RuleBasedStateMachine):
         except BatchNotCancellable:
             assert self.batch.state not in (BatchState.VALIDATING, BatchState.IN_PROGRESS)
 
-    @rule()
-    def abandon(self) -> None:
+    @rule(is_last=st.booleans())
+    def abandon(self, is_last: bool) -> None:
         """The job dies."""
-        self._to(self.batch.abandon(LineProblem("work_abandoned", "x"), self.now))
+        problem, before = LineProblem("work_abandoned", "x"), self.batch
+        self._to(before.abandon(problem, self.now, is_last=is_last))
+        if (before.state, self.batch.state) == (BatchState.IN_PROGRESS, BatchState.FINALIZING):
+            self.num_abandoned = before.counts.pending
+
+    @precondition(lambda self: self.batch.can_begin_again)
+    @rule()
+    def revive(self) -> None:
+        """An operator lets it begin again."""
+        self._to(self.batch.revive(self.num_abandoned))
+        self.num_abandoned = 0
 
     @invariant()
     def counts_add_up(self) -> None:

@@ -1,7 +1,8 @@
 """Batches over gRPC, on both databases: files in, files out, and every way to end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,8 @@ async def test_lines_that_begin_alike_run_together(tmp_path: Path) -> None:
 async def test_lines_are_forgotten_when_their_batch_has_ended(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """Those of batches that have not stay."""
+    """Those of batches that have not stay, and so do, for a while, those of one that failed without
+    files: it may begin again."""
     clock = SetClock()
     new = NewBatch(input_file_id="file-1", endpoint=BatchEndpoint.CHAT_COMPLETIONS)
     ids = IdSource(clock)
@@ -309,12 +311,16 @@ async def test_lines_are_forgotten_when_their_batch_has_ended(
     async with a_database(tmp_path, database_url, clock) as database:
         await database.transactions.write(fill)
         dropped = [
-            await database.transactions.write(lambda each: each.housekeeping.drop_batch_lines(2))
-            for _ in range(3)
+            await database.transactions.write(_drop_lines(before, 2))
+            for before in (clock.now, *[clock.now + timedelta(seconds=1)] * 3)
         ]
         left = await database.transactions.read(
             lambda each: each.batch_lines.pending("p", running.id, None, 10)
         )
 
-    assert dropped == [2, 1, 0]
+    assert dropped == [0, 2, 1, 0]
     assert [line.number for line in left] == [1, 2, 3]
+
+
+def _drop_lines(before: datetime, limit: int) -> Callable[[Repositories], Awaitable[int]]:
+    return lambda repositories: repositories.housekeeping.drop_batch_lines(before, limit)

@@ -9,7 +9,6 @@ import pytest
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Ending, JobPriority, JobState, LeaseLost, Outcome
-from control_svc.domain.listing import Window
 from control_svc.domain.ports import Repositories
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database
@@ -203,23 +202,3 @@ async def test_what_has_ended_is_forgotten(
         left.append([each for each in (done, dead, waiting) if await jobs.exists(each)])
 
     assert left == [[done, dead, waiting], [dead, waiting], [dead, waiting], [waiting]]
-
-
-async def test_dead_letters_are_listed_in_pages(database: Database, jobs: Jobs) -> None:
-    """A project's own, in the order that is asked for."""
-    added = [await jobs.add() for _ in range(4)]
-    leases = leases_of(database, "a")
-    for outcome in (Outcome.REFUSED, Outcome.DONE, Outcome.REFUSED, Outcome.REFUSED):
-        job = await leases.claim([KIND])
-        assert job is not None
-        await leases.end(job.claim, Ending(outcome))
-
-    async def dead(window: Window, project: str = jobs.project) -> list[str]:
-        found = await database.transactions.read(lambda each: each.jobs.dead(project, window))
-        return [job.id for job in found]
-
-    first = await dead(Window(after="", limit=2, newest_first=False))
-    assert first == [added[0].id, added[2].id]
-    assert await dead(Window(after=first[-1], limit=2, newest_first=False)) == [added[3].id]
-    assert await dead(Window(after=added[3].id, limit=1, newest_first=True)) == [added[2].id]
-    assert await dead(Window(after="", limit=2, newest_first=True), "q") == []

@@ -10,7 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from corral_cli.batch import batch
-from tests.support.batches import RunningBatches, a_chat_line, a_line, jsonl, running_batches
+from corral_cli.jobs import jobs
+from tests.support.batches import (
+    RunningBatches,
+    a_chat_line,
+    a_line,
+    fail_to_write,
+    jsonl,
+    running_batches,
+)
 
 
 @pytest.fixture
@@ -26,6 +34,18 @@ async def corral_batch(running: RunningBatches, *arguments: Any) -> Result:
     """What the command says."""
     words = ["--target", running.control.target, *map(str, arguments)]
     return await asyncio.to_thread(CliRunner().invoke, batch, words)
+
+
+async def corral_jobs(running: RunningBatches, *arguments: str) -> Result:
+    """What `corral jobs` says to the installation's owner."""
+    access = ("--target", running.control.target)
+    token = ("--service-token-file", str(running.control.folder / "token"))
+    return await asyncio.to_thread(CliRunner().invoke, jobs, [*arguments, *access, *token])
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """What is left of downloads."""
+    return list(folder.glob("*.part"))
 
 
 def written(folder: Path, *lines: object) -> Path:
@@ -52,9 +72,25 @@ async def test_a_file_becomes_a_file(running: RunningBatches, tmp_path: Path) ->
     assert listed.stdout.startswith(f"{batch_id}    /v1/chat/completions, completed")
     assert json.loads(answers.read_bytes())["custom_id"] == "a"
     assert json.loads(errors.read_bytes())["custom_id"] == "b"
-    assert not (tmp_path / "out.jsonl.part").exists()
+    assert not parts_in(tmp_path)
     assert cancelled.exit_code == 1
     assert "Cannot cancel" in cancelled.output
+
+
+async def test_who_fetches_at_the_same_time_writes_elsewhere(
+    running: RunningBatches, tmp_path: Path
+) -> None:
+    """What another run has begun to write stays as it is, and both end with the whole file."""
+    batch_id = (await corral_batch(running, "submit", written(tmp_path, a_chat_line("a")))).stdout
+    await running.batches.outcome(batch_id.strip())
+    answers, others = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    others.write_text("half of it")
+    download = ("download", batch_id.strip(), "-o", answers)
+    ran = await asyncio.gather(*(corral_batch(running, *download) for _ in range(4)))
+
+    assert [each.exit_code for each in ran] == [0] * 4
+    assert json.loads(answers.read_bytes())["custom_id"] == "a"
+    assert others.read_text() == "half of it"
 
 
 async def test_a_bad_file_is_told_by_its_lines(running: RunningBatches, tmp_path: Path) -> None:
@@ -69,6 +105,28 @@ async def test_a_bad_file_is_told_by_its_lines(running: RunningBatches, tmp_path
     assert "line 2: invalid_url" in followed.stderr
     assert "is failed and has no answers" in empty.output
     assert not (tmp_path / "out.jsonl").exists()
+
+
+async def test_dead_work_is_shown_and_begins_again(
+    running: RunningBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why it died is in its line; what is not dead is refused."""
+    fail_to_write(monkeypatch, times=2)
+    begun = await corral_batch(running, "submit", written(tmp_path, a_chat_line("a")))
+    batch_id = begun.stdout.strip()
+    await running.batches.outcome(batch_id)
+    dead = await corral_jobs(running, "dead", "--project", "default")
+    job_id = dead.stdout.split()[0]
+    retried = await corral_jobs(running, "retry", job_id)
+    outcome = await running.batches.outcome(batch_id)
+    refused = await corral_jobs(running, "retry", job_id)
+
+    assert f"{batch_id}    project default, dead, made " in dead.stdout
+    assert "INTERNAL: " in dead.stdout
+    assert f"{job_id}    batch    {batch_id}    project default, queued" in retried.stdout
+    assert outcome.state == "completed"
+    assert refused.exit_code == 1
+    assert "cannot begin again: it is " in refused.output
 
 
 async def test_what_names_no_endpoint_is_refused(running: RunningBatches, tmp_path: Path) -> None:

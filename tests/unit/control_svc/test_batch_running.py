@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -32,6 +33,8 @@ class Rows:
         self.results: list[LineResult] = []
         self.deaths: dict[int, int] = {}
         self.refusals: list[Exception] = []
+        self.unreadable: list[Exception] = []
+        """Raised by reads."""
         self.lost_answers: list[Exception] = []
         """Raised by commits that went through."""
         self.claim = Claim(
@@ -42,7 +45,9 @@ class Rows:
         self.batch_lines = self
 
     async def read(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A transaction."""
+        """A transaction, if it is not refused."""
+        if self.unreadable:
+            raise self.unreadable.pop(0)
         return await work(self)
 
     async def write(self, work: Callable[[Any], Awaitable[Any]], *, progress: bool = False) -> Any:
@@ -101,11 +106,19 @@ class Lines:
         self.num_runs: Counter[int] = Counter()
         self.running: set[int] = set()
         self.sent_back = asyncio.Event()
+        self.begun = asyncio.Condition()
+
+    async def until_run(self, number: int) -> None:
+        """Wait until a line has begun."""
+        async with self.begun:
+            await self.begun.wait_for(lambda: self.num_runs[number] > 0)
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
         """An end, or an error."""
         self.num_runs[line.number] += 1
         self.running.add(line.number)
+        async with self.begun:
+            self.begun.notify_all()
         try:
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -144,6 +157,32 @@ async def test_what_the_database_cannot_take_is_kept_until_it_can() -> None:
 
     assert len(rows.results) == 20
     assert set(lines.num_runs.values()) == {1}
+
+
+async def test_a_database_that_cannot_be_read_for_a_while_costs_no_line() -> None:
+    """What runs goes on to its end, and what ends is kept here until the database is back."""
+    rows, lines = Rows(100), Lines()
+    away = UpstreamUnavailable(service="database", retry_after=0.01)
+
+    async def go_away() -> None:
+        await lines.until_run(40)
+        rows.unreadable = [away] * 3
+        rows.refusals = [away] * 3
+
+    await asyncio.gather(run(rows, lines), go_away())
+
+    assert len(rows.results) == 100
+    assert not rows.unreadable
+    assert set(lines.num_runs.values()) == {1}
+
+
+async def test_a_batch_whose_window_has_closed_runs_nothing() -> None:
+    """Not for a moment."""
+    rows, lines = Rows(3), Lines()
+    rows.batch = replace(rows.batch, expires_at=NOW)
+    await run(rows, lines)
+
+    assert not lines.num_runs
 
 
 async def test_a_commit_whose_answer_gets_lost_counts_once() -> None:

@@ -148,13 +148,48 @@ def test_work_that_cannot_be_done_fails_its_batch_unless_it_has_ended() -> None:
     running = a_batch().begin("demo", 1, NOW)
     ended = running.close(LATER).finish(None, "f", LATER)
 
-    abandoned = running.abandon(problem, LATER)
+    abandoned = running.abandon(problem, LATER, is_last=False)
     failed = abandoned.finish("out", None, LATER)
 
     assert (abandoned.state, abandoned.counts.failed) == (BatchState.FINALIZING, 1)
     assert (failed.state, failed.output_file_id, failed.problems) == ("failed", "out", (problem,))
-    assert abandoned.abandon(problem, LATER).state is BatchState.FAILED
-    assert ended.abandon(problem, LATER) is ended
+    assert abandoned.abandon(problem, LATER, is_last=True).state is BatchState.FAILED
+    assert ended.abandon(problem, LATER, is_last=True) is ended
+
+
+def test_who_had_only_files_to_write_ends_as_it_would_have() -> None:
+    """All lines had ended, or the owner had given up: another job writes what there is."""
+    problem = LineProblem("work_abandoned", "gone")
+    running = a_batch().begin("demo", 2, NOW).count(1, 0, TokenUsage())
+    finalizing = running.count(1, 0, TokenUsage()).close(LATER)
+    cancelling = running.cancel(LATER)
+
+    closed = cancelling.abandon(problem, LATER, is_last=False)
+
+    assert cancelling.abandoned_lines is LineState.CANCELLED
+    assert finalizing.abandon(problem, LATER, is_last=False) == finalizing
+    assert (closed.counts.pending, closed.finish("f", "e", LATER).state) == (0, "cancelled")
+
+
+@pytest.mark.parametrize("state", ["validating", "in_progress", "cancelling"])
+def test_who_failed_without_files_can_begin_again_where_it_was(state: str) -> None:
+    """The lines that the failure ended are to run once more."""
+    problem = LineProblem("work_abandoned", "gone")
+    running = a_batch().begin("demo", 3, NOW).count(1, 0, TokenUsage())
+    abandoned = running.abandon(problem, NOW, is_last=False)
+    failed = {
+        "validating": a_batch(),
+        "in_progress": abandoned,
+        "cancelling": a_batch().cancel(NOW),
+    }[state].abandon(problem, LATER, is_last=True)
+
+    revived = failed.revive(2 if state == "in_progress" else 0)
+
+    assert failed.can_begin_again
+    assert not abandoned.finish("out", "errors", LATER).can_begin_again
+    assert (revived.state, revived.problems, revived.failed_at) == (state, (), None)
+    if state == "in_progress":
+        assert (revived.counts.completed, revived.counts.pending) == (1, 2)
 
 
 @pytest.mark.parametrize("state", ["finalizing", "completed", "failed", "expired"])
