@@ -114,6 +114,10 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "VECTOR_STORE_NOT_FOUND": None,
     "VECTOR_STORE_FILE_NOT_FOUND": None,
     "VECTOR_STORE_FILE_BATCH_NOT_FOUND": None,
+    "ASSISTANT_NOT_FOUND": None,
+    "THREAD_NOT_FOUND": None,
+    "MESSAGE_NOT_FOUND": None,
+    "THREAD_BUSY": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 """`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""

@@ -406,6 +406,16 @@ class JobNotRetriable(FailedPrecondition):
     problem: str
 
 
+class ThreadBusy(FailedPrecondition):
+    """Can't {action} {thread} while a run {run} is active."""
+
+    reason = "THREAD_BUSY"
+    thread: str
+    run: str
+    action: str
+    """ "add messages to", "change messages of", "delete messages of" or "delete"."""
+
+
 # ---- UNAUTHENTICATED
 
 
@@ -598,6 +608,27 @@ class JobNotFound(NotFound):
     job: str
     field: str = "job_id"
     """What named the job."""
+
+
+class AssistantNotFound(NotFound):
+    """No assistant found with id '{assistant}'."""
+
+    reason = "ASSISTANT_NOT_FOUND"
+    assistant: str
+
+
+class ThreadNotFound(NotFound):
+    """No thread found with id '{thread}'."""
+
+    reason = "THREAD_NOT_FOUND"
+    thread: str
+
+
+class MessageNotFound(NotFound):
+    """No message found with id '{message_id}'."""
+
+    reason = "MESSAGE_NOT_FOUND"
+    message_id: str
 
 
 # ---- ALREADY_EXISTS

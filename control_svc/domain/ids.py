@@ -20,6 +20,8 @@ BATCH: Final = "batch_"
 VECTOR_STORE: Final = "vs_"
 VECTOR_STORE_BATCH: Final = "vsfb_"
 VECTOR_STORE_ENTRY: Final = "vsf_"
+ASSISTANT: Final = "asst_"
+THREAD: Final = "thread_"
 
 MAX_KEY_CHARACTERS: Final = 64
 """The longest id that any table takes."""

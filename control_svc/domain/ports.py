@@ -22,6 +22,11 @@ from control_svc.domain.listing import Window
 from control_svc.domain.projects import Project
 from control_svc.domain.requests import RememberedRequest
 from control_svc.domain.streams import EventLog, EventStreams
+from control_svc.domain.thread_ports import (
+    AssistantRepository,
+    MessageRepository,
+    ThreadRepository,
+)
 from control_svc.domain.timeline_ports import TimelineRepository
 from control_svc.domain.uploads import Taken, Upload, UploadPart
 from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
@@ -333,6 +338,12 @@ class Repositories(Protocol):
     def streams(self) -> EventStreams: ...
     @property
     def event_log(self) -> EventLog: ...
+    @property
+    def assistants(self) -> AssistantRepository: ...
+    @property
+    def threads(self) -> ThreadRepository: ...
+    @property
+    def messages(self) -> MessageRepository: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

@@ -105,3 +105,6 @@ class ToolResources:
 
     vector_store_ids: tuple[str, ...] = ()
     """Of file_search; at most one."""
+
+
+NO_RESOURCES = ToolResources()

@@ -21,14 +21,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from control_svc.domain.ports import Clock, Notices, Repositories
 from control_svc.storage.models import Instant
 from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
+from control_svc.storage.repositories.assistants import SqlAssistants
 from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
 from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobRecords, SqlJobs
 from control_svc.storage.repositories.keys import SqlKeys
+from control_svc.storage.repositories.messages import SqlMessages
 from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
 from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
+from control_svc.storage.repositories.threads import SqlThreads
 from control_svc.storage.repositories.timelines import SqlTimelines
 from control_svc.storage.repositories.uploads import SqlUploads
 from control_svc.storage.repositories.usage import SqlUsage
@@ -69,6 +72,9 @@ class SqlRepositories:
         self.timelines = SqlTimelines(session)
         self.streams = SqlEventStreams(session, self.now, self.announce)
         self.event_log = SqlEventLog(session, self.announce)
+        self.assistants = SqlAssistants(session)
+        self.threads = SqlThreads(session, self.timelines)
+        self.messages = SqlMessages(session, self.timelines)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
         self.job_records = SqlJobRecords(session)

@@ -63,6 +63,10 @@ OPENAI_CODES = {
     "FILE_NOT_FOUND": None,
     "UPLOAD_NOT_FOUND": None,
     "BATCH_NOT_FOUND": None,
+    "ASSISTANT_NOT_FOUND": None,
+    "THREAD_NOT_FOUND": None,
+    "MESSAGE_NOT_FOUND": None,
+    "THREAD_BUSY": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 

@@ -1,0 +1,121 @@
+"""Assistants: a model with instructions and tools, to be run on threads."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from control_svc.domain.checks import check_metadata, check_request_id, check_text
+from control_svc.domain.tool_checks import (
+    MAX_TOOLS,
+    check_effort,
+    check_format,
+    check_resources,
+    check_tools,
+)
+from control_svc.domain.tools import (
+    NO_RESOURCES,
+    FileSearchTool,
+    FunctionTool,
+    ResponseFormat,
+    Tool,
+    ToolResources,
+)
+from svc_kit.errors import StaleGeneration, TooLong, UnsupportedValue
+
+MAX_NAME_CHARACTERS: Final = 256
+MAX_DESCRIPTION_CHARACTERS: Final = 512
+MAX_INSTRUCTIONS_CHARACTERS: Final = 256_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssistantSettings:
+    """What its owner says of an assistant."""
+
+    model: str
+    name: str = ""
+    description: str = ""
+    instructions: str = ""
+    tools: tuple[Tool, ...] = ()
+    resources: ToolResources = NO_RESOURCES
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    options: bytes = b""
+    """A serialised `corral.inference.v1.GenerationOptions`; only the clients read it."""
+    format: ResponseFormat | None = None
+    """None: "auto", as the options say."""
+    reasoning_effort: str = ""
+
+    def check(self) -> None:
+        """Raises MissingField, TooLong, InvalidField, InvalidJson, OutOfRange or
+        UnsupportedValue."""
+        check_text("model", self.model)
+        if self.name:
+            check_text("name", self.name, MAX_NAME_CHARACTERS)
+        check_length("description", self.description, MAX_DESCRIPTION_CHARACTERS)
+        check_length("instructions", self.instructions, MAX_INSTRUCTIONS_CHARACTERS)
+        check_assistant_tools(self.tools)
+        check_resources(self.resources)
+        check_metadata(self.metadata)
+        check_format(self.format)
+        check_effort(self.reasoning_effort)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewAssistant:
+    """An assistant that a caller creates."""
+
+    settings: AssistantSettings
+    request_id: str = ""
+
+    def check(self) -> None:
+        """Raises what the settings' check does."""
+        self.settings.check()
+        check_request_id(self.request_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assistant:
+    """An assistant."""
+
+    id: str
+    settings: AssistantSettings
+    created_at: datetime
+    revision: int = 0
+    """How often it has been changed."""
+
+    @property
+    def etag(self) -> str:
+        """Another one after each change."""
+        return etag_of(self.id, self.revision)
+
+    def check_etag(self, etag: str) -> None:
+        """Empty is not checked. Raises StaleGeneration."""
+        if etag not in ("", self.etag):
+            raise StaleGeneration(resource=self.id)
+
+    def changed(self, settings: AssistantSettings) -> "Assistant":
+        """The assistant with other settings, which have been checked."""
+        return replace(self, settings=settings, revision=self.revision + 1)
+
+
+def etag_of(object_id: str, revision: int) -> str:
+    """What tells one revision of an object from the others."""
+    return hashlib.sha256(f"{object_id} {revision}".encode()).hexdigest()[:32]
+
+
+def check_assistant_tools(tools: tuple[Tool, ...], most: int = MAX_TOOLS) -> None:
+    """The tools of an assistant or a run: functions and file_search alone.
+
+    Raises UnsupportedValue, and what `check_tools` does.
+    """
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, FunctionTool | FileSearchTool):
+            raise UnsupportedValue(field=f"tools[{index}].type", value=tool.kind)
+    check_tools(tools, most)
+
+
+def check_length(name: str, text: str, limit: int) -> None:
+    """A text of any characters. Raises TooLong."""
+    if len(text) > limit:
+        raise TooLong(field=name, length=len(text), limit=limit, unit="characters")

@@ -1,0 +1,80 @@
+"""Threads: conversations that assistants are run on. A thread's row is the lock of its timeline."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from control_svc.domain.assistants import etag_of
+from control_svc.domain.checks import check_metadata, check_request_id
+from control_svc.domain.messages import NewMessage
+from control_svc.domain.tool_checks import check_resources
+from control_svc.domain.tools import NO_RESOURCES, ToolResources
+from svc_kit.errors import StaleGeneration, ThreadBusy, TooLong
+
+MAX_FIRST_MESSAGES: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadSettings:
+    """What its owner says of a thread."""
+
+    resources: ToolResources = NO_RESOURCES
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises MissingField, TooLong or InvalidField."""
+        check_resources(self.resources)
+        check_metadata(self.metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewThread:
+    """A thread that a caller begins."""
+
+    settings: ThreadSettings = ThreadSettings()
+    messages: tuple[NewMessage, ...] = ()
+    request_id: str = ""
+
+    def check(self) -> None:
+        """Raises MissingField, TooLong, InvalidField or UnsupportedValue."""
+        self.settings.check()
+        if len(self.messages) > MAX_FIRST_MESSAGES:
+            raise TooLong(field="messages", length=len(self.messages), limit=MAX_FIRST_MESSAGES)
+        for index, message in enumerate(self.messages):
+            message.check(f"messages[{index}].")
+        check_request_id(self.request_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread:
+    """A thread."""
+
+    id: str
+    settings: ThreadSettings
+    created_at: datetime
+    revision: int = 0
+    """How often its settings have been changed."""
+    active_run_id: str = ""
+    """The run that has not ended; nobody else adds to the timeline, or takes from it."""
+    cut: int = 0
+    """Truncation: models are shown the timeline from this position on."""
+
+    @property
+    def etag(self) -> str:
+        """Another one after each change of its settings."""
+        return etag_of(self.id, self.revision)
+
+    def check_etag(self, etag: str) -> None:
+        """Empty is not checked. Raises StaleGeneration."""
+        if etag not in ("", self.etag):
+            raise StaleGeneration(resource=self.id)
+
+    def check_idle(self, action: str) -> None:
+        """`action` is what a run forbids, such as "add messages to". Raises ThreadBusy."""
+        if self.active_run_id:
+            raise ThreadBusy(thread=self.id, run=self.active_run_id, action=action)
+
+    def changed(self, settings: ThreadSettings) -> "Thread":
+        """The thread with other settings, which have been checked."""
+        return replace(self, settings=settings, revision=self.revision + 1)

@@ -1,0 +1,136 @@
+"""Checks of tools, forms and resources that assistants, runs and responses share.
+
+Whether a model can use a schema is for the inference service to say, when it is used.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from control_svc.domain.tools import (
+    CustomTool,
+    FileSearchTool,
+    FormatKind,
+    FunctionTool,
+    ResponseFormat,
+    Tool,
+    ToolResources,
+)
+from svc_kit.errors import (
+    InvalidField,
+    InvalidJson,
+    MissingField,
+    OutOfRange,
+    TooLong,
+    UnsupportedValue,
+)
+
+MAX_TOOLS: Final = 128
+MAX_SCHEMA_BYTES: Final = 131_072
+MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 4096
+MOST_RESULTS: Final = 50
+MAX_STORES: Final = 1
+MAX_ID_CHARACTERS: Final = 64
+REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_tools(tools: Sequence[Tool], most: int = MAX_TOOLS, field: str = "tools") -> None:
+    """Each tool, and that no name is there twice.
+
+    Raises InvalidField, InvalidJson, MissingField, OutOfRange or TooLong.
+    """
+    if len(tools) > most:
+        raise TooLong(field=field, length=len(tools), limit=most)
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        path = f"{field}[{index}]"
+        _check_tool(path, tool)
+        name = tool.name if isinstance(tool, FunctionTool | CustomTool) else tool.kind
+        if tool.kind != "mcp" and name in seen:
+            raise InvalidField(field=path, problem=f"there is another tool '{name}'")
+        seen.add(name)
+
+
+def check_format(answer: ResponseFormat | None, field: str = "response_format") -> None:
+    """The form of an answer; None is none. Raises InvalidField, InvalidJson or TooLong."""
+    if answer is None or answer.kind is not FormatKind.JSON_SCHEMA:
+        return
+    _check_name(f"{field}.json_schema.name", answer.name)
+    check_schema(f"{field}.json_schema.schema", answer.schema_json)
+
+
+def check_schema(field: str, schema_json: str) -> None:
+    """That a JSON Schema is an object of a bearable size; empty is none.
+
+    Raises InvalidField, InvalidJson or TooLong.
+    """
+    size = len(schema_json.encode())
+    if size > MAX_SCHEMA_BYTES:
+        raise TooLong(field=field, length=size, limit=MAX_SCHEMA_BYTES, unit="bytes")
+    try:
+        schema = json.loads(schema_json or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidJson(field=field, problem=str(error)) from None
+    if not isinstance(schema, dict):
+        raise InvalidField(field=field, problem="it is not an object")
+
+
+def check_resources(resources: ToolResources, field: str = "tool_resources") -> None:
+    """What tools work with. Raises TooLong or MissingField."""
+    path = f"{field}.file_search.vector_store_ids"
+    if len(resources.vector_store_ids) > MAX_STORES:
+        raise TooLong(field=path, length=len(resources.vector_store_ids), limit=MAX_STORES)
+    for store in resources.vector_store_ids:
+        if not store:
+            raise MissingField(field=path)
+        if len(store) > MAX_ID_CHARACTERS:
+            raise TooLong(field=path, length=len(store), limit=MAX_ID_CHARACTERS, unit="characters")
+
+
+def check_effort(effort: str, field: str = "reasoning_effort") -> None:
+    """How much to think; empty is nothing said. Raises UnsupportedValue."""
+    if effort and effort not in REASONING_EFFORTS:
+        raise UnsupportedValue(field=field, value=effort)
+
+
+def _check_tool(path: str, tool: Tool) -> None:
+    if isinstance(tool, FunctionTool):
+        _check_name(f"{path}.function.name", tool.name)
+        _check_description(f"{path}.function.description", tool.description)
+        check_schema(f"{path}.function.parameters", tool.parameters_json)
+    elif isinstance(tool, CustomTool):
+        _check_name(f"{path}.custom.name", tool.name)
+        _check_description(f"{path}.custom.description", tool.description)
+    elif isinstance(tool, FileSearchTool):
+        _check_search(f"{path}.file_search", tool)
+
+
+def _check_search(path: str, tool: FileSearchTool) -> None:
+    results, threshold = tool.max_results, tool.score_threshold
+    if results is not None and not 1 <= results <= MOST_RESULTS:
+        raise OutOfRange(
+            field=f"{path}.max_num_results", value=results, minimum=1, maximum=MOST_RESULTS
+        )
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise OutOfRange(
+            field=f"{path}.ranking_options.score_threshold", value=threshold, minimum=0, maximum=1
+        )
+
+
+def _check_name(field: str, name: str) -> None:
+    if not name:
+        raise MissingField(field=field)
+    if not _NAME.fullmatch(name):
+        raise InvalidField(field=field, problem="it is not 1 to 64 letters, digits, '_' or '-'")
+
+
+def _check_description(field: str, text: str) -> None:
+    if len(text) > MAX_TOOL_DESCRIPTION_CHARACTERS:
+        raise TooLong(
+            field=field,
+            length=len(text),
+            limit=MAX_TOOL_DESCRIPTION_CHARACTERS,
+            unit="characters",
+        )

@@ -1,0 +1,188 @@
+"""Assistants, threads and messages in their tables, on both databases."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from control_svc.domain.assistants import Assistant, AssistantSettings
+from control_svc.domain.ids import ASSISTANT, THREAD, IdSource
+from control_svc.domain.items import FunctionCall, Image, Item, ItemStatus, Role, Text
+from control_svc.domain.listing import Window
+from control_svc.domain.messages import (
+    Attachment,
+    AttachmentTool,
+    IncompleteReason,
+    NewMessage,
+    ThreadMessage,
+    begun_message,
+)
+from control_svc.domain.ports import Repositories
+from control_svc.domain.threads import Thread, ThreadSettings
+from control_svc.domain.tools import (
+    FileSearchTool,
+    FormatKind,
+    FunctionTool,
+    ResponseFormat,
+    ToolResources,
+)
+from control_svc.storage.database import Database
+from control_svc.storage.models import ItemRow
+from control_svc.storage.thread_models import MessageRow
+from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
+from tests.support.control import SetClock
+from tests.support.jobs import a_database
+from tests.support.rows import count_rows
+
+P = "p"
+CLOCK = SetClock()
+IDS = IdSource(CLOCK)
+EVERYTHING = AssistantSettings(
+    model="demo",
+    name="Ada",
+    description="two\nlines",
+    instructions="Say \x00 nothing.",
+    tools=(FunctionTool(name="f", parameters_json='{"b":1,"a":2}', strict=True), FileSearchTool()),
+    resources=ToolResources(vector_store_ids=("vs_1",)),
+    metadata={"k": "v"},
+    options=b"\x00\xff no text",
+    format=ResponseFormat(kind=FormatKind.JSON_SCHEMA, name="n", schema_json="{}"),
+    reasoning_effort="low",
+)
+
+
+@pytest.fixture
+async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Database]:
+    """An empty database of each kind."""
+    async with a_database(tmp_path, database_url, CLOCK) as database:
+        yield database
+
+
+def a_thread() -> Thread:
+    """A thread with metadata."""
+    settings = ThreadSettings(metadata={"who": "me"})
+    return Thread(id=IDS.new(THREAD), settings=settings, created_at=CLOCK())
+
+
+def a_message(thread: Thread, text: str = "hello") -> ThreadMessage:
+    """A caller's message with all that it can have."""
+    new = NewMessage(
+        role=Role.USER,
+        content=(Text(text=text), Image(url="data:image/png;base64,AA==", detail="low")),
+        attachments=(Attachment("file-1", (AttachmentTool.FILE_SEARCH,)), Attachment("file-2")),
+        metadata={"n": "1"},
+    )
+    return new.make(IDS.new("msg_"), thread.id, CLOCK())
+
+
+async def begun(database: Database, *messages: ThreadMessage, thread: Thread) -> None:
+    """Keep a thread and its first messages."""
+
+    async def add(repositories: Repositories) -> None:
+        await repositories.threads.add(P, thread)
+        await repositories.messages.add(P, messages)
+
+    await database.transactions.write(add)
+
+
+async def test_an_assistant_comes_back_as_it_was(database: Database) -> None:
+    """Every setting of an assistant is kept, bytes that are no text among them."""
+    assistant = Assistant(id=IDS.new(ASSISTANT), settings=EVERYTHING, created_at=CLOCK())
+    changed = assistant.changed(replace(EVERYTHING, name="", tools=()))
+
+    async def work(repositories: Repositories) -> list[Assistant]:
+        await repositories.assistants.add(P, assistant)
+        before = await repositories.assistants.lock(P, assistant.id)
+        await repositories.assistants.update(P, changed)
+        return [before]
+
+    before = await database.transactions.write(work)
+    after = await database.transactions.read(lambda r: r.assistants.get(P, assistant.id))
+    listed = await database.transactions.read(lambda r: r.assistants.page(P, Window(9)))
+    await database.transactions.write(lambda r: r.assistants.delete(P, assistant.id))
+
+    assert before == [assistant]
+    assert after == changed
+    assert listed == [changed]
+    with pytest.raises(AssistantNotFound):
+        await database.transactions.read(lambda r: r.assistants.get(P, assistant.id))
+
+
+async def test_a_threads_row_keeps_the_active_run_and_the_cut(database: Database) -> None:
+    """What runs write on a thread's row is kept beside its settings."""
+    thread = a_thread()
+    await begun(database, thread=thread)
+    locked = replace(thread, active_run_id="run_1", cut=7)
+    await database.transactions.write(lambda r: r.threads.update(P, locked))
+
+    assert await database.transactions.read(lambda r: r.threads.get(P, thread.id)) == locked
+    with pytest.raises(ThreadNotFound):
+        await database.transactions.read(lambda r: r.threads.get("other", thread.id))
+
+
+async def test_messages_are_the_view_of_a_timeline(database: Database) -> None:
+    """Messages are listed without the items between them, and by the run that wrote them."""
+    thread = a_thread()
+    asked = a_message(thread)
+    await begun(database, asked, thread=thread)
+    answer = begun_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK())
+    call = Item(
+        id=IDS.new("fc_"),
+        status=ItemStatus.COMPLETED,
+        created_at=CLOCK(),
+        content=FunctionCall(call_id="call_1", name="f", arguments="{}"),
+    )
+
+    async def run(repositories: Repositories) -> None:
+        await repositories.timelines.append(P, thread.id, [call], origin="run_1")
+        await repositories.messages.add(P, [answer])
+
+    await database.transactions.write(run)
+    window = Window(9, newest_first=False)
+    listed = await database.transactions.read(lambda r: r.messages.page(P, thread.id, window))
+    by_run = await database.transactions.read(lambda r: r.messages.of_run(P, thread.id, "run_1"))
+
+    assert listed == [asked, answer]
+    assert by_run == [answer]
+
+
+async def test_a_run_ends_its_message(database: Database) -> None:
+    """A message in progress becomes whole, or is broken off with a reason."""
+    thread = a_thread()
+    first, second = (
+        begun_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK()) for _ in range(2)
+    )
+    await begun(database, first, second, thread=thread)
+    later = CLOCK() + timedelta(seconds=5)
+    whole = first.completed((Text(text="done"),), later)
+    broken = second.broken_off((Text(text="do"),), IncompleteReason.RUN_CANCELLED, later)
+
+    async def end(repositories: Repositories) -> None:
+        await repositories.messages.update(P, whole)
+        await repositories.messages.update(P, broken)
+
+    await database.transactions.write(end)
+
+    of_run = await database.transactions.read(lambda r: r.messages.of_run(P, thread.id, "run_1"))
+    assert of_run == [whole, broken]
+
+
+async def test_nothing_is_left_of_a_deleted_thread(database: Database) -> None:
+    """With a thread go its messages and their items; one message goes alone too."""
+    thread = a_thread()
+    messages = [a_message(thread, str(number)) for number in range(3)]
+    await begun(database, *messages, thread=thread)
+    gone, *stay = messages
+    await database.transactions.write(lambda r: r.messages.delete(P, thread.id, gone.id))
+
+    with pytest.raises(MessageNotFound):
+        await database.transactions.read(lambda r: r.messages.get(P, thread.id, gone.id))
+    window = Window(9, newest_first=False)
+    assert stay == await database.transactions.read(lambda r: r.messages.page(P, thread.id, window))
+
+    await database.transactions.write(lambda r: r.threads.delete(P, thread.id))
+
+    assert await count_rows(database, MessageRow) == 0
+    assert await count_rows(database, ItemRow) == 0
