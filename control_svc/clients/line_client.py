@@ -7,7 +7,7 @@ of HTTP would get is an answer like another; only what another try may end bette
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ import orjson
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
+from control_svc.clients.acting import SERVICE, Metadata, acting_for, answering
 from control_svc.domain.batch_results import LineResult, PendingLine, answered, line_id
 from control_svc.domain.batches import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from openai_wire.answers import (
@@ -40,20 +41,17 @@ from openai_wire.requests import (
 )
 from openai_wire.requests.completions import prompts_of
 from openai_wire.requests.json_body import check_depth
-from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of
+from svc_kit.auth import Priority, ServiceToken
 from svc_kit.error_table import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue
 from svc_kit.rpc_client import Option, translate_errors
 
 _log = logging.getLogger(__name__)
 
-SERVICE: Final = "inference"
 CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
 """Lines are tried again by whoever runs them, who must hear of each engine that died."""
 _SMALL_BYTES: Final = 128 * 1024
 """A body that is parsed in under 5 ms; a larger one would hold up the event loop: a thread."""
-
-Metadata = Sequence[tuple[str, str]]
 
 
 class _Collector(Protocol):
@@ -101,7 +99,7 @@ class LineClient:
         Raises what another try may end better: ResourceExhausted, Unavailable (EngineRestarting
         among them, with its phase), Aborted.
         """
-        call = _Call(self._metadata(project), self._timeout_s, [])
+        call = _Call(acting_for(self._token, project, Priority.BATCH, "batch"), self._timeout_s, [])
         fields = await _parsed(line.request)
         try:
             check_depth(fields["body"])
@@ -163,34 +161,16 @@ class LineClient:
     def _envelope(self, prefix: str, model: str) -> Envelope:
         return Envelope(prefix + self._suffixes(), int(time.time()), model, self._fingerprint)
 
-    def _metadata(self, project: str) -> Metadata:
-        if self._token is None:
-            return ()
-        principal = Principal(
-            project=project,
-            scopes=frozenset({Scope.INFERENCE}),
-            priority=Priority.BATCH,
-            key_id="batch",
-        )
-        return (("authorization", f"Bearer {self._token.secret}"), *on_behalf_of(principal))
-
 
 async def _collect(
     method: Callable[..., Any], request: Any, call: _Call, whole: _Collector, number: int = 0
 ) -> None:
-    """Read a stream to its end; left early, also by a cancellation, the call is cancelled."""
+    """Read a stream to its end."""
     calling = method(request, metadata=call.metadata, timeout=call.timeout_s)
-    try:
-        with translate_errors(SERVICE):
-            async for event in _events(calling):
-                whole.add(event, number)
-            call.request_ids.append(await _request_id(calling))
-    finally:
-        calling.cancel()
-
-
-def _events(calling: Any) -> AsyncIterator[Any]:
-    return calling.__aiter__()  # type: ignore[no-any-return]  # grpc.aio has no types
+    with answering(calling) as events:
+        async for event in events:
+            whole.add(event, number)
+        call.request_ids.append(await _request_id(calling))
 
 
 async def _request_id(calling: Any) -> str:

@@ -147,6 +147,10 @@ class TurnRequest:
     """A serialised `corral.inference.v1.GenerationOptions`. Empty: the model's defaults."""
     max_tokens: int | None = None
     """Bounds the answer, with what it had before it was interrupted. None: as `options` say."""
+    thinks: bool | None = None
+    """Asks for, or against, a phase of thinking. None: the model's template decides."""
+    template_values: str = ""
+    """Further values for the template, as the JSON text of an object. Empty: none."""
     seed: int
     """Of the draws; an interrupted turn goes on with its own."""
     token_ids: tuple[int, ...] = ()

@@ -125,12 +125,14 @@ class Generating:
         turns = [
             ChatTurn(
                 i,
-                self._parser(item, model, prompt, conversation, inline=inline),
+                _parser(prompt, conversation, inline=inline),
                 token_ids=request.options.output.token_ids,
                 max_calls=None if conversation.tool_choice.parallel else 1,
             )
-            for i, item in enumerate(requests)
+            for i in range(len(requests))
         ]
+        for turn, item in zip(turns, requests, strict=True):
+            _replay(item, model, turn)
         return admitted, turns
 
     def _named(self, name: str, loaded: LoadedModel, project: str) -> Named:
@@ -206,27 +208,22 @@ class Generating:
         stream, ahead = loaded.worker.submit(requests, submission)
         return Admitted(requests, stream, ahead, name, project, options.output.token_ids)
 
-    def _parser(
-        self,
-        request: SequenceRequest,
-        model: ServedModel,
-        prompt: RenderedPrompt,
-        conversation: Conversation,
-        *,
-        inline: bool,
-    ) -> TurnParser:
-        """A parser that stands where the resumed tokens end."""
-        parser = TurnParser(
-            prompt.turn_format,
-            tools=_offered(conversation),
-            opens_in_reasoning=prompt.opens_in_reasoning,
-            inline_reasoning=inline,
-        )
-        said = TextStream(request.stop, include_stop=request.include_stop)
-        for token in request.resumed:
-            special = request.special_tokens or token in request.visible_tokens
-            parser.feed(said.push(model.vocabulary.piece(token, special)).text)
-        return parser
+
+def _parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
+    return TurnParser(
+        prompt.turn_format,
+        tools=_offered(conversation),
+        opens_in_reasoning=prompt.opens_in_reasoning,
+        inline_reasoning=inline,
+    )
+
+
+def _replay(request: SequenceRequest, model: ServedModel, turn: ChatTurn) -> None:
+    """Bring a turn to where its resumed tokens end."""
+    said = TextStream(request.stop, include_stop=request.include_stop)
+    for token in request.resumed:
+        special = request.special_tokens or token in request.visible_tokens
+        turn.replay(said.push(model.vocabulary.piece(token, special)).text)
 
 
 def _offered(conversation: Conversation) -> OfferedTools:

@@ -206,10 +206,7 @@ class ChatTurn:
         """What the parser is sure of, with the tokens behind it."""
         parsed = TurnDelta()
         for text, num_tokens in zip(pending.text, pending.counts, strict=True):
-            gained = self._parser.feed(text)
-            if gained.reasoning and not gained.content:
-                self.reasoning_tokens += num_tokens
-            parsed = parsed.then(gained)
+            parsed = parsed.then(self._gained(text, num_tokens))
         delta = self._message(parsed)
         delta.num_tokens = pending.num_tokens
         if self._token_ids:
@@ -217,6 +214,10 @@ class ChatTurn:
         if pending.logprobs:
             delta.logprobs.extend(map(_chosen, pending.logprobs))
         return delta
+
+    def replay(self, text: str) -> None:
+        """Take in the text of a resumed token, which was sent before and is not sent again."""
+        self._gained(text, 1)
 
     def finish(self) -> service_pb.ChatDelta | None:
         """What the parser held back."""
@@ -230,6 +231,12 @@ class ChatTurn:
         if finished.reason is events.FinishReason.STOP and self._parser.has_tool_calls:
             return pb.FINISH_REASON_TOOL_CALLS
         return _FINISH[finished.reason]
+
+    def _gained(self, text: str, num_tokens: int) -> TurnDelta:
+        gained = self._parser.feed(text)
+        if gained.reasoning and not gained.content:
+            self.reasoning_tokens += num_tokens
+        return gained
 
     def _message(self, parsed: TurnDelta) -> service_pb.ChatDelta:
         delta = service_pb.ChatDelta(
