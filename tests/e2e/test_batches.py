@@ -5,9 +5,12 @@ from typing import Any
 
 import openai
 import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import generation_pb2
+from corral.inference.v1.load_pb2 import LiveRequest
 
 from tests.support.batches import CHAT, a_line, jsonl
-from tests.support.rpc import CAPITAL, PARIS
+from tests.support.rpc import CAPITAL, PARIS, Rpc, endless, first_delta
 from tests.support.sdk_batches import (
     CONTROL,
     ENGINE,
@@ -27,6 +30,8 @@ from tests.support.sdk_batches import (
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
+
+COMPUTED = (LiveRequest.STATE_PREFILL, LiveRequest.STATE_DECODE)
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +158,45 @@ def test_a_batch_can_be_given_up(up: Corral, client: openai.OpenAI) -> None:
     assert cancelling.status == "cancelling"
     assert ended.batch.status == "cancelled"
     assert {line["error"]["code"] for line in ended.failed.values()} <= {"batch_cancelled"}
+
+
+async def test_lines_yield_to_who_waits_for_an_answer(
+    up: Corral, client: openai.OpenAI, rpc: Rpc
+) -> None:
+    """With every slot and the queue full of lines, a chat has its first token before any line that
+    waited has begun; one that had begun gives way, and goes on afterwards."""
+    slots = 4
+    begun = begin(client, [a_chat(f"{n}", max_tokens=3000) for n in range(3 * slots)])
+    running, waiting = await live_lines(rpc, running=slots)
+    while len(waiting) < 2 * slots:
+        running, waiting = await live_lines(rpc, running=slots)
+    chat = rpc.inference.Chat(endless())
+    await first_delta(chat)
+    still_running, still_waiting = await live_lines(rpc)
+    chat.cancel()
+    resumed, _ = await live_lines(rpc, running=slots)
+    client.batches.cancel(begun.id)
+    follow(up, begun.id)
+
+    assert len(running) == slots
+    assert still_running < running
+    assert still_waiting == waiting | (running - still_running)
+    assert resumed == running
+
+
+async def live_lines(rpc: Rpc, *, running: int = 0) -> tuple[set[str], set[str]]:
+    """The lines of batches that the engine computes, once there are so many, and those that wait
+    for it."""
+    while True:
+        live = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+        lines = [each for each in live if each.priority == generation_pb2.PRIORITY_BATCH]
+        computed = {
+            each.request_id
+            for each in lines
+            if any(choice.state in COMPUTED for choice in each.choices)
+        }
+        if len(computed) >= running:
+            return computed, {each.request_id for each in lines} - computed
 
 
 def test_the_fault_is_off_unless_an_operator_asks_for_it(client: openai.OpenAI) -> None:
