@@ -9,16 +9,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 import orjson
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.clients.acting import SERVICE, Metadata, acting_for, answering
 from control_svc.domain.batch_results import LineResult, PendingLine, answered, line_id
 from control_svc.domain.batches import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
+from control_svc.usecases.room import Room
 from openai_wire.answers import (
     CHAT_ID,
     COMPLETION_ID,
@@ -53,6 +55,11 @@ CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
 _SMALL_BYTES: Final = 128 * 1024
 """A body that is parsed in under 5 ms; a larger one would hold up the event loop: a thread."""
 
+_VECTORS_AT_ONCE: Final = 2048
+"""As many as one line may ask for: their numbers are most of what a batch has in memory."""
+
+GenerationT = TypeVar("GenerationT", pb.ChatRequest, pb.GenerateRequest)
+
 
 class _Collector(Protocol):
     def add(self, message: Any, call: int, /) -> None: ...
@@ -81,12 +88,14 @@ class LineClient:
         timeout_s: float,
         suffixes: Callable[[], str] = random_suffix,
     ) -> None:
-        """Without a token the service must serve callers without a key, all as one project."""
+        """Without a token the service must serve callers without a key, all as one project; lines
+        ask for the priority of batches all the same."""
         self._stub = InferenceServiceStub(channel)
         self._token = token
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
         self._suffixes = suffixes
+        self._vectors = Room(_VECTORS_AT_ONCE)
         self._answers: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
             BatchEndpoint.CHAT_COMPLETIONS: self._chat,
             BatchEndpoint.COMPLETIONS: self._complete,
@@ -123,7 +132,7 @@ class LineClient:
         _check_whole(body.stream)
         whole = whole_chat(body, self._envelope(CHAT_ID, body.model))
         with openai_names(chat_params(body)):
-            await _collect(self._stub.Chat, chat_request(body), call, whole)
+            await _collect(self._stub.Chat, _yielding(chat_request(body)), call, whole)
         return whole.as_object()
 
     async def _complete(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
@@ -136,19 +145,19 @@ class LineClient:
             ]
             whole = whole_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
             for number, request in enumerate(prompt_requests(body)):
-                await _collect(self._stub.Generate, request, call, whole, number)
+                await _collect(self._stub.Generate, _yielding(request), call, whole, number)
         return whole.as_object()
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_embedding(fields)
-        vectors = embedding_list(body)
-        with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
-            calling = self._stub.Embed(
-                embed_request(body), metadata=call.metadata, timeout=call.timeout_s
-            )
-            vectors.add(await calling)
-            call.request_ids.append(await _request_id(calling))
-        return vectors.as_object()
+        request, vectors = embed_request(body), embedding_list(body)
+        request.priority = request.priority or PRIORITY_BATCH
+        async with self._vectors.of(len(request.inputs)):
+            with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
+                calling = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
+                vectors.add(await calling)
+                call.request_ids.append(await _request_id(calling))
+            return vectors.as_object()
 
     async def _text(self, model: str, tokens: Sequence[int], call: _Call) -> str:
         request = pb.DetokenizeRequest(model=model, token_ids=tokens)
@@ -160,6 +169,14 @@ class LineClient:
 
     def _envelope(self, prefix: str, model: str) -> Envelope:
         return Envelope(prefix + self._suffixes(), int(time.time()), model, self._fingerprint)
+
+
+def _yielding(request: GenerationT) -> GenerationT:
+    """The request at the priority of batches: it says so itself, because a service without a token
+    of ours believes nothing of what the call says."""
+    scheduling = request.options.scheduling
+    scheduling.priority = scheduling.priority or PRIORITY_BATCH
+    return request
 
 
 async def _collect(

@@ -1,12 +1,31 @@
 """What the use cases of batches need from the outside."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from control_svc.domain.batch_lines import NewLine
 from control_svc.domain.batch_results import EndedLine, LineResult, PendingLine
 from control_svc.domain.batches import Batch, LineState
 from control_svc.domain.listing import Window
+
+
+class Portion(NamedTuple):
+    """The most that is read at once; of lines that are larger than that, one."""
+
+    num_lines: int
+    num_bytes: int
+
+    def of(self, sizes: Sequence[int]) -> int:
+        """How many of the first lines it holds, by their bytes."""
+        total = 0
+        for count, size in enumerate(sizes[: self.num_lines]):
+            total += size
+            if count and total > self.num_bytes:
+                return count
+        return min(len(sizes), self.num_lines)
+
+
+READ_AT_ONCE: Final = Portion(32, 8 << 20)
 
 
 class BatchRepository(Protocol):
@@ -38,7 +57,7 @@ class BatchLineRepository(Protocol):
         """Forget lines of a batch; how many there were."""
 
     async def pending(
-        self, project: str, batch_id: str, after: PendingLine | None, limit: int
+        self, project: str, batch_id: str, after: PendingLine | None, most: Portion
     ) -> list[PendingLine]:
         """The next lines to run, in their order; `after` None: from the start."""
 
@@ -60,9 +79,9 @@ class BatchLineRepository(Protocol):
         """Let the lines that a failure of the batch ended be pending again; how many there were."""
 
     async def ended(
-        self, project: str, batch_id: str, *, completed: bool, after: int, limit: int
+        self, project: str, batch_id: str, *, completed: bool, after: int, most: Portion
     ) -> list[EndedLine]:
-        """Lines that completed, or those that did not, in the order of the file."""
+        """The next lines that completed, or that did not, in the order of the file."""
 
 
 class LineRunner(Protocol):

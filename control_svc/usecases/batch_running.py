@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from control_svc.domain.batch_ports import LineRunner
+from control_svc.domain.batch_ports import READ_AT_ONCE, LineRunner
 from control_svc.domain.batch_results import LineResult, PendingLine, unanswered
 from control_svc.domain.batches import NO_TOKENS, Batch, LineState
 from control_svc.domain.jobs import ENGINE_DEATHS_BEFORE_ALONE, MAX_ENGINE_DEATHS
 from control_svc.domain.ports import Repositories, Transactions
 from control_svc.usecases.batch_places import Places
+from control_svc.usecases.room import Room
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import (
     Aborted,
@@ -31,7 +32,8 @@ _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-_LINES_AT_ONCE: Final = 32
+_BYTES_AT_ONCE: Final = 64 << 20
+"""Of requests that run, or wait to."""
 _GATHERING_S: Final = 0.05
 """How long ends are gathered before they are committed together."""
 _PAUSE_S: Final = 1.0
@@ -98,12 +100,14 @@ class BatchRunner:
 
     async def _run_all(self, batch: Batch, context: JobContext, ends: "_Ends") -> None:
         """Start lines; there are two tasks a place, so that one runs while another's is kept."""
-        room = asyncio.Semaphore(2 * self._places.most)
+        tasks, room = asyncio.Semaphore(2 * self._places.most), Room(_BYTES_AT_ONCE)
         async with asyncio.TaskGroup() as group:
             async for line in self._pending(batch, context):
-                await room.acquire()
+                await tasks.acquire()
+                await room.take(len(line.request))
                 task = group.create_task(self._run(batch, context, line, ends))
-                task.add_done_callback(lambda _: room.release())
+                task.add_done_callback(lambda _: tasks.release())
+                task.add_done_callback(_giving_back(room, len(line.request)))
 
     async def _pending(self, batch: Batch, context: JobContext) -> AsyncIterator[PendingLine]:
         after: PendingLine | None = None
@@ -230,6 +234,10 @@ class _Group:
     committed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+def _giving_back(room: Room, size: int) -> Callable[[object], None]:
+    return lambda _: room.give(size)
+
+
 def _raise_from(task: "asyncio.Task[None]") -> None:
     """What a task failed with; of a group's failures the first, which says it all."""
     if not task.done() or task.cancelled():
@@ -244,7 +252,7 @@ def _next_lines(
     project: str, batch_id: str, after: PendingLine | None
 ) -> Callable[[Repositories], Awaitable[list[PendingLine]]]:
     return lambda repositories: repositories.batch_lines.pending(
-        project, batch_id, after, _LINES_AT_ONCE
+        project, batch_id, after, READ_AT_ONCE
     )
 
 

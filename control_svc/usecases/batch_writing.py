@@ -6,16 +6,14 @@ without a row, which the sweeper finds.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import Final
 
+from control_svc.domain.batch_ports import READ_AT_ONCE
 from control_svc.domain.batch_results import EndedLine, text_of
 from control_svc.domain.batches import Batch
 from control_svc.domain.files import File, FilePurpose, expiry_of
 from control_svc.domain.ids import FILE, IdSource
 from control_svc.domain.ports import Blob, BlobStore, Repositories, Transactions
 from control_svc.usecases.working import JobContext
-
-_LINES_AT_ONCE: Final = 32
 
 
 class BatchWriter:
@@ -82,7 +80,7 @@ def _next_lines(
     project: str, batch_id: str, *, completed: bool, after: int
 ) -> Callable[[Repositories], Awaitable[list[EndedLine]]]:
     return lambda repositories: repositories.batch_lines.ended(
-        project, batch_id, completed=completed, after=after, limit=_LINES_AT_ONCE
+        project, batch_id, completed=completed, after=after, most=READ_AT_ONCE
     )
 
 

@@ -94,7 +94,7 @@ def to_requests(
         max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
         cache_key=cache_key(options.cache, principal, target.adapters),
         resumed=array("i"),
-        priority=_priority(options.scheduling, principal),
+        priority=priority_of(options.scheduling.priority, principal),
         project=principal.project,
         deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
@@ -181,12 +181,12 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def _priority(scheduling: generation.SchedulingOptions, principal: Principal) -> int:
-    asked = int(scheduling.priority)
+def priority_of(asked: generation.Priority, principal: Principal) -> int:
+    """The class of a request. Raises OutOfRange where it asks for one above the caller's own."""
     if asked == generation.PRIORITY_UNSPECIFIED:
         return int(principal.priority)
     check_range("priority", asked, 1, int(principal.priority))
-    return asked
+    return int(asked)
 
 
 def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.api.convert import priority_of
 from inference_svc.api.generating import Caller
 from inference_svc.catalog import LoadedModel, ServedModel
 from inference_svc.chat.tokenizing import TextToTokenize
@@ -49,6 +50,7 @@ class Embedding:
         """Vectors in the order of the inputs. Raises the `DomainError` of what is wrong first."""
         model, limits = loaded.front, limits_of(loaded)
         check_count("inputs", len(request.inputs))
+        priority = priority_of(request.priority, caller.principal)
         size = _vector_size(request, limits)
         self._check_answer(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)
@@ -61,7 +63,7 @@ class Embedding:
                 project=caller.principal.project,
                 dimensions=size,
                 normalize=request.normalize if request.HasField("normalize") else True,
-                priority=int(caller.principal.priority),
+                priority=priority,
                 deadline=caller.deadline,
                 request_id=caller.request_id,
             )

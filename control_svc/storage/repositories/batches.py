@@ -5,11 +5,12 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, delete, insert, select, tuple_, update
+from sqlalchemy import Row, Select, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.batch_lines import NewLine
+from control_svc.domain.batch_ports import Portion
 from control_svc.domain.batch_results import EndedLine, LineResult, PendingLine
 from control_svc.domain.batches import (
     NO_TOKENS,
@@ -90,6 +91,15 @@ class SqlBatches:
         return _batch(row)
 
 
+_PENDING = (
+    BatchLineRow.number,
+    BatchLineRow.place,
+    BatchLineRow.request,
+    BatchLineRow.engine_deaths,
+)
+_ENDED = (BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLineRow.result)
+
+
 class SqlBatchLines:
     """The lines of batches in one transaction, which holds the batch's job."""
 
@@ -126,20 +136,19 @@ class SqlBatchLines:
         return len(dropped.all())
 
     async def pending(
-        self, project: str, batch_id: str, after: PendingLine | None, limit: int
+        self, project: str, batch_id: str, after: PendingLine | None, most: Portion
     ) -> list[PendingLine]:
-        """The next lines to run, in their order."""
+        """The next lines to run, in their order; `after` None: from the start."""
         place = tuple_(BatchLineRow.place, BatchLineRow.number)
-        query = select(
-            BatchLineRow.number,
-            BatchLineRow.place,
-            BatchLineRow.request,
-            BatchLineRow.engine_deaths,
-        ).where(*_of(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+        query = (
+            select(*_PENDING)
+            .where(*_of(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+            .order_by(BatchLineRow.place, BatchLineRow.number)
+        )
         if after is not None:
             query = query.where(place > tuple_(after.order, after.number))
-        query = query.order_by(BatchLineRow.place, BatchLineRow.number).limit(limit)
-        return [PendingLine(*row) for row in await self._session.execute(query)]
+        rows = await self._portion(query, func.length(BatchLineRow.request), most)
+        return [PendingLine(*row) for row in rows]
 
     async def end(self, project: str, batch_id: str, results: Sequence[LineResult]) -> None:
         """Keep how pending lines ended."""
@@ -201,23 +210,32 @@ class SqlBatchLines:
         return len(reopened.all())
 
     async def ended(
-        self, project: str, batch_id: str, *, completed: bool, after: int, limit: int
+        self, project: str, batch_id: str, *, completed: bool, after: int, most: Portion
     ) -> list[EndedLine]:
-        """Lines that completed, or those that did not, in the order of the file."""
+        """The next lines that completed, or that did not, in the order of the file."""
         is_completed = BatchLineRow.state == LineState.COMPLETED.value
-        rows = await self._session.execute(
-            select(
-                BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLineRow.result
-            )
+        query = (
+            select(*_ENDED)
             .where(*_of(project, batch_id), BatchLineRow.number > after)
             .where(is_completed if completed else ~is_completed)
             .order_by(BatchLineRow.number)
-            .limit(limit)
+        )
+        size = func.length(BatchLineRow.request) + func.coalesce(
+            func.length(BatchLineRow.result), 0
         )
         return [
             EndedLine(number, LineState(state), request, result)
-            for number, state, request, result in rows
+            for number, state, request, result in await self._portion(query, size, most)
         ]
+
+    async def _portion(
+        self, query: Select[*tuple[Any, ...]], size: ColumnElement[int], most: Portion
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """The first rows of a query; how many, their sizes say before any is read."""
+        sizes = await self._session.scalars(
+            query.with_only_columns(size, maintain_column_froms=True).limit(most.num_lines)
+        )
+        return (await self._session.execute(query.limit(most.of(sizes.all())))).all()
 
 
 def _of(project: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from google.protobuf.duration_pb2 import Duration
 
 from control_svc.clients import line_client
 from control_svc.clients.line_client import LineClient
 from control_svc.domain.batch_lines import NewLine
-from control_svc.domain.batch_results import LineResult, PendingLine
-from control_svc.domain.batches import Batch, BatchEndpoint, LineProblem, NewBatch
+from control_svc.domain.batch_ports import READ_AT_ONCE, Portion
+from control_svc.domain.batch_results import EndedLine, LineResult, PendingLine
+from control_svc.domain.batches import Batch, BatchEndpoint, LineProblem, LineState, NewBatch
 from control_svc.domain.ids import BATCH as BATCH_ID
 from control_svc.domain.ids import IdSource
 from control_svc.domain.ports import Repositories
@@ -136,6 +138,22 @@ async def test_lines_run_for_their_project_when_nothing_else_waits(
     assert metadata["x-corral-project"] == "acme"
     assert metadata["x-corral-priority"] == "batch"
     assert metadata["x-corral-scopes"] == "inference"
+
+
+async def test_lines_ask_for_the_priority_of_batches_themselves(running: RunningBatches) -> None:
+    """A service without a token of ours believes nothing of what the call says."""
+    vectors = [a_line("a", EMBEDDINGS, input="x")]
+    texts = [a_line("a", COMPLETIONS, prompt="x")]
+    for lines, endpoint in ((vectors, EMBEDDINGS), (texts, COMPLETIONS)):
+        batch = await running.batches.create(lines, endpoint=endpoint)
+        await running.batches.outcome(batch.id)
+    chat = await running.batches.create([a_chat_line("a")])
+    await running.batches.outcome(chat.id)
+    embedded, generated, chatted = running.fake.seen.requests
+
+    assert embedded.priority == PRIORITY_BATCH
+    assert generated.options.scheduling.priority == PRIORITY_BATCH
+    assert chatted.options.scheduling.priority == PRIORITY_BATCH
 
 
 async def test_completions_and_embeddings_are_endpoints_too(running: RunningBatches) -> None:
@@ -292,6 +310,48 @@ async def test_lines_that_begin_alike_run_together(tmp_path: Path) -> None:
         assert running.fake.order == ["a0", "a1", "a2", "b0", "b1", "b2"]
 
 
+async def test_lines_are_read_by_their_bytes(tmp_path: Path, database_url: str | None) -> None:
+    """No more of them than fit, those to run and those that ended; one that fits nowhere alone."""
+    clock = SetClock()
+    new = NewBatch(input_file_id="file-1", endpoint=BatchEndpoint.EMBEDDINGS)
+    batch, sizes = new.make(IdSource(clock).new(BATCH_ID), clock.now), (40, 40, 500, 40)
+    lines = [NewLine(number, b"", b"x" * size) for number, size in enumerate(sizes, start=1)]
+    ends = [LineResult(line.number, LineState.COMPLETED, line.request * 9) for line in lines]
+
+    async def fill(repositories: Repositories) -> None:
+        await repositories.batches.add("p", batch)
+        await repositories.batch_lines.add("p", batch.id, lines)
+
+    async with a_database(tmp_path, database_url, clock) as database:
+        transactions, pending, ended = database.transactions, [], []
+        await transactions.write(fill)
+        last = None
+        while found := await transactions.read(_pending(batch.id, last, Portion(3, 100))):
+            pending.append([line.number for line in found])
+            last = found[-1]
+        await transactions.write(lambda each: each.batch_lines.end("p", batch.id, ends))
+        after = 0
+        while done := await transactions.read(_ended(batch.id, after, Portion(3, 1000))):
+            ended.append([line.number for line in done])
+            after = done[-1].number
+
+    assert pending == ended == [[1, 2], [3], [4]]
+
+
+def _pending(
+    batch_id: str, after: PendingLine | None, most: Portion
+) -> Callable[[Repositories], Awaitable[list[PendingLine]]]:
+    return lambda repositories: repositories.batch_lines.pending("p", batch_id, after, most)
+
+
+def _ended(
+    batch_id: str, after: int, most: Portion
+) -> Callable[[Repositories], Awaitable[list[EndedLine]]]:
+    return lambda repositories: repositories.batch_lines.ended(
+        "p", batch_id, completed=True, after=after, most=most
+    )
+
+
 async def test_lines_are_forgotten_when_their_batch_has_ended(
     tmp_path: Path, database_url: str | None
 ) -> None:
@@ -315,7 +375,7 @@ async def test_lines_are_forgotten_when_their_batch_has_ended(
             for before in (clock.now, *[clock.now + timedelta(seconds=1)] * 3)
         ]
         left = await database.transactions.read(
-            lambda each: each.batch_lines.pending("p", running.id, None, 10)
+            lambda each: each.batch_lines.pending("p", running.id, None, READ_AT_ONCE)
         )
 
     assert dropped == [0, 2, 1, 0]

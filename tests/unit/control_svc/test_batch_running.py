@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from control_svc.domain.batch_ports import Portion
 from control_svc.domain.batch_results import LineResult, PendingLine
 from control_svc.domain.batches import Batch, LineState, NewBatch, TokenUsage
 from control_svc.domain.jobs import Claim, LeaseLost
@@ -64,11 +65,11 @@ class Rows:
         return NOW
 
     async def pending(
-        self, _project: str, _batch_id: str, after: PendingLine | None, limit: int
+        self, _project: str, _batch_id: str, after: PendingLine | None, most: Portion
     ) -> list[PendingLine]:
         """The next lines."""
-        start = after.number if after else 0
-        return self.lines[start : start + limit]
+        rest = self.lines[after.number if after else 0 :]
+        return rest[: most.of([len(line.request) for line in rest])]
 
     async def end(self, _project: str, _batch_id: str, results: Sequence[LineResult]) -> None:
         """Keep ends."""
@@ -105,6 +106,7 @@ class Lines:
         """Die in company."""
         self.num_runs: Counter[int] = Counter()
         self.running: set[int] = set()
+        self.most_running = 0
         self.sent_back = asyncio.Event()
         self.begun = asyncio.Condition()
 
@@ -117,6 +119,7 @@ class Lines:
         """An end, or an error."""
         self.num_runs[line.number] += 1
         self.running.add(line.number)
+        self.most_running = max(self.most_running, len(self.running))
         async with self.begun:
             self.begun.notify_all()
         try:
@@ -183,6 +186,18 @@ async def test_a_batch_whose_window_has_closed_runs_nothing() -> None:
     await run(rows, lines)
 
     assert not lines.num_runs
+
+
+async def test_large_requests_wait_for_room() -> None:
+    """What is in memory is bounded by bytes; a line that is larger than that runs by itself."""
+    rows, lines = Rows(20), Lines()
+    padding = b" " * (30 << 20)
+    large = b'{"custom_id": "x"}' + padding
+    rows.lines = [replace(line, request=large) for line in rows.lines]
+    await run(rows, lines, at_once=8)
+
+    assert len(rows.results) == 20
+    assert lines.most_running == 2
 
 
 async def test_a_commit_whose_answer_gets_lost_counts_once() -> None:

@@ -128,16 +128,18 @@ class TextOrTokens(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "inputs", "dimensions", "normalize")
+    __slots__ = ("model", "inputs", "dimensions", "normalize", "priority")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     model: str
     inputs: _containers.RepeatedCompositeFieldContainer[TextOrTokens]
     dimensions: int
     normalize: bool
-    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TextOrTokens, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ...) -> None: ...
+    priority: _generation_pb2.Priority
+    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TextOrTokens, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings", "prompt_tokens", "model")
