@@ -106,6 +106,11 @@ def check_native_limits(batch: TokenBatch, limits: NativeLimits) -> None:
     _check_range("token", batch.tokens, limits.vocabulary_size)
     _check_range("slot", batch.slots, limits.slots)
     _check_range("position", batch.positions, limits.slot_tokens)
+    if count > 1:
+        _check_order(batch)
+
+
+def _check_order(batch: TokenBatch) -> None:
     steps = np.diff(batch.slots)
     if (steps < 0).any():
         raise BatchLimitExceeded("slots are not in ascending order")
@@ -114,7 +119,7 @@ def check_native_limits(batch: TokenBatch, limits: NativeLimits) -> None:
 
 
 def _check_range(what: str, values: npt.NDArray[np.int32], limit: int) -> None:
-    if int(values.min()) < 0 or int(values.max()) >= limit:
+    if int(values.view(np.uint32).max()) >= limit:  # a negative one is the largest of all
         raise BatchLimitExceeded(
             f"{what} {int(values.min())} to {int(values.max())}, limit {limit}"
         )

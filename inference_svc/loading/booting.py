@@ -41,6 +41,7 @@ class Booting:
         """The boot of one model's engine."""
         own = self.settings.per_model.get(file.name, ModelSettings())
         engine, cores = self.settings.engine, available_cores()
+        interval_ms = engine.stream_interval_ms
         batch_tokens = requested.batch_tokens or engine.batch_tokens
         attention = _attention(own)
         backend = BackendSettings(
@@ -75,7 +76,7 @@ class Booting:
             None,
             engine.warm_up_s,
             self._snapshots(),
-            engine.stream_interval_ms / 1000,
+            None if interval_ms is None else interval_ms / 1000,
             engine.abort_on,
         )
 

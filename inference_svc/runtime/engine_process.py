@@ -18,6 +18,7 @@ from inference_svc.llama.weights import ModelLoadError
 from inference_svc.runtime.faults import AbortingPipe
 from inference_svc.runtime.loading import load
 from inference_svc.runtime.messages import Boot, BootFailed, Ready
+from inference_svc.runtime.outbox import usual_interval_s
 from inference_svc.runtime.snapshot_desk import SnapshotDesk
 from inference_svc.runtime.step_loop import StepLoop
 from inference_svc.snapshots.folder import SnapshotFolder
@@ -49,12 +50,15 @@ def main(pipe_fd: int) -> None:
         return
     folder, served = SnapshotFolder(boot.snapshots), loaded.served
     pipe.send(Ready(loaded.ready, library.system_info(), folder.use))
-    engine = served.engine if served is not None else None
+    engine, interval_s = served.engine if served is not None else None, boot.stream_interval_s
+    if interval_s is None:
+        threads = loaded.ready.warm_up.threads
+        interval_s = usual_interval_s(threads=threads, cores=boot.cores)
     StepLoop(
         pipe if boot.abort_on is None else AbortingPipe(pipe, boot.abort_on),
         engine,
         loaded.embedder,
-        stream_interval_s=boot.stream_interval_s,
+        stream_interval_s=interval_s,
         desk=partial(SnapshotDesk, served, folder),
     ).run()
 

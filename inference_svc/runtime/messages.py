@@ -35,8 +35,9 @@ class ModelBoot:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The first message to an engine process. `stream_interval_s`: see `Outbox`; `abort_on` is a
-    fault for tests: at a request with this stop text the process aborts."""
+    """The first message to an engine process. `stream_interval_s`: see `Outbox`, None as
+    `usual_interval_s` says; `abort_on` is a fault for tests: at a request with this stop text the
+    process aborts."""
 
     model: ModelBoot
     cores: int
@@ -44,7 +45,7 @@ class Boot:
     log_json: bool | None
     warm_up_budget_s: float
     snapshots: FolderLimits = KEEP_NONE
-    stream_interval_s: float = 0.0
+    stream_interval_s: float | None = 0.0
     abort_on: str | None = None
 
 

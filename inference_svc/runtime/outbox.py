@@ -3,7 +3,7 @@
 A token that travels alone wakes a thread of each process on its way to the client, half a
 millisecond of processor time altogether, which on a machine whose cores all compute is taken from
 the next token. Nobody reads that fast: so tokens of an interval make one message. Everything else
-(beginnings, ends, failures), and the first token after a pause, goes at once.
+(beginnings, ends, failures), a sequence's first token, and one after a pause, goes at once.
 """
 
 import threading
@@ -11,12 +11,24 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from inference_svc.engine.events import Delta, Event, ModelLoad
+from inference_svc.engine.events import (
+    Cancelled,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    ModelLoad,
+    Started,
+)
 from inference_svc.runtime.messages import SnapshotDone
 
 News = list[Event] | SnapshotDone
 
-_PATIENT = (Delta, ModelLoad)
+
+def usual_interval_s(*, threads: int, cores: int) -> float:
+    """How long tokens wait where the operator does not say: what wakes frontends costs more where
+    no core is left for them."""
+    return 0.08 if threads >= cores else 0.04
 
 
 class Outbox:
@@ -28,13 +40,29 @@ class Outbox:
         self._clock = clock
         self._news: SimpleQueue[News] = SimpleQueue()
         self._urgent = threading.Event()
+        self._silent: set[int] = set()  # sequences that have started and said nothing yet
         self._taken_at = -interval_s
 
     def put(self, news: News) -> None:
         """Add news, after all that was put before."""
+        is_urgent = not isinstance(news, list) or any([*map(self._is_urgent, news)])
         self._news.put(news)
-        if not isinstance(news, list) or not all(isinstance(event, _PATIENT) for event in news):
+        if is_urgent:
             self._urgent.set()
+
+    def _is_urgent(self, event: Event) -> bool:
+        match event:
+            case ModelLoad():
+                return False
+            case Delta(sequence_id):
+                is_first = sequence_id in self._silent
+                self._silent.discard(sequence_id)
+                return is_first
+            case Started(sequence_id):
+                self._silent.add(sequence_id)
+            case Finished(sequence_id) | Failed(sequence_id) | Cancelled(sequence_id):
+                self._silent.discard(sequence_id)
+        return True
 
     def take(self) -> list[News]:
         """What there is, in order, lists of events joined: waits until there is something, and

@@ -2,9 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from inference_svc.engine.events import Delta, Finished, FinishReason, ModelLoad, Timings
+import pytest
+
+from inference_svc.engine.events import Delta, Finished, FinishReason, ModelLoad, Started, Timings
 from inference_svc.runtime.messages import SnapshotDone
-from inference_svc.runtime.outbox import Outbox
+from inference_svc.runtime.outbox import Outbox, usual_interval_s
 
 END = Finished(1, FinishReason.STOP, None, None, 2, Timings(0.0, 0.0, 0.0))
 DONE = SnapshotDone(7, 0, None)
@@ -34,6 +36,28 @@ def test_tokens_of_an_interval_wait_for_each_other() -> None:
         outbox.put([ModelLoad("m")])
         outbox.put([delta("c"), END])
         assert taken.result(10) == [[delta("b"), ModelLoad("m"), delta("c"), END]]
+
+
+def test_a_first_token_waits_for_nobody() -> None:
+    """Whoever waits for an answer to begin does not pay for what another stream was just sent; its
+    second token does wait."""
+    outbox = Outbox(FOREVER_S)
+    outbox.put([Started(1, 0, 0)])
+    outbox.take()
+    outbox.put([delta("a")])
+    assert outbox.take() == [[delta("a")]]
+
+    with ThreadPoolExecutor(1) as reader:
+        taken = reader.submit(outbox.take)
+        outbox.put([delta("b")])
+        outbox.put([END])
+        assert taken.result(10) == [[delta("b"), END]]
+
+
+@pytest.mark.parametrize(("threads", "interval_s"), [(1, 0.04), (2, 0.08), (4, 0.08)])
+def test_tokens_wait_longer_where_no_core_is_left(threads: int, interval_s: float) -> None:
+    """Two cores: with one of them free, waking a frontend delays no step."""
+    assert usual_interval_s(threads=threads, cores=2) == interval_s
 
 
 def test_tokens_leave_when_their_interval_is_over() -> None:
