@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from control_svc.assembly.adapters import adapter_service
 from control_svc.assembly.batches import batch_handlers, batch_service
+from control_svc.assembly.conversations import conversation_service
 from control_svc.assembly.dispatching import dispatching
 from control_svc.assembly.files import file_services
 from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
@@ -91,6 +92,7 @@ async def build(
         services = [
             *file_services(ground),
             batch_service(ground),
+            conversation_service(ground),
             *await operator_services(ground, keys, authenticator),
             adapter_service(ground),
             job_service(ground),

@@ -118,6 +118,8 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "THREAD_NOT_FOUND": None,
     "MESSAGE_NOT_FOUND": None,
     "THREAD_BUSY": None,
+    "CONVERSATION_NOT_FOUND": None,
+    "ITEM_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 """`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""

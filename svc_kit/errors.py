@@ -416,6 +416,17 @@ class ThreadBusy(FailedPrecondition):
     """ "add messages to", "change messages of", "delete messages of" or "delete"."""
 
 
+class ConversationLocked(FailedPrecondition):
+    """The conversation '{conversation}' is being written to by the response '{response}'. Try again
+    once that has ended."""
+
+    reason = "CONVERSATION_LOCKED"
+    conversation: str
+    response: str
+    field: str = "conversation"
+    """What named the conversation."""
+
+
 # ---- UNAUTHENTICATED
 
 
@@ -629,6 +640,24 @@ class MessageNotFound(NotFound):
 
     reason = "MESSAGE_NOT_FOUND"
     message_id: str
+
+
+class ConversationNotFound(NotFound):
+    """Conversation with id '{conversation}' not found."""
+
+    reason = "CONVERSATION_NOT_FOUND"
+    conversation: str
+    field: str = "conversation_id"
+    """What named the conversation."""
+
+
+class ItemNotFound(NotFound):
+    """Item with id '{item}' not found."""
+
+    reason = "ITEM_NOT_FOUND"
+    item: str
+    field: str = "item_id"
+    """What named the item."""
 
 
 # ---- ALREADY_EXISTS

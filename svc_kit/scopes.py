@@ -194,6 +194,18 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "UpdateMessage",
             "DeleteMessage",
         ),
+        **_rows(
+            "corral.control.v1.ConversationService",
+            Scope.INFERENCE,
+            "CreateConversation",
+            "GetConversation",
+            "UpdateConversation",
+            "DeleteConversation",
+            "CreateConversationItems",
+            "GetConversationItem",
+            "ListConversationItems",
+            "DeleteConversationItem",
+        ),
         # Load balancers and kubelets probe without a credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
         **_rows("grpc.reflection.v1.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),

@@ -22,6 +22,7 @@ VECTOR_STORE_BATCH: Final = "vsfb_"
 VECTOR_STORE_ENTRY: Final = "vsf_"
 ASSISTANT: Final = "asst_"
 THREAD: Final = "thread_"
+CONVERSATION: Final = "conv_"
 
 MAX_KEY_CHARACTERS: Final = 64
 """The longest id that any table takes."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from control_svc.domain.adapters import Adapter, AdapterReport, DesiredState
 from control_svc.domain.batch_ports import BatchLineRepository, BatchRepository
+from control_svc.domain.conversation_ports import ConversationRepository
 from control_svc.domain.files import File, FilePurpose
 from control_svc.domain.job_ports import JobRecords
 from control_svc.domain.jobs import Claim, Job, JobState, NewJob
@@ -344,6 +345,8 @@ class Repositories(Protocol):
     def threads(self) -> ThreadRepository: ...
     @property
     def messages(self) -> MessageRepository: ...
+    @property
+    def conversations(self) -> ConversationRepository: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

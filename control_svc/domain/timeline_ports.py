@@ -39,6 +39,9 @@ class TimelineRepository(Protocol):
     async def get(self, project: str, timeline: str, item_id: str) -> PlacedItem | None:
         """One item; None: the timeline has none of this id."""
 
+    async def stored(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
+        """Those of the items that the project has, in whatever timelines, by id."""
+
     async def page(
         self, project: str, timeline: str, window: Window, wanted: ItemFilter = ALL_ITEMS
     ) -> list[PlacedItem]:

@@ -227,6 +227,18 @@ class TimelineItemRow(Table):
     origin: Mapped[str] = mapped_column(Key)  # the run or response that made it; empty: a caller
 
 
+class ConversationRow(Table):
+    """A conversation; its items are in the timeline of the same id, and this row is its lock."""
+
+    __tablename__ = "conversations"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    attached: Mapped[bytes] = mapped_column(LargeBinary)  # its metadata, a name that is taken here
+    writer: Mapped[str] = mapped_column(Key)  # the response that is going to add to it, or empty
+    created_at: Mapped[datetime] = mapped_column(Instant)
+
+
 class RequestRow(Table):
     """A request with an id of the caller's, remembered so that it is carried out once."""
 

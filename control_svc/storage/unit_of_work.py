@@ -23,6 +23,7 @@ from control_svc.storage.models import Instant
 from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
 from control_svc.storage.repositories.assistants import SqlAssistants
 from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.repositories.conversations import SqlConversations
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
 from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobRecords, SqlJobs
@@ -75,6 +76,7 @@ class SqlRepositories:
         self.assistants = SqlAssistants(session)
         self.threads = SqlThreads(session, self.timelines)
         self.messages = SqlMessages(session, self.timelines)
+        self.conversations = SqlConversations(session)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
         self.job_records = SqlJobRecords(session)

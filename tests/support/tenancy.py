@@ -19,9 +19,11 @@ from corral.control.v1 import (
     adapter_service_pb2,
     file_pb2,
     file_service_pb2,
+    item_pb2,
     upload_service_pb2,
 )
 from corral.control.v1 import batch_service_pb2 as batch_pb
+from corral.control.v1 import conversation_service_pb2 as conversation_pb
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -31,6 +33,7 @@ from svc_kit.rpc_client import translate_errors
 from svc_kit.scopes import METHOD_SCOPES, Scope
 from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
 from tests.support.control import BATCH, Client
+from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.registry import Registry, an_adapter
 
 Ids = Mapping[str, str]
@@ -100,6 +103,21 @@ async def create_batch(client: Client, canary: str) -> Ids:
 async def observe_batch(client: Client, ids: Ids) -> object:
     """The batch, and the list it stands in."""
     return await BatchClient(client).get(ids["batch"]), await BatchClient(client).page()
+
+
+async def create_conversation(client: Client, canary: str) -> Ids:
+    """A conversation with an item."""
+    conversations = ConversationClient(client)
+    made = await conversations.create(a_message(canary), metadata={"canary": canary})
+    (item,) = await conversations.items(made.id)
+    return {"conversation": made.id, "item": item.id}
+
+
+async def observe_conversation(client: Client, ids: Ids) -> object:
+    """The conversation and its items."""
+    conversations = ConversationClient(client)
+    found = await conversations.get(ids["conversation"])
+    return found, await conversations.items(ids["conversation"])
 
 
 _HEADER = file_pb2.FileHeader(filename="x", purpose=file_pb2.FILE_PURPOSE_USER_DATA)
@@ -183,6 +201,42 @@ RESOURCES: Mapping[str, Resource] = {
             "ListBatches": lambda ids: [batch_pb.ListBatchesRequest()],
             "CancelBatch": lambda ids: [batch_pb.CancelBatchRequest(batch_id=ids["batch"])],
             "WatchBatch": lambda ids: [batch_pb.WatchBatchRequest(batch_id=ids["batch"])],
+        },
+    ),
+    "corral.control.v1.ConversationService": Resource(
+        create_conversation,
+        observe_conversation,
+        {
+            "CreateConversation": lambda ids: [
+                conversation_pb.CreateConversationRequest(items=[item_pb2.Item(id=ids["item"])])
+            ],
+            "GetConversation": lambda ids: [
+                conversation_pb.GetConversationRequest(conversation_id=ids["conversation"])
+            ],
+            "UpdateConversation": lambda ids: [
+                conversation_pb.UpdateConversationRequest(conversation_id=ids["conversation"])
+            ],
+            "DeleteConversation": lambda ids: [
+                conversation_pb.DeleteConversationRequest(conversation_id=ids["conversation"])
+            ],
+            "CreateConversationItems": lambda ids: [
+                conversation_pb.CreateConversationItemsRequest(
+                    conversation_id=ids["conversation"], items=[a_message("x")]
+                )
+            ],
+            "GetConversationItem": lambda ids: [
+                conversation_pb.GetConversationItemRequest(
+                    conversation_id=ids["conversation"], item_id=ids["item"]
+                )
+            ],
+            "ListConversationItems": lambda ids: [
+                conversation_pb.ListConversationItemsRequest(conversation_id=ids["conversation"])
+            ],
+            "DeleteConversationItem": lambda ids: [
+                conversation_pb.DeleteConversationItemRequest(
+                    conversation_id=ids["conversation"], item_id=ids["item"]
+                )
+            ],
         },
     ),
 }

@@ -1,6 +1,6 @@
 """Queries about items and the timelines that they are in."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import Row, Select, and_, delete, exists, func, insert, select, update
@@ -68,6 +68,16 @@ class SqlTimelines:
         query = _placed(project, timeline).where(TimelineItemRow.item_id == item_id)
         found = (await self._session.execute(query)).one_or_none()
         return None if found is None else _placed_item(found)
+
+    async def stored(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
+        """Those of the items that the project has, in whatever timelines, by id."""
+        known = [item_id for item_id in item_ids if age_of(item_id)]
+        found: dict[str, Item] = {}
+        for first in range(0, len(known), _ITEMS_AT_ONCE):
+            some = known[first : first + _ITEMS_AT_ONCE]
+            query = select(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(some))
+            found |= {row.id: _item(row) for row in await self._session.scalars(query)}
+        return found
 
     async def page(
         self, project: str, timeline: str, window: Window, wanted: ItemFilter = ALL_ITEMS
@@ -204,10 +214,13 @@ def _values(item: Item) -> dict[str, object]:
 
 def _placed_item(found: Row[int, ItemRow]) -> PlacedItem:
     position, row = found
-    item = Item(
+    return PlacedItem(position, _item(row))
+
+
+def _item(row: ItemRow) -> Item:
+    return Item(
         id=row.id,
         status=ItemStatus(row.status),
         created_at=row.created_at,
         content=content_of(row.document),
     )
-    return PlacedItem(position, item)

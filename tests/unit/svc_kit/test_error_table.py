@@ -67,6 +67,8 @@ OPENAI_CODES = {
     "THREAD_NOT_FOUND": None,
     "MESSAGE_NOT_FOUND": None,
     "THREAD_BUSY": None,
+    "CONVERSATION_NOT_FOUND": None,
+    "ITEM_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 

@@ -1,0 +1,125 @@
+"""Items as callers give them, before they are stored: new ones, and names of stored ones."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final
+
+from control_svc.domain.checks import check_text
+from control_svc.domain.items import (
+    TEXT_BYTES_A_MESSAGE,
+    Content,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FileInput,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Image,
+    ItemStatus,
+    McpApprovalResponse,
+    Message,
+    Part,
+    Refusal,
+    Role,
+    Text,
+)
+from svc_kit.errors import InvalidField, MissingField, TooLong
+
+MAX_CALL_ID_CHARACTERS: Final = 64
+MAX_TOOL_NAME_CHARACTERS: Final = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenItem:
+    """An item of a request: its content, or the id of the stored item that it stands for."""
+
+    content: Content | None = None
+    reference: str = ""
+    status: ItemStatus = ItemStatus.COMPLETED
+
+    def check(self, field: str) -> None:
+        """Raises MissingField, InvalidField or TooLong."""
+        content = self.content
+        if content is None:
+            if not self.reference:
+                raise MissingField(field=field)
+            return
+        _check_names(content, field)
+        _check_text(content, field)
+        for index, part in enumerate(parts_of(content)):
+            _check_part(part, f"{field}.content[{index}]")
+        if isinstance(content, Message) and content.role is not Role.ASSISTANT:
+            _check_no_refusal(content, field)
+        _check_numbers(content, field)
+
+
+def parts_of(content: Content) -> tuple[Part, ...]:
+    """The parts of a message or of a tool's output; other items have none."""
+    if isinstance(content, Message):
+        return content.content
+    if isinstance(content, FunctionCallOutput | CustomToolCallOutput):
+        return content.output
+    return ()
+
+
+def files_of(items: Sequence[GivenItem]) -> Iterator[tuple[int, str]]:
+    """The files that items name, each with the place of its item."""
+    for index, item in enumerate(items):
+        for part in () if item.content is None else parts_of(item.content):
+            if isinstance(part, Image | FileInput) and part.file_id:
+                yield index, part.file_id
+
+
+def _check_names(content: Content, field: str) -> None:
+    if isinstance(content, FunctionCall | CustomToolCall):
+        check_text(f"{field}.name", content.name, MAX_TOOL_NAME_CHARACTERS)
+    if isinstance(
+        content, FunctionCall | CustomToolCall | FunctionCallOutput | CustomToolCallOutput
+    ):
+        check_text(f"{field}.call_id", content.call_id, MAX_CALL_ID_CHARACTERS)
+    if isinstance(content, McpApprovalResponse):
+        check_text(
+            f"{field}.approval_request_id", content.approval_request_id, MAX_CALL_ID_CHARACTERS
+        )
+
+
+def _check_text(content: Content, field: str) -> None:
+    texts = [part.text for part in parts_of(content) if isinstance(part, Text)]
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    if size > TEXT_BYTES_A_MESSAGE:
+        raise TooLong(
+            field=f"{field}.content", length=size, limit=TEXT_BYTES_A_MESSAGE, unit="bytes"
+        )
+
+
+def _check_part(part: Part, field: str) -> None:
+    """That an image or a file says where it is, in one way."""
+    if isinstance(part, Image):
+        places = [part.url, part.file_id]
+    elif isinstance(part, FileInput):
+        places = [part.data_url, part.file_id]
+    else:
+        return
+    if sum(map(bool, places)) != 1:
+        raise InvalidField(field=field, problem="exactly one of its places must be given")
+
+
+def _check_no_refusal(message: Message, field: str) -> None:
+    if any(isinstance(part, Refusal) for part in message.content):
+        raise InvalidField(field=field, problem="only an assistant refuses")
+
+
+def _check_numbers(content: Content, field: str) -> None:
+    """That a document can hold them: JSON knows no other."""
+    numbers = [
+        logprob.logprob
+        for part in parts_of(content)
+        if isinstance(part, Text)
+        for token in part.logprobs
+        for logprob in (token, *token.top)
+    ]
+    if isinstance(content, FileSearchCall):
+        numbers += [result.score for result in content.results]
+    if not all(map(isfinite, numbers)):
+        raise InvalidField(field=field, problem="it has a number that is not finite")

@@ -1,0 +1,172 @@
+"""Conversations: what callers do with them. Responses write to them by themselves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from control_svc.domain.checks import check_metadata
+from control_svc.domain.conversations import Conversation, NewConversation, NewItems
+from control_svc.domain.ids import CONVERSATION, IdSource, age_of
+from control_svc.domain.items import Item
+from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.usecases.once import earlier, once
+from control_svc.usecases.placing_items import place, resolved
+from svc_kit.errors import InvalidField, ItemNotFound
+
+CREATE: Final = "CreateConversation"
+ADD: Final = "CreateConversationItems"
+MAX_PAGE: Final = 100
+DEFAULT_PAGE: Final = 20
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """What callers do with conversations."""
+
+    transactions: Transactions
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+
+    async def create(self, project: str, asked: NewConversation) -> Conversation:
+        """Make a conversation.
+
+        Raises MissingField, InvalidField, TooLong, ItemNotFound, FileNotFound or RequestIdReused.
+        """
+        asked.check()
+        now = self.clock()
+        made = Conversation(id=self.ids.new(CONVERSATION), created_at=now, metadata=asked.metadata)
+        request = RememberedRequest(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=made.id,
+            created_at=now,
+        )
+
+        async def add(repositories: Repositories) -> Conversation:
+            first = await once(repositories, project, request)
+            if first != made.id:
+                return await repositories.conversations.get(project, first)
+            items = await resolved(repositories, project, asked.items, self.ids, now, "items")
+            await repositories.conversations.add(project, made)
+            await place(repositories, project, made.id, asked.items, items, "items")
+            return made
+
+        return await self.transactions.write(add)
+
+    async def get(self, project: str, conversation_id: str) -> Conversation:
+        """Raises ConversationNotFound."""
+        return await self.transactions.read(
+            lambda repositories: repositories.conversations.get(project, conversation_id)
+        )
+
+    async def update(
+        self, project: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation:
+        """Attach something else. Raises ConversationNotFound, MissingField or TooLong."""
+        check_metadata(metadata)
+
+        async def change(repositories: Repositories) -> Conversation:
+            found = await repositories.conversations.lock(project, conversation_id)
+            changed = replace(found, metadata=metadata)
+            await repositories.conversations.update(project, changed)
+            return changed
+
+        return await self.transactions.write(change)
+
+    async def delete(self, project: str, conversation_id: str) -> None:
+        """Forget a conversation. Raises ConversationNotFound or ConversationLocked."""
+
+        async def drop(repositories: Repositories) -> None:
+            await _free(repositories, project, conversation_id)
+            await repositories.timelines.drop(project, conversation_id)
+            await repositories.conversations.delete(project, conversation_id)
+
+        await self.transactions.write(drop)
+
+    async def add_items(self, project: str, asked: NewItems) -> Sequence[Item]:
+        """Add items at the end.
+
+        Raises what `create` does, ConversationNotFound or ConversationLocked.
+        """
+        asked.check()
+        now = self.clock()
+
+        async def add(repositories: Repositories) -> Sequence[Item]:
+            await _free(repositories, project, asked.conversation_id)
+            items = await resolved(repositories, project, asked.items, self.ids, now, "items")
+            request = RememberedRequest(
+                method=ADD,
+                request_id=asked.request_id,
+                fingerprint=fingerprint_of(asked),
+                resource_id=items[0].id,
+                created_at=now,
+            )
+            first = await earlier(repositories, project, request)
+            if first is not None:
+                return await _added_before(repositories, project, asked, first.resource_id)
+            await place(repositories, project, asked.conversation_id, asked.items, items, "items")
+            return items
+
+        return await self.transactions.write(add)
+
+    async def get_item(self, project: str, conversation_id: str, item_id: str) -> Item:
+        """Raises ConversationNotFound or ItemNotFound."""
+
+        async def find(repositories: Repositories) -> Item:
+            await repositories.conversations.get(project, conversation_id)
+            found = await repositories.timelines.get(project, conversation_id, item_id)
+            if found is None:
+                raise ItemNotFound(item=item_id)
+            return found.item
+
+        return await self.transactions.read(find)
+
+    async def items(self, project: str, conversation_id: str, asked: PageRequest) -> Page[Item]:
+        """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
+        if asked.after and not age_of(asked.after):
+            raise InvalidField(field="after", problem="it is not the id of an item")
+        binding = (project, "conversation items", conversation_id)
+        window = self.tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(repositories: Repositories) -> list[Item]:
+            await repositories.conversations.get(project, conversation_id)
+            found = await repositories.timelines.page(project, conversation_id, window)
+            return [placed.item for placed in found]
+
+        found = await self.transactions.read(read)
+        return self.tokens.page(found, window, asked, binding)
+
+    async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
+        """Take an item out. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
+
+        async def remove(repositories: Repositories) -> Conversation:
+            conversation = await _free(repositories, project, conversation_id)
+            if not await repositories.timelines.remove(project, conversation_id, item_id):
+                raise ItemNotFound(item=item_id)
+            return conversation
+
+        return await self.transactions.write(remove)
+
+
+async def _free(repositories: Repositories, project: str, conversation_id: str) -> Conversation:
+    """The conversation, locked, while no response writes to it. Raises ConversationLocked."""
+    found = await repositories.conversations.lock(project, conversation_id)
+    found.check_free()
+    return found
+
+
+async def _added_before(
+    repositories: Repositories, project: str, asked: NewItems, first_id: str
+) -> list[Item]:
+    """What the same request added, as far as it is still there. Raises ItemNotFound."""
+    timeline = asked.conversation_id
+    first = await repositories.timelines.get(project, timeline, first_id)
+    if first is None:
+        raise ItemNotFound(item=first_id)
+    added = range(first.position, first.position + len(asked.items))
+    since = await repositories.timelines.since(project, timeline, first.position)
+    return [placed.item for placed in since if placed.position in added]

@@ -1,0 +1,93 @@
+"""Items of requests into timelines: new ones are stored, named ones are shared."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+
+from control_svc.domain.given_items import GivenItem, files_of
+from control_svc.domain.ids import IdSource
+from control_svc.domain.items import ITEM_PREFIXES, Item
+from control_svc.domain.ports import Repositories
+from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
+
+
+async def resolved(
+    repositories: Repositories,
+    project: str,
+    given: Sequence[GivenItem],
+    ids: IdSource,
+    now: datetime,
+    field: str,
+) -> list[Item]:
+    """The items that are meant, in order: new ones with ids, stored ones as they are.
+
+    `field` is what the request calls them. Raises ItemNotFound or FileNotFound.
+    """
+    references = [item.reference for item in given if item.content is None]
+    stored = await repositories.timelines.stored(project, references)
+    await _check_files(repositories, project, given, now, field)
+    items = []
+    for index, item in enumerate(given):
+        if item.content is None and item.reference not in stored:
+            raise ItemNotFound(item=item.reference, field=f"{field}[{index}].id")
+        items.append(stored[item.reference] if item.content is None else _new(item, ids, now))
+    return items
+
+
+async def place(
+    repositories: Repositories,
+    project: str,
+    timeline: str,
+    given: Sequence[GivenItem],
+    items: Sequence[Item],
+    field: str,
+) -> None:
+    """Put what `resolved` gave at the end of a timeline whose owner is locked.
+
+    Raises InvalidField for an item that the timeline has already.
+    """
+    await _check_no_twins(repositories, project, timeline, given, field)
+    pairs = zip(given, items, strict=True)
+    for is_new, group in groupby(pairs, key=lambda pair: pair[0].content is not None):
+        some = [item for _, item in group]
+        put = repositories.timelines.append if is_new else repositories.timelines.link
+        await put(project, timeline, some)
+
+
+async def _check_no_twins(
+    repositories: Repositories,
+    project: str,
+    timeline: str,
+    given: Sequence[GivenItem],
+    field: str,
+) -> None:
+    seen = set()
+    for index, item in enumerate(given):
+        if item.content is not None:
+            continue
+        there = await repositories.timelines.get(project, timeline, item.reference)
+        if there is not None or item.reference in seen:
+            raise InvalidField(field=f"{field}[{index}].id", problem="the item is there already")
+        seen.add(item.reference)
+
+
+async def _check_files(
+    repositories: Repositories,
+    project: str,
+    given: Sequence[GivenItem],
+    now: datetime,
+    field: str,
+) -> None:
+    for index, file_id in files_of(given):
+        try:
+            await repositories.files.get(project, file_id, now)
+        except FileNotFound:
+            raise FileNotFound(file=file_id, field=f"{field}[{index}].content") from None
+
+
+def _new(given: GivenItem, ids: IdSource, now: datetime) -> Item:
+    content = given.content
+    if content is None:
+        raise ValueError("a name of a stored item is no content")
+    prefix = ITEM_PREFIXES[type(content)]
+    return Item(id=ids.new(prefix), status=given.status, created_at=now, content=content)
