@@ -1,0 +1,61 @@
+"""Items: every kind has a name, and comes out of the store as it went in."""
+
+from typing import get_args
+
+import pytest
+
+from control_svc.domain.items import (
+    ITEM_PREFIXES,
+    Content,
+    FileCitation,
+    FileInput,
+    FileSearchCall,
+    FunctionCallOutput,
+    Image,
+    McpCall,
+    Message,
+    Reasoning,
+    Refusal,
+    Role,
+    SearchResult,
+    Text,
+    TokenLogprob,
+)
+from control_svc.storage.item_documents import content_of, document_of
+
+CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
+LOGPROB = TokenLogprob(
+    token="a", logprob=-0.5, raw=b"a", top=(TokenLogprob(token="b", logprob=-9),)
+)
+CONTENTS: list[Content] = [
+    Message(
+        role=Role.ASSISTANT,
+        content=(
+            Text(text="\x00 é 你 [1]", annotations=(CITATION,), logprobs=(LOGPROB,)),
+            Refusal(refusal="no"),
+            Image(file_id="file-2", detail="low"),
+            FileInput(data_url="data:,", filename="b"),
+        ),
+    ),
+    FunctionCallOutput(call_id="call", output=(Text(text=""),)),
+    Reasoning(text="hm", sealed="x"),
+    FileSearchCall(
+        call_id="call",
+        queries=("a", "b"),
+        results=(SearchResult(file_id="file-1", filename="a", score=0.5, text="t"),),
+    ),
+    McpCall(server_label="s", name="n", arguments="{}"),
+    McpCall(server_label="s", name="n", arguments="{}", output=""),
+]
+
+
+def test_every_kind_has_a_prefix() -> None:
+    """And no two the same: an id says what it names."""
+    assert set(ITEM_PREFIXES) == set(get_args(Content))
+    assert len(set(ITEM_PREFIXES.values())) == len(ITEM_PREFIXES)
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=repr)
+def test_a_document_keeps_everything(content: Content) -> None:
+    """Also bytes, nothing, and what is only nearly nothing."""
+    assert content_of(document_of(content)) == content
