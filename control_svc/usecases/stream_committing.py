@@ -18,7 +18,7 @@ from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.streams import Addition, StreamKey, StreamState
 from control_svc.usecases.leasing import lock_held
 from control_svc.usecases.stream_tails import Tails
-from control_svc.usecases.stream_writing import PAUSE_S, Writer
+from control_svc.usecases.stream_writing import Writer, pause_after
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import Unavailable
 from svc_kit.telemetry import StreamMetrics
@@ -93,7 +93,7 @@ class GroupCommitter:
                 had = await self._transactions.write(lambda each: self._append(each, additions))
         except Unavailable as error:
             _log.warning("events are not written yet: %s", error)
-            await asyncio.sleep(error.retry_after or PAUSE_S)
+            await asyncio.sleep(pause_after(error))
             self._ready.set()
         except Exception as error:  # a defect that one of them meets; the others go on
             _log.exception("events cannot be written")

@@ -32,8 +32,7 @@ ResultT = TypeVar("ResultT")
 UNWRITTEN_BYTES: Final = 256 * 1024
 """A writer with more than this waits until some of it is committed."""
 TOKEN_BYTES: Final = 4
-PAUSE_S: Final = 1.0
-"""Between two tries to commit while the database is away, unless it says when to come back."""
+_PAUSE_S: Final = 1.0
 
 
 class _Write(Protocol):
@@ -200,7 +199,12 @@ async def _as_soon_as_possible(write: Callable[[], Awaitable[None]], key: Stream
             return await write()
         except Unavailable as error:
             _log.warning("events of %s are not written yet: %s", key.stream_id, error)
-            await asyncio.sleep(error.retry_after or PAUSE_S)
+            await asyncio.sleep(pause_after(error))
+
+
+def pause_after(error: Unavailable) -> float:
+    """How long to wait before the next try, in seconds."""
+    return _PAUSE_S if error.retry_after is None else error.retry_after
 
 
 def _fit(one: Chunk, other: Chunk) -> bool:

@@ -4,34 +4,75 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.streams import BEFORE_FIRST, Event
 from control_svc.storage.database import Database
+from control_svc.usecases.leasing import Leases, LeaseTerms, Undertaker
 from control_svc.usecases.stream_committing import GroupCommitter
 from control_svc.usecases.stream_following import GroupReader, StreamFollowers
 from control_svc.usecases.stream_tails import Tails
 from control_svc.usecases.working import JobContext
-from svc_kit.errors import BatchNotFound
+from svc_kit.errors import BatchNotFound, UpstreamUnavailable
 from svc_kit.telemetry import StreamMetrics
 from tests.support.dispatching import NEVER_S
-from tests.support.jobs import LEASE, PROJECT, Jobs, WatchedLeases, leases_of
+from tests.support.jobs import KIND, LEASE, PROJECT, Handler, Jobs
 
+ResultT = TypeVar("ResultT")
+AWAY = UpstreamUnavailable(service="database", retry_after=0)
 MISSING = BatchNotFound(batch="unknown")
 """The error of an unknown stream; the object that has the stream chooses it."""
+
+
+class Trouble(StrEnum):
+    """What befalls a transaction."""
+
+    AWAY = "away"
+    """The database cannot be reached."""
+    ANSWER_LOST = "answer lost"
+    """It commits, and nobody hears of it."""
+
+
+class TroubledTransactions:
+    """A database's transactions, counted, some of which meet with trouble."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self.troubles: list[Trouble] = []
+        """Of the next ones that write, in order."""
+        self.num_written = 0
+        self.num_read = 0
+        self._transactions = transactions
+
+    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Write, unless the database is away."""
+        self.num_written += 1
+        trouble = self.troubles.pop(0) if self.troubles else None
+        if trouble is Trouble.AWAY:
+            raise AWAY
+        result = await self._transactions.write(work)
+        if trouble is Trouble.ANSWER_LOST:
+            raise AWAY
+        return result
+
+    async def read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Read."""
+        self.num_read += 1
+        return await self._transactions.read(work)
 
 
 @dataclass(frozen=True)
 class StreamProcess:
     """What one process has: leases, a committer and followers."""
 
-    leases: WatchedLeases
+    leases: Leases
     committer: GroupCommitter
     reader: GroupReader
-    tails: Tails
     followers: StreamFollowers
+    transactions: TroubledTransactions
     registry: CollectorRegistry
 
     @asynccontextmanager
@@ -58,23 +99,27 @@ def a_process(
     database: Database,
     owner: str = "a",
     *,
-    transactions: Transactions | None = None,
     poll_s: float = NEVER_S,
+    undertaker: Undertaker | None = None,
 ) -> StreamProcess:
-    """A process on a database; `transactions` stand in for those of the database."""
-    used, tails, registry = transactions or database.transactions, Tails(), CollectorRegistry()
+    """A process on a database."""
+    transactions = TroubledTransactions(database.transactions)
+    tails, registry = Tails(), CollectorRegistry()
     metrics = StreamMetrics(registry)
-    committer = GroupCommitter(used, tails, metrics, lease=LEASE)
-    reader = GroupReader(used, metrics)
+    committer = GroupCommitter(transactions, tails, metrics, lease=LEASE)
+    reader = GroupReader(transactions, metrics)
     followers = StreamFollowers(reader, tails, database.notices, metrics, poll_s)
-    leases = leases_of(database, owner)
-    return StreamProcess(leases, committer, reader, tails, followers, registry)
+    terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
+    leases = Leases(transactions, {KIND: undertaker or Handler()}, terms, lambda: 0.0)
+    return StreamProcess(leases, committer, reader, followers, transactions, registry)
 
 
 class Follower:
     """A reader, a task of its own, and what it has seen."""
 
     def __init__(self, process: StreamProcess, stream_id: str, after: int) -> None:
+        self.stream_id = stream_id
+        self.after = after
         self.seen: list[Event] = []
         self._changed = asyncio.Event()
         self._follow = process.followers.follow(
@@ -117,7 +162,7 @@ async def begin(jobs: Jobs, stream_id: str, *events: bytes) -> None:
 
 async def claim(process: StreamProcess) -> JobContext:
     """The next job, begun."""
-    job = await process.leases.claim(["test"])
+    job = await process.leases.claim([KIND])
     assert job is not None
     return JobContext(job, process.leases)
 
@@ -129,6 +174,3 @@ async def nothing(_repositories: Repositories) -> None:
 def numbered(count: int, first: int = 0) -> list[bytes]:
     """So many different events."""
     return [f"event {first + index}".encode() for index in range(count)]
-
-
-Change = Callable[[Repositories], Awaitable[None]]

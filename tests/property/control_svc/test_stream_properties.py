@@ -1,0 +1,76 @@
+"""Event streams: that every follower sees the same bytes, whatever becomes of their writers."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from control_svc.domain.streams import MAX_CHUNK_EVENTS, in_chunks
+from control_svc.storage.database import Database, open_database
+from control_svc.storage.packing import pack_ints, pack_texts, unpack_ints, unpack_texts
+from tests.support.control import SetClock
+from tests.support.job_machine import BRIEF
+from tests.support.jobs import a_database
+from tests.support.stream_machine import StreamMachine
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Path]:
+    """A folder with an empty database, made once: the migrations take longer than an example."""
+
+    async def make(folder: Path) -> None:
+        async with a_database(folder):
+            pass
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(make(Path(folder)))
+        yield Path(folder)
+
+
+def test_every_follower_sees_the_same_bytes(template: Path) -> None:
+    """With writers that stall, die and come back late; see the machine for what is checked."""
+
+    @asynccontextmanager
+    async def opened(clock: SetClock) -> AsyncIterator[Database]:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(template, folder, dirs_exist_ok=True)
+            async with open_database(None, Path(folder), clock) as database:
+                yield database
+
+    class OnSqlite(StreamMachine):
+        pass
+
+    OnSqlite.opened = opened
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=15))
+
+
+@given(st.lists(st.binary(max_size=50)))
+def test_texts_are_packed_and_unpacked(texts: list[bytes]) -> None:
+    """Each is what it was, empty ones too."""
+    assert unpack_texts(pack_texts(texts), len(texts)) == texts
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+def test_numbers_are_packed_and_unpacked(values: list[int]) -> None:
+    """Each is what it was."""
+    assert unpack_ints(pack_ints(values)) == values
+
+
+@given(st.integers(0, 3 * MAX_CHUNK_EVENTS), st.lists(st.integers(0, 9), max_size=3))
+def test_chunks_are_bounded_and_keep_everything(count: int, token_ids: list[int]) -> None:
+    """In order, the tokens with the first events; there is always a chunk."""
+    events = [b"%d" % index for index in range(count)]
+    chunks = in_chunks(events, 2, token_ids)
+
+    assert chunks
+    assert [event for chunk in chunks for event in chunk.events] == events
+    assert [token for chunk in chunks for token in chunk.token_ids] == token_ids
+    assert all(len(chunk.events) <= MAX_CHUNK_EVENTS for chunk in chunks)
+    assert {chunk.turn for chunk in chunks} == {2}

@@ -1,0 +1,293 @@
+"""Writers that die, stall and come back late, and followers that join anywhere, over a real database
+that is away now and then. Hypothesis chooses what happens; beside every step each follower has seen
+a prefix of the log, and the log has only grown. At the end everybody has seen all of it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from control_svc.domain.ids import IdSource
+from control_svc.domain.jobs import LONGEST_BACKOFF, Job, JobState, LeaseLost
+from control_svc.domain.ports import Repositories
+from control_svc.domain.streams import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event
+from control_svc.storage.database import Database
+from control_svc.usecases.stream_writing import Writer
+from control_svc.usecases.working import JobContext
+from tests.support.control import SetClock
+from tests.support.job_machine import BEGINNING, Opened, leave_mark
+from tests.support.jobs import KIND, LEASE, PROJECT, Jobs
+from tests.support.streams import Follower, StreamProcess, Trouble, a_process, begin
+
+ResultT = TypeVar("ResultT")
+STREAMS = ("run_1", "run_2")
+PROCESSES = st.sampled_from("ab")
+TROUBLES = st.lists(st.sampled_from(Trouble), max_size=2)
+END = b"the end"
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A worker's attempt at a job; its process may be gone, and its job another's."""
+
+    process: "Process"
+    context: JobContext
+    writer: Writer
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is somebody who can still say something."""
+        return self in self.process.attempts
+
+
+@dataclass(eq=False)
+class Process:
+    """A process, with what is lost when it dies."""
+
+    parts: StreamProcess
+    reading: asyncio.Task[None]
+    stack: AsyncExitStack
+    attempts: list[Attempt] = field(default_factory=list)
+    followers: list[Follower] = field(default_factory=list)
+
+
+class Mourner:
+    """Ends the stream of a dead job, as its object's undertaker does."""
+
+    async def bury(self, repositories: Repositories, job: Job) -> None:
+        """In the transaction in which it dies."""
+        await repositories.streams.end(job.project, job.subject, [END])
+
+
+class StreamMachine(RuleBasedStateMachine):
+    """Two processes, two streams."""
+
+    opened: Opened
+    attempts: Bundle[Attempt] = Bundle("attempts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = SetClock(BEGINNING)
+        self.loop = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.database: Database = self.do(
+            self.stack.enter_async_context(type(self).opened(self.clock))
+        )
+        self.jobs = Jobs(self.database, IdSource(self.clock))
+        self.num_said = 0
+        self.lives = 0
+        self.log: dict[str, list[Event]] = {name: [] for name in STREAMS}
+        for name in STREAMS:
+            self.do(begin(self.jobs, name))
+        self.processes = {name: self.do(self.start(name)) for name in "ab"}
+
+    def do(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a step to its end."""
+        return self.loop.run(step)
+
+    async def start(self, name: str) -> Process:
+        """A process begins."""
+        self.lives += 1
+        parts = a_process(self.database, f"{name}{self.lives}", undertaker=Mourner())
+        return Process(parts, asyncio.create_task(parts.reader.run()), AsyncExitStack())
+
+    # ---- what happens
+
+    @rule(target=attempts, name=PROCESSES)
+    def claim(self, name: str) -> Any:
+        """A process takes the next job."""
+        attempt = self.do(self.claimed(self.processes[name]))
+        return multiple() if attempt is None else attempt
+
+    async def claimed(self, process: Process) -> Attempt | None:
+        """The next job, with a writer of its stream."""
+        job = await process.parts.leases.claim([KIND])
+        if job is None:
+            return None
+        context = JobContext(job, process.parts.leases)
+        opened = process.parts.committer.writer(context, job.subject)
+        writer = await process.stack.enter_async_context(opened)
+        attempt = Attempt(process, context, writer)
+        process.attempts.append(attempt)
+        return attempt
+
+    @rule(attempt=attempts, count=st.sampled_from([0, 1, 2, 3, MAX_CHUNK_EVENTS + 1]))
+    def say(self, attempt: Attempt, count: int) -> None:
+        """A worker, perhaps a late one, says something; each event is a token."""
+        if not attempt.is_alive:
+            return
+        tokens = range(self.num_said, self.num_said + count)
+        self.num_said += count
+        try:
+            self.do(attempt.writer.add([b"%d" % token for token in tokens], tokens))
+        except LeaseLost:
+            attempt.process.attempts.remove(attempt)
+
+    @rule(name=PROCESSES, troubles=TROUBLES)
+    def commit(self, name: str, troubles: list[Trouble]) -> None:
+        """A group commit, which may fail, or be known by nobody."""
+        parts = self.processes[name].parts
+        parts.transactions.troubles = troubles
+        self.do(parts.committer.commit())
+        parts.transactions.troubles = []
+
+    @rule(attempt=attempts, troubles=TROUBLES)
+    def change(self, attempt: Attempt, troubles: list[Trouble]) -> None:
+        """A worker changes rows; that works exactly if the job is its own, and happens once."""
+        if not attempt.is_alive:
+            return
+        self.num_said += 1
+        mark = f"change {self.num_said}"
+
+        async def work(repositories: Repositories) -> str:
+            await leave_mark(repositories, attempt.context.claim, mark)
+            return mark
+
+        counts = self.counts(attempt)
+        attempt.process.parts.transactions.troubles = troubles
+        try:
+            assert self.do(attempt.writer.commit(work)) == mark
+            assert counts
+        except LeaseLost:
+            assert not counts
+            attempt.process.attempts.remove(attempt)
+        attempt.process.parts.transactions.troubles = []
+
+    @rule(attempt=attempts)
+    def finish(self, attempt: Attempt) -> None:
+        """A worker, perhaps a late one, comes to the end."""
+        if not attempt.is_alive:
+            return
+        self.do(self.finishing(attempt))
+        attempt.process.attempts.remove(attempt)
+
+    async def finishing(self, attempt: Attempt) -> None:
+        """The last event and the job's end are one."""
+
+        async def work(repositories: Repositories) -> None:
+            await leave_mark(repositories, attempt.context.claim, "done")
+
+        try:
+            await attempt.writer.add([END])
+            await attempt.writer.finish(work)
+        except LeaseLost:
+            pass
+
+    @rule(name=PROCESSES)
+    def die(self, name: str) -> None:
+        """A process is killed, with its followers, and started again."""
+        self.do(self.end(self.processes[name]))
+        self.processes[name] = self.do(self.start(name))
+
+    async def end(self, process: Process) -> None:
+        """Nothing more comes of it."""
+        for follower in process.followers:
+            await follower.leave()
+        process.reading.cancel()
+        await process.stack.aclose()
+        process.attempts.clear()
+
+    @rule(target=attempts, name=PROCESSES)
+    def take_over(self, name: str) -> Any:
+        """Everybody stalls for a lease, and a process goes on with what is nobody's any more."""
+        self.clock.advance(seconds=LEASE.total_seconds())
+        self.do(self.orphans_taken(self.processes[name]))
+        return self.claim(name)
+
+    async def orphans_taken(self, process: Process) -> None:
+        """What no worker has."""
+        for orphan in await process.parts.leases.orphans():
+            await process.parts.leases.take_over(orphan)
+
+    @rule(name=PROCESSES, stream_id=st.sampled_from(STREAMS), data=st.data())
+    def follow(self, name: str, stream_id: str, data: st.DataObject) -> None:
+        """Somebody reads, from anywhere in what there is."""
+        after = data.draw(st.integers(BEFORE_FIRST, len(self.log[stream_id]) - 1))
+        process = self.processes[name]
+        process.followers.append(self.do(self.following(process, stream_id, after)))
+
+    async def following(self, process: Process, stream_id: str, after: int) -> Follower:
+        """A reader, begun."""
+        return process.parts.follow(stream_id, after)
+
+    @rule()
+    def read(self) -> None:
+        """Followers get on."""
+        self.do(asyncio.sleep(0))
+
+    # ---- what must hold
+
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether its claim is the one that may write."""
+        job = self.do(self.jobs.get(attempt.context.claim.job_id))
+        return job.state is JobState.RUNNING and job.claim == attempt.context.claim
+
+    @invariant()
+    def everybody_sees_a_prefix_of_the_log(self) -> None:
+        """And the log has only grown."""
+        for name in STREAMS:
+            events = self.do(self.logged(name))
+            assert [event.number for event in events] == list(range(len(events)))
+            assert events[: len(self.log[name])] == self.log[name]
+            self.log[name] = events
+        for process in self.processes.values():
+            for follower in process.followers:
+                self.check_seen(follower)
+
+    def check_seen(self, follower: Follower) -> None:
+        """No number is missing, none comes twice, and every byte is the log's."""
+        start = follower.after + 1
+        assert follower.seen == self.log[follower.stream_id][start : start + len(follower.seen)]
+
+    async def logged(self, name: str) -> list[Event]:
+        """All that is committed."""
+        return await self.jobs.transactions.read(
+            lambda each: each.streams.read(PROJECT, name, BEFORE_FIRST, 1 << 30)
+        )
+
+    def teardown(self) -> None:
+        """One healthy process ends everything, and everybody has seen all of it."""
+        try:
+            self.do(self.end_everything())
+            self.everybody_sees_a_prefix_of_the_log()
+            self.check_whole()
+        finally:
+            for process in self.processes.values():
+                self.do(self.end(process))
+            self.do(self.stack.aclose())
+            self.loop.close()
+
+    async def end_everything(self) -> None:
+        """Whatever happened before, every stream ends."""
+        for process in self.processes.values():
+            await process.stack.aclose()
+            process.attempts.clear()
+        self.processes["last"] = last = await self.start("last")
+        self.clock.advance(seconds=(LONGEST_BACKOFF + LEASE).total_seconds())
+        await self.orphans_taken(last)
+        self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
+        while (attempt := await self.claimed(last)) is not None:
+            await self.finishing(attempt)
+        for process in self.processes.values():
+            for follower in process.followers:
+                await asyncio.wait_for(follower.reading, timedelta(seconds=20).total_seconds())
+
+    def check_whole(self) -> None:
+        """Followers have all, and the tokens are those of the events."""
+        for process in self.processes.values():
+            for follower in process.followers:
+                assert follower.seen == self.log[follower.stream_id][follower.after + 1 :]
+        for name in STREAMS:
+            *events, last = [event.data for event in self.log[name]]
+            assert last == END
+            assert self.do(self.tokens(name)) == [int(data) for data in events]
+
+    async def tokens(self, name: str) -> list[int]:
+        """All tokens of a stream."""
+        return await self.jobs.transactions.read(lambda each: each.streams.tokens(PROJECT, name, 0))
