@@ -20,6 +20,7 @@ from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
 from control_svc.assembly.jobs import job_service
 from control_svc.assembly.operators import operator_services
 from control_svc.assembly.streams import streaming
+from control_svc.assembly.threads import thread_services
 from control_svc.clients.line_client import CHANNEL_OPTIONS
 from control_svc.config import ControlSettings
 from control_svc.domain.ids import IdSource
@@ -93,6 +94,7 @@ async def build(
             *file_services(ground),
             batch_service(ground),
             conversation_service(ground),
+            *thread_services(ground),
             *await operator_services(ground, keys, authenticator),
             adapter_service(ground),
             job_service(ground),

@@ -1,13 +1,11 @@
 """Batches between protos and the domain."""
 
-from datetime import datetime
 from typing import Final
 
 from corral.control.v1 import batch_pb2, batch_service_pb2
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
-from control_svc.api.convert import time_span, timestamp
+from control_svc.api.convert import optional_timestamp, time_span, timestamp
 from control_svc.domain.batches import Batch, LineProblem, NewBatch
 
 _TIMES: Final = (
@@ -63,7 +61,7 @@ def batch_to_pb(batch: Batch) -> batch_pb2.Batch:
         output_ttl=None
         if batch.output_ttl is None
         else Duration(seconds=int(batch.output_ttl.total_seconds())),
-        **{f"{name}_time": _time(getattr(batch, f"{name}_at")) for name in _TIMES},
+        **{f"{name}_time": optional_timestamp(getattr(batch, f"{name}_at")) for name in _TIMES},
     )
 
 
@@ -74,7 +72,3 @@ def _error_to_pb(problem: LineProblem) -> batch_pb2.BatchError:
         param=problem.param or "",
         line=problem.line or 0,
     )
-
-
-def _time(time: datetime | None) -> Timestamp | None:
-    return None if time is None else timestamp(time)

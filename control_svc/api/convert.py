@@ -1,13 +1,14 @@
 """The one meeting of protos and the domain."""
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final, Protocol
 
 from corral.control.v1 import file_pb2, listing_pb2, upload_service_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.domain.files import File, FilePurpose, NewFile
+from control_svc.domain.listing import DEFAULT_PAGE, PageRequest
 from control_svc.domain.uploads import NewUpload, UploadPart
 from control_svc.usecases.uploads import UploadWithFile
 from svc_kit.errors import InvalidField
@@ -31,6 +32,27 @@ def is_newest_first(order: int) -> bool:
     if order not in listing_pb2.ListOrder.values():
         raise InvalidField(field="order", problem=f"{order} is no order")
     return order != listing_pb2.LIST_ORDER_OLDEST_FIRST
+
+
+class _ListRequest(Protocol):
+    """What requests of lists have that take every cursor."""
+
+    page_size: int
+    page_token: str
+    after: str
+    before: str
+    order: Any
+
+
+def page_request(request: _ListRequest) -> PageRequest:
+    """What a caller asks of a list. Raises InvalidField."""
+    return PageRequest(
+        request.page_size or DEFAULT_PAGE,
+        request.page_token,
+        request.after,
+        is_newest_first(request.order),
+        request.before,
+    )
 
 
 def new_file(header: file_pb2.FileHeader) -> NewFile:
@@ -108,3 +130,8 @@ def timestamp(time: datetime) -> Timestamp:
     stamp = Timestamp()
     stamp.FromDatetime(time)
     return stamp
+
+
+def optional_timestamp(time: datetime | None) -> Timestamp | None:
+    """A time that may not have come, as protos have it."""
+    return None if time is None else timestamp(time)

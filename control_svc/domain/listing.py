@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+from control_svc.domain.ids import is_id
 from svc_kit.errors import InvalidField, OutOfRange
 
+DEFAULT_PAGE: Final = 20
+"""Of most lists, as at OpenAI."""
 _MAC_BYTES: Final = 16
 
 
@@ -55,6 +58,12 @@ class PageRequest:
     after: str = ""
     newest_first: bool = True
     before: str = ""
+
+    def check_cursors(self, prefix: str, kind: str) -> None:
+        """That the cursors are ids of the list's objects. Raises InvalidField."""
+        for field, cursor in (("after", self.after), ("before", self.before)):
+            if cursor and not is_id(cursor, prefix):
+                raise InvalidField(field=field, problem=f"it is not the id of {kind}")
 
 
 class PageTokens:

@@ -35,6 +35,15 @@ from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
 from tests.support.control import BATCH, Client
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.registry import Registry, an_adapter
+from tests.support.thread_tenancy import (
+    assistant_calls,
+    create_assistant,
+    create_thread,
+    message_calls,
+    observe_assistant,
+    observe_thread,
+    thread_calls,
+)
 
 Ids = Mapping[str, str]
 """By kind."""
@@ -118,6 +127,11 @@ async def observe_conversation(client: Client, ids: Ids) -> object:
     conversations = ConversationClient(client)
     found = await conversations.get(ids["conversation"])
     return found, await conversations.items(ids["conversation"])
+
+
+async def create_nothing(client: Client, canary: str) -> Ids:
+    """For a service whose objects another one's are made with."""
+    return {}
 
 
 _HEADER = file_pb2.FileHeader(filename="x", purpose=file_pb2.FILE_PURPOSE_USER_DATA)
@@ -239,6 +253,11 @@ RESOURCES: Mapping[str, Resource] = {
             ],
         },
     ),
+    "corral.control.v1.AssistantService": Resource(
+        create_assistant, observe_assistant, assistant_calls()
+    ),
+    "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, thread_calls()),
+    "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, message_calls()),
 }
 
 

@@ -1,0 +1,94 @@
+"""Assistants: what callers do with them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from control_svc.domain.assistants import Assistant, AssistantSettings, NewAssistant
+from control_svc.domain.ids import ASSISTANT, IdSource
+from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.usecases.once import once
+
+CREATE: Final = "CreateAssistant"
+MAX_PAGE: Final = 100
+
+
+class Assistants:
+    """What callers do with assistants."""
+
+    def __init__(
+        self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+
+    async def create(self, project: str, asked: NewAssistant) -> Assistant:
+        """Add an assistant. Raises what its check does, and RequestIdReused."""
+        asked.check()
+        assistant = Assistant(
+            id=self._ids.new(ASSISTANT), settings=asked.settings, created_at=self._clock()
+        )
+        request = RememberedRequest(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=assistant.id,
+            created_at=assistant.created_at,
+        )
+
+        async def add(repositories: Repositories) -> Assistant:
+            made = await once(repositories, project, request)
+            if made != assistant.id:
+                return await repositories.assistants.get(project, made)
+            await repositories.assistants.add(project, assistant)
+            return assistant
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, assistant_id: str) -> Assistant:
+        """Raises AssistantNotFound."""
+        return await self._transactions.read(
+            lambda repositories: repositories.assistants.get(project, assistant_id)
+        )
+
+    async def page(self, project: str, asked: PageRequest) -> Page[Assistant]:
+        """A page of the project's assistants. Raises OutOfRange or InvalidField."""
+        asked.check_cursors(ASSISTANT, "an assistant")
+        binding = (project, "assistants")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda repositories: repositories.assistants.page(project, window)
+        )
+        return self._tokens.page(found, window, asked, binding)
+
+    async def update(
+        self,
+        project: str,
+        assistant_id: str,
+        edit: Callable[[AssistantSettings], AssistantSettings],
+        etag: str,
+    ) -> Assistant:
+        """Change an assistant; `edit` makes what it should be out of what it is.
+
+        Raises AssistantNotFound, StaleGeneration, and what the settings' check does.
+        """
+
+        async def change(repositories: Repositories) -> Assistant:
+            found = await repositories.assistants.lock(project, assistant_id)
+            found.check_etag(etag)
+            settings = edit(found.settings)
+            settings.check()
+            changed = found.changed(settings)
+            await repositories.assistants.update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def delete(self, project: str, assistant_id: str) -> None:
+        """Delete an assistant; threads and runs keep its id. Raises AssistantNotFound."""
+        await self._transactions.write(
+            lambda repositories: repositories.assistants.delete(project, assistant_id)
+        )

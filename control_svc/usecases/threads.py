@@ -1,0 +1,102 @@
+"""Threads: what callers do with them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from control_svc.domain.ids import THREAD, IdSource
+from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.domain.threads import NewThread, Thread, ThreadSettings
+from control_svc.usecases.adding_messages import MessageAdder
+from control_svc.usecases.once import once
+
+CREATE: Final = "CreateThread"
+MAX_PAGE: Final = 100
+
+
+class Threads:
+    """What callers do with threads."""
+
+    def __init__(
+        self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._adder = MessageAdder(ids, clock)
+
+    async def create(self, project: str, asked: NewThread) -> Thread:
+        """Begin a thread. Raises what its check does, FileNotFound and RequestIdReused."""
+        asked.check()
+        thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
+        request = RememberedRequest(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=thread.id,
+            created_at=thread.created_at,
+        )
+
+        async def add(repositories: Repositories) -> Thread:
+            made = await once(repositories, project, request)
+            if made != thread.id:
+                return await repositories.threads.get(project, made)
+            await repositories.threads.add(project, thread)
+            await self._adder.add(repositories, project, thread.id, asked.messages)
+            return thread
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, thread_id: str) -> Thread:
+        """Raises ThreadNotFound."""
+        return await self._transactions.read(
+            lambda repositories: repositories.threads.get(project, thread_id)
+        )
+
+    async def page(self, project: str, asked: PageRequest) -> Page[Thread]:
+        """A page of the project's threads. Raises OutOfRange or InvalidField."""
+        asked.check_cursors(THREAD, "a thread")
+        binding = (project, "threads")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda repositories: repositories.threads.page(project, window)
+        )
+        return self._tokens.page(found, window, asked, binding)
+
+    async def update(
+        self,
+        project: str,
+        thread_id: str,
+        edit: Callable[[ThreadSettings], ThreadSettings],
+        etag: str,
+    ) -> Thread:
+        """Change a thread; `edit` makes what it should be out of what it is.
+
+        Raises ThreadNotFound, StaleGeneration, and what the settings' check does.
+        """
+
+        async def change(repositories: Repositories) -> Thread:
+            found = await repositories.threads.lock(project, thread_id)
+            found.check_etag(etag)
+            settings = edit(found.settings)
+            settings.check()
+            changed = found.changed(settings)
+            await repositories.threads.update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def delete(self, project: str, thread_id: str) -> None:
+        """Delete a thread and all that is in it. Raises ThreadNotFound or ThreadBusy.
+
+        An active run is not given up by this: whoever wants that says so, and knows what is lost.
+        """
+
+        async def drop(repositories: Repositories) -> None:
+            found = await repositories.threads.lock(project, thread_id)
+            found.check_idle("delete")
+            await repositories.threads.delete(project, thread_id)
+
+        await self._transactions.write(drop)

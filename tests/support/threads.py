@@ -1,0 +1,128 @@
+"""Assistants, threads and messages as one project's caller sees them over gRPC."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.control.v1 import (
+    assistant_pb2,
+    assistant_service_pb2,
+    item_pb2,
+    message_pb2,
+    message_service_pb2,
+    thread_pb2,
+    thread_service_pb2,
+)
+from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
+from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
+from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
+
+from svc_kit.rpc_client import translate_errors
+from tests.support.control import Client
+
+if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+    from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub
+    from corral.control.v1.message_service_pb2_grpc import MessageServiceAsyncStub
+    from corral.control.v1.thread_service_pb2_grpc import ThreadServiceAsyncStub
+
+AnswerT = TypeVar("AnswerT")
+
+
+def saying(text: str, **fields: Any) -> message_pb2.NewMessage:
+    """A user's message."""
+    part = item_pb2.ItemPart(text=item_pb2.TextPart(text=text))
+    about = {"role": item_pb2.ITEM_ROLE_USER, "parts": [part], **fields}
+    return message_pb2.NewMessage(**about)
+
+
+def text_of(message: message_pb2.Message) -> str:
+    """All text of a message."""
+    return "".join(part.text.text for part in message.parts)
+
+
+@dataclass(frozen=True)
+class ThreadClient:
+    """The three services; failures are our errors."""
+
+    client: Client
+
+    @property
+    def assistants(self) -> "AssistantServiceAsyncStub":
+        """AssistantService, bare."""
+        return AssistantServiceStub(self.client.channel)
+
+    @property
+    def threads(self) -> "ThreadServiceAsyncStub":
+        """ThreadService, bare."""
+        return ThreadServiceStub(self.client.channel)
+
+    @property
+    def messages(self) -> "MessageServiceAsyncStub":
+        """MessageService, bare."""
+        return MessageServiceStub(self.client.channel)
+
+    async def ask(self, method: Callable[..., Awaitable[AnswerT]], request: Any) -> AnswerT:
+        """Any call."""
+        with translate_errors():
+            return await method(request, metadata=self.client.metadata)
+
+    async def new_assistant(self, request_id: str = "", **fields: Any) -> assistant_pb2.Assistant:
+        """An assistant of the demo model."""
+        assistant = assistant_pb2.Assistant(**{"model": "demo", **fields})
+        request = assistant_service_pb2.CreateAssistantRequest(
+            assistant=assistant, request_id=request_id
+        )
+        return (await self.ask(self.assistants.CreateAssistant, request)).assistant
+
+    async def get_assistant(self, assistant_id: str) -> assistant_pb2.Assistant:
+        """An assistant."""
+        request = assistant_service_pb2.GetAssistantRequest(assistant_id=assistant_id)
+        return (await self.ask(self.assistants.GetAssistant, request)).assistant
+
+    async def change_assistant(self, assistant_id: str, *mask: str, **fields: Any) -> Any:
+        """Change an assistant."""
+        request = assistant_service_pb2.UpdateAssistantRequest(
+            assistant=assistant_pb2.Assistant(id=assistant_id, **fields)
+        )
+        request.update_mask.paths.extend(mask)
+        return (await self.ask(self.assistants.UpdateAssistant, request)).assistant
+
+    async def new_thread(
+        self, *messages: message_pb2.NewMessage, request_id: str = "", **fields: Any
+    ) -> thread_pb2.Thread:
+        """A thread of these messages."""
+        request = thread_service_pb2.CreateThreadRequest(
+            thread=thread_pb2.Thread(**fields), messages=messages, request_id=request_id
+        )
+        return (await self.ask(self.threads.CreateThread, request)).thread
+
+    async def get_thread(self, thread_id: str) -> thread_pb2.Thread:
+        """A thread."""
+        request = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
+        return (await self.ask(self.threads.GetThread, request)).thread
+
+    async def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread."""
+        request = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
+        await self.ask(self.threads.DeleteThread, request)
+
+    async def say(
+        self, thread_id: str, text: str, request_id: str = "", **fields: Any
+    ) -> message_pb2.Message:
+        """Add a user's message."""
+        request = message_service_pb2.CreateMessageRequest(
+            thread_id=thread_id, message=saying(text, **fields), request_id=request_id
+        )
+        return (await self.ask(self.messages.CreateMessage, request)).message
+
+    async def page(self, thread_id: str, **request: Any) -> Any:
+        """A page of messages."""
+        asked = message_service_pb2.ListMessagesRequest(thread_id=thread_id, **request)
+        return await self.ask(self.messages.ListMessages, asked)
+
+    async def delete_message(self, thread_id: str, message_id: str) -> None:
+        """Take a message out."""
+        request = message_service_pb2.DeleteMessageRequest(
+            thread_id=thread_id, message_id=message_id
+        )
+        await self.ask(self.messages.DeleteMessage, request)
