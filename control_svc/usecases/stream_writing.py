@@ -149,12 +149,14 @@ class Writer:
     ) -> ResultT:
         """Commit a change with what was said before it, as soon as the database takes it.
 
-        There is always a chunk, perhaps an empty one: it tells whether the change was committed.
+        It has a chunk of its own, perhaps an empty one, which tells whether it was committed: the
+        chunks that a group tried to commit may be there without it.
         """
         results: list[ResultT] = []
         async with self.turn:
             self._check()
-            self._unwritten = self._unwritten or [Chunk()]
+            if len(self._unwritten) == self._num_sealed:
+                self._unwritten.append(Chunk())
             addition = self.addition()
 
             async def work(repositories: Repositories) -> None:

@@ -1,6 +1,6 @@
-"""Writers that die, stall and come back late, and followers that join anywhere, over a real database
-that is away now and then. Hypothesis chooses what happens; beside every step each follower has seen
-a prefix of the log, and the log has only grown. At the end everybody has seen all of it.
+"""Writers that die, stall and come back late, and followers that join anywhere, over a real
+database that is away now and then. Hypothesis chooses what happens; beside every step each follower
+has seen a prefix of the log, and the log has only grown. At the end everybody has seen all of it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import LONGEST_BACKOFF, Job, JobState, LeaseLost
@@ -26,9 +26,11 @@ from tests.support.jobs import KIND, LEASE, PROJECT, Jobs
 from tests.support.streams import Follower, StreamProcess, Trouble, a_process, begin
 
 ResultT = TypeVar("ResultT")
-STREAMS = ("run_1", "run_2")
+STREAMS = ("run_1", "run_2", "run_3", "run_4")
 PROCESSES = st.sampled_from("ab")
 TROUBLES = st.lists(st.sampled_from(Trouble), max_size=2)
+COUNTS = st.sampled_from([0, 1, 2, 3, MAX_CHUNK_EVENTS + 1])
+SELDOM = st.sampled_from([False, False, False, True])
 END = b"the end"
 
 
@@ -39,11 +41,7 @@ class Attempt:
     process: "Process"
     context: JobContext
     writer: Writer
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether there is somebody who can still say something."""
-        return self in self.process.attempts
+    said: list[bytes] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -69,7 +67,6 @@ class StreamMachine(RuleBasedStateMachine):
     """Two processes, two streams."""
 
     opened: Opened
-    attempts: Bundle[Attempt] = Bundle("attempts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,11 +96,10 @@ class StreamMachine(RuleBasedStateMachine):
 
     # ---- what happens
 
-    @rule(target=attempts, name=PROCESSES)
-    def claim(self, name: str) -> Any:
+    @rule(name=PROCESSES)
+    def claim(self, name: str) -> None:
         """A process takes the next job."""
-        attempt = self.do(self.claimed(self.processes[name]))
-        return multiple() if attempt is None else attempt
+        self.do(self.claimed(self.processes[name]))
 
     async def claimed(self, process: Process) -> Attempt | None:
         """The next job, with a writer of its stream."""
@@ -117,30 +113,44 @@ class StreamMachine(RuleBasedStateMachine):
         process.attempts.append(attempt)
         return attempt
 
-    @rule(attempt=attempts, count=st.sampled_from([0, 1, 2, 3, MAX_CHUNK_EVENTS + 1]))
-    def say(self, attempt: Attempt, count: int) -> None:
-        """A worker, perhaps a late one, says something; each event is a token."""
-        if not attempt.is_alive:
-            return
+    @rule(data=st.data(), counts=st.lists(COUNTS, max_size=4), troubles=TROUBLES)
+    def talk(self, data: st.DataObject, counts: list[int], troubles: list[Trouble]) -> None:
+        """Workers, some of them late, say something; then the process of one commits, which may
+        fail, or be known by nobody."""
+        for count in counts:
+            self.say(self.some_attempt(data), count)
+        self.commit(data.draw(PROCESSES), troubles)
+
+    def some_attempt(self, data: st.DataObject) -> Attempt | None:
+        """One that has not heard that it is over."""
+        attempts = [each for process in self.processes.values() for each in process.attempts]
+        return data.draw(st.sampled_from(attempts)) if attempts else None
+
+    def say(self, attempt: Attempt | None, count: int) -> None:
+        """Each event is a token."""
         tokens = range(self.num_said, self.num_said + count)
         self.num_said += count
+        if attempt is None:
+            return
+        events = [b"%d" % token for token in tokens]
+        attempt.said += events
         try:
-            self.do(attempt.writer.add([b"%d" % token for token in tokens], tokens))
+            self.do(attempt.writer.add(events, tokens))
         except LeaseLost:
             attempt.process.attempts.remove(attempt)
 
-    @rule(name=PROCESSES, troubles=TROUBLES)
     def commit(self, name: str, troubles: list[Trouble]) -> None:
-        """A group commit, which may fail, or be known by nobody."""
+        """A group commit."""
         parts = self.processes[name].parts
         parts.transactions.troubles = troubles
         self.do(parts.committer.commit())
         parts.transactions.troubles = []
 
-    @rule(attempt=attempts, troubles=TROUBLES)
-    def change(self, attempt: Attempt, troubles: list[Trouble]) -> None:
+    @rule(data=st.data(), troubles=TROUBLES)
+    def change(self, data: st.DataObject, troubles: list[Trouble]) -> None:
         """A worker changes rows; that works exactly if the job is its own, and happens once."""
-        if not attempt.is_alive:
+        attempt = self.some_attempt(data)
+        if attempt is None:
             return
         self.num_said += 1
         mark = f"change {self.num_said}"
@@ -152,20 +162,22 @@ class StreamMachine(RuleBasedStateMachine):
         counts = self.counts(attempt)
         attempt.process.parts.transactions.troubles = troubles
         try:
-            assert self.do(attempt.writer.commit(work)) == mark
+            assert self.do(attempt.writer.commit(work, progress=True)) == mark
             assert counts
+            logged = self.do(self.logged(attempt.context.claim.subject))
+            assert {*attempt.said} <= {event.data for event in logged}
         except LeaseLost:
             assert not counts
             attempt.process.attempts.remove(attempt)
         attempt.process.parts.transactions.troubles = []
 
-    @rule(attempt=attempts)
-    def finish(self, attempt: Attempt) -> None:
+    @rule(data=st.data(), does_so=SELDOM)
+    def finish(self, data: st.DataObject, does_so: bool) -> None:
         """A worker, perhaps a late one, comes to the end."""
-        if not attempt.is_alive:
-            return
-        self.do(self.finishing(attempt))
-        attempt.process.attempts.remove(attempt)
+        attempt = self.some_attempt(data)
+        if attempt is not None and does_so:
+            self.do(self.finishing(attempt))
+            attempt.process.attempts.remove(attempt)
 
     async def finishing(self, attempt: Attempt) -> None:
         """The last event and the job's end are one."""
@@ -179,9 +191,11 @@ class StreamMachine(RuleBasedStateMachine):
         except LeaseLost:
             pass
 
-    @rule(name=PROCESSES)
-    def die(self, name: str) -> None:
+    @rule(name=PROCESSES, does_so=SELDOM)
+    def die(self, name: str, does_so: bool) -> None:
         """A process is killed, with its followers, and started again."""
+        if not does_so:
+            return
         self.do(self.end(self.processes[name]))
         self.processes[name] = self.do(self.start(name))
 
@@ -193,12 +207,13 @@ class StreamMachine(RuleBasedStateMachine):
         await process.stack.aclose()
         process.attempts.clear()
 
-    @rule(target=attempts, name=PROCESSES)
-    def take_over(self, name: str) -> Any:
+    @rule(name=PROCESSES, does_so=SELDOM)
+    def take_over(self, name: str, does_so: bool) -> None:
         """Everybody stalls for a lease, and a process goes on with what is nobody's any more."""
-        self.clock.advance(seconds=LEASE.total_seconds())
-        self.do(self.orphans_taken(self.processes[name]))
-        return self.claim(name)
+        if does_so:
+            self.clock.advance(seconds=LEASE.total_seconds())
+            self.do(self.orphans_taken(self.processes[name]))
+            self.claim(name)
 
     async def orphans_taken(self, process: Process) -> None:
         """What no worker has."""
