@@ -21,6 +21,7 @@ from control_svc.assembly.jobs import job_service
 from control_svc.assembly.operators import operator_services
 from control_svc.assembly.streams import streaming
 from control_svc.assembly.threads import thread_services
+from control_svc.assembly.vectors import Vectors
 from control_svc.clients.line_client import CHANNEL_OPTIONS
 from control_svc.config import ControlSettings
 from control_svc.domain.ids import IdSource
@@ -88,6 +89,7 @@ async def build(
         ground = await stack.enter_async_context(
             _ground(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
         )
+        vectors = Vectors(ground)
         keys = Keys(ground.transactions, ground.ids, ground.tokens, ground.clock)
         authenticator = _authenticator(settings, keys)
         services = [
@@ -98,6 +100,7 @@ async def build(
             *await operator_services(ground, keys, authenticator),
             adapter_service(ground),
             job_service(ground),
+            *vectors.services(),
         ]
         server = _server(settings, registry, authenticator, services)
         await server.start()
@@ -105,8 +108,9 @@ async def build(
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
+        all_handlers = [*batch_handlers(ground), vectors.handler(), *handlers]
         dispatcher = await stack.enter_async_context(
-            dispatching(ground, [*batch_handlers(ground), *handlers], JobMetrics(registry))
+            dispatching(ground, all_handlers, JobMetrics(registry))
         )
         sweeper = _sweeper(ground)
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))

@@ -76,6 +76,20 @@ class BatchSettings(SettingsGroup):
     """How long one line may take, waiting included."""
 
 
+class VectorStoreSettings(SettingsGroup):
+    """Vector stores: bounds on them, and how much of them is read at a time."""
+
+    file_bytes: int = Field(32 * MIB, ge=1)
+    """The largest file that is read for search."""
+    files_at_once: int = Field(2, ge=1)
+    """Files that are read at the same time in one control process."""
+    index_bytes: int = Field(256 * MIB, ge=0)
+    """Vectors kept in memory, of the stores searched last; a larger store is read through for each
+    search. Unused where PostgreSQL has pgvector."""
+    call_timeout_s: float = Field(300.0, gt=0)
+    """How long a call for vectors may take, waiting included."""
+
+
 class ControlSettings(ServiceSettings):
     """Everything the control service can be told."""
 
@@ -130,5 +144,10 @@ class ControlSettings(ServiceSettings):
     """Batches."""
     streams: StreamSettings = StreamSettings()
     """The events of runs and responses."""
+    embedding_model: str | None = None
+    """The model by which files in vector stores are searched, as the inference service calls it.
+    Unset: none can be."""
+    vector_stores: VectorStoreSettings = VectorStoreSettings()
+    """Vector stores."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

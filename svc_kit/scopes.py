@@ -152,6 +152,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "UpdateVectorStore",
             "DeleteVectorStore",
             "SearchVectorStore",
+            "WatchVectorStore",
         ),
         **_rows(
             "corral.control.v1.VectorStoreFileService",

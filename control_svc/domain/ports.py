@@ -31,6 +31,12 @@ from control_svc.domain.thread_ports import (
 from control_svc.domain.timeline_ports import TimelineRepository
 from control_svc.domain.uploads import Taken, Upload, UploadPart
 from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
+from control_svc.domain.vector_ports import (
+    ChunkRepository,
+    FileBatchRepository,
+    StoreFileRepository,
+    VectorStoreRepository,
+)
 
 Clock = Callable[[], datetime]
 """The time, with its zone."""
@@ -347,6 +353,14 @@ class Repositories(Protocol):
     def messages(self) -> MessageRepository: ...
     @property
     def conversations(self) -> ConversationRepository: ...
+    @property
+    def vector_stores(self) -> VectorStoreRepository: ...
+    @property
+    def store_files(self) -> StoreFileRepository: ...
+    @property
+    def file_batches(self) -> FileBatchRepository: ...
+    @property
+    def chunks(self) -> ChunkRepository: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

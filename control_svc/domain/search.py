@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_svc.domain.search_filters import AttributeValue, Filter
+from control_svc.domain.attributes import AttributeValue
+from control_svc.domain.search_filters import Filter
+from svc_kit.errors import InvalidField, OutOfRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +33,19 @@ class Ranking:
 
     score_threshold: float = 0.0
     """Hits below are left out."""
-    vector_weight: float = 1.0
+    vector_weight: float = 0.7
     """How much the meaning counts, beside the words."""
-    text_weight: float = 1.0
+    text_weight: float = 0.3
     """How much the words count, beside the meaning; one of the weights is above 0."""
+
+    def check(self) -> None:
+        """Raises OutOfRange or InvalidField."""
+        for name in ("score_threshold", "vector_weight", "text_weight"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise OutOfRange(field=f"ranking.{name}", value=value, minimum=0, maximum=1)
+        if not self.vector_weight + self.text_weight:
+            raise InvalidField(field="ranking.text_weight", problem="one weight must be above 0")
 
 
 class Search(Protocol):
@@ -56,6 +67,7 @@ class Search(Protocol):
         stores, which puts off their expiry.
 
         Raises VectorStoreNotFound, VectorStoreExpired, EmbeddingModelMissing (this installation has
-        no model for vectors; the message has the command that adds one), MissingField, TooLong and
-        OutOfRange; Unavailable and ResourceExhausted while the inference service cannot answer.
+        no model for vectors; the message has the command that adds one), EmbeddingModelChanged,
+        MissingField, InvalidField, TooLong and OutOfRange; Unavailable and ResourceExhausted while
+        the inference service cannot answer.
         """

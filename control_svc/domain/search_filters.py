@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-AttributeValue = str | float | bool
-"""What callers attach to a file of a store; whole numbers are floats, as in JSON."""
+from control_svc.domain.attributes import AttributeValue, check_value
+from control_svc.domain.checks import MAX_METADATA_KEY_CHARACTERS, check_text
+from svc_kit.errors import InvalidField, MissingField, TooLong
+
+MAX_DEPTH: Final = 8
+"""How deep conditions may stand in each other."""
+MAX_CONDITIONS: Final = 100
+FIELD: Final = "filters"
 
 
 class Comparator(StrEnum):
@@ -86,6 +92,36 @@ _ORDERS: Final[Mapping[Comparator, Callable[[Any, Any], bool]]] = {
     Comparator.LT: operator.lt,
     Comparator.LTE: operator.le,
 }
+
+
+def check_filter(condition: Filter, depth: int = 1) -> int:
+    """How many conditions there are. Raises InvalidField, MissingField, TooLong or OutOfRange."""
+    if isinstance(condition, Comparison):
+        _check_comparison(condition)
+        return 1
+    if not condition.filters:
+        raise MissingField(field=FIELD)
+    if depth >= MAX_DEPTH:
+        raise InvalidField(field=FIELD, problem=f"conditions stand deeper than {MAX_DEPTH}")
+    total = sum(check_filter(each, depth + 1) for each in condition.filters)
+    if total > MAX_CONDITIONS:
+        raise TooLong(field=FIELD, length=total, limit=MAX_CONDITIONS, unit="conditions")
+    return total
+
+
+def _check_comparison(comparison: Comparison) -> None:
+    check_text(f"{FIELD}.key", comparison.key, MAX_METADATA_KEY_CHARACTERS)
+    several = comparison.comparator in (Comparator.IN, Comparator.NIN)
+    if several is not isinstance(comparison.value, tuple):
+        wanted = "a list" if several else "one value"
+        raise InvalidField(
+            field=f"{FIELD}.value", problem=f"'{comparison.comparator}' compares with {wanted}"
+        )
+    values = comparison.value if isinstance(comparison.value, tuple) else (comparison.value,)
+    if len(values) > MAX_CONDITIONS:
+        raise TooLong(field=f"{FIELD}.value", length=len(values), limit=MAX_CONDITIONS)
+    for value in values:
+        check_value(f"{FIELD}.value", value)
 
 
 def _kind(value: object) -> type:

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from control_svc.storage import chunk_index
 from control_svc.storage.models import Table
 from svc_kit.startup import StartupError
 
@@ -112,7 +113,13 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _context(connection: Connection) -> MigrationContext:
-    return MigrationContext.configure(connection, opts={"compare_server_default": True})
+    options = {"compare_server_default": True, "include_name": _is_ours}
+    return MigrationContext.configure(connection, opts=options)
+
+
+def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    """The models do not know the index of passages, nor the tables that FTS5 keeps beside it."""
+    return kind != "table" or name is None or not name.startswith(chunk_index.TABLE)
 
 
 async def _run(engine: AsyncEngine, work: Callable[[Connection], ResultT]) -> ResultT:

@@ -23,6 +23,7 @@ from control_svc.storage.models import Instant
 from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
 from control_svc.storage.repositories.assistants import SqlAssistants
 from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.repositories.chunks import SqlChunks
 from control_svc.storage.repositories.conversations import SqlConversations
 from control_svc.storage.repositories.files import SqlFiles
 from control_svc.storage.repositories.housekeeping import SqlHousekeeping
@@ -36,6 +37,11 @@ from control_svc.storage.repositories.threads import SqlThreads
 from control_svc.storage.repositories.timelines import SqlTimelines
 from control_svc.storage.repositories.uploads import SqlUploads
 from control_svc.storage.repositories.usage import SqlUsage
+from control_svc.storage.repositories.vector_stores import (
+    SqlFileBatches,
+    SqlStoreFiles,
+    SqlVectorStores,
+)
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 
 ResultT = TypeVar("ResultT")
@@ -77,6 +83,10 @@ class SqlRepositories:
         self.threads = SqlThreads(session, self.timelines)
         self.messages = SqlMessages(session, self.timelines)
         self.conversations = SqlConversations(session)
+        self.vector_stores = SqlVectorStores(session)
+        self.store_files = SqlStoreFiles(session)
+        self.file_batches = SqlFileBatches(session)
+        self.chunks = SqlChunks(session)
         self.jobs = SqlJobs(session, self.now, self.announce)
         self.queue = SqlJobQueue(session, self.now, self.announce)
         self.job_records = SqlJobRecords(session)

@@ -5,8 +5,8 @@ child reads is what is stored: it is one private file all along.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from control_svc.domain.adapters import NewAdapter
 from control_svc.domain.files import File, FileLimits
 from control_svc.domain.ports import Blob, BlobMissing, BlobStore, Clock, Transactions
+from control_svc.usecases.scratch import disk_errors, private_file
 from model_files.adapter_facts import AdapterFacts
 from model_files.jobs import READ_ADAPTER
 from svc_kit.errors import (
@@ -21,7 +22,6 @@ from svc_kit.errors import (
     ChecksumMismatch,
     InvalidField,
     MissingField,
-    StorageFailed,
 )
 from svc_kit.folders import AllowedFolders
 from svc_kit.private_file import PrivateFile
@@ -69,7 +69,7 @@ class AdapterBytes:
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge, FileNotFound,
         ChecksumMismatch or StorageFailed.
         """
-        async with _private_file(self._scratch) as file:
+        async with private_file(self._scratch) as file:
             described = await self._receive(pieces, file)
             if described.file_id:
                 await self._take_file(project, described.file_id, file)
@@ -79,7 +79,7 @@ class AdapterBytes:
                 raise MissingField(field="file")
             if described.sha256.lower() not in ("", file.digest):
                 raise ChecksumMismatch(field="sha256")
-            with _disk():
+            with disk_errors():
                 await asyncio.to_thread(file.flush)
             yield Gathered(described, file)
 
@@ -142,42 +142,11 @@ class AdapterBytes:
 
     async def _write(self, file: PrivateFile, block: bytes) -> None:
         FileLimits.check(file.size_bytes + len(block), self._limit)
-        with _disk():
+        with disk_errors():
             await asyncio.to_thread(file.write, block)
 
 
 async def _blocks(path: Path) -> AsyncIterator[bytes]:
-    with _disk(), await asyncio.to_thread(path.open, "rb") as source:
+    with disk_errors(), await asyncio.to_thread(path.open, "rb") as source:
         while block := await asyncio.to_thread(source.read, _BLOCK_BYTES):
             yield block
-
-
-@asynccontextmanager
-async def _private_file(folder: Path) -> AsyncIterator[PrivateFile]:
-    """A file for as long as the block runs; one that a thread still opens for a caller who has
-    left is closed too. Raises StorageFailed."""
-    opening = asyncio.ensure_future(asyncio.to_thread(PrivateFile, folder))
-    try:
-        with _disk():
-            file = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
-        raise
-    try:
-        yield file
-    finally:
-        file.close()
-
-
-def _close_opened(opening: "asyncio.Future[PrivateFile]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
-
-
-@contextmanager
-def _disk() -> Iterator[None]:
-    """Raises StorageFailed where the disk is full, or fails."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(problem=error.strerror or "input or output failed") from error

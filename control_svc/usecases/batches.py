@@ -1,8 +1,7 @@
 """Batches: what callers do with them. The work itself is a job's."""
 
-import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing
 from typing import Final
 
 from control_svc.domain.batches import Batch, NewBatch, check_input
@@ -12,6 +11,7 @@ from control_svc.domain.listing import Page, PageRequest, PageTokens
 from control_svc.domain.ports import Notices, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import once
+from control_svc.usecases.watching import follow
 from svc_kit.errors import FileNotFound, InvalidField
 
 CREATE: Final = "CreateBatch"
@@ -108,18 +108,16 @@ class Batches:
 
     async def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
         """A batch as it is, and after each change, until it has ended. Raises BatchNotFound."""
-        with self._notices.listen(batch_id) as changed:
-            seen: Batch | None = None
-            while seen is None or not seen.state.is_final:
-                changed.clear()
-                batch = await self.get(project, batch_id)
-                if batch != seen:
-                    yield batch
-                    seen = batch
-                if not batch.state.is_final:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._watch_interval_s):
-                            await changed.wait()
+        following = follow(
+            self._notices,
+            batch_id,
+            lambda: self.get(project, batch_id),
+            lambda batch: batch.state.is_final,
+            self._watch_interval_s,
+        )
+        async with aclosing(following) as batches:
+            async for batch in batches:
+                yield batch
 
 
 def _request(asked: NewBatch, batch: Batch) -> RememberedRequest:

@@ -24,6 +24,7 @@ from control_svc.domain.ports import (
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import once
 from control_svc.usecases.refusals import deleted_if_refused
+from control_svc.usecases.vector_adding import take_out_everywhere
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, RangeNotSatisfiable
 
 MAX_PAGE = 10_000
@@ -103,14 +104,19 @@ class Files:
         return self._tokens.page(found, window, asked, binding)
 
     async def delete(self, project: str, file_id: str) -> None:
-        """Delete a file and its bytes; who reads it now may read to its end.
+        """Delete a file and its bytes, out of all vector stores too; who reads it now may read to
+        its end.
 
         Raises FileNotFound.
         """
         now = self._clock()
-        file = await self._transactions.write(
-            lambda repositories: repositories.files.delete(project, file_id, now)
-        )
+
+        async def forget(repositories: Repositories) -> File:
+            file = await repositories.files.delete(project, file_id, now)
+            await take_out_everywhere(repositories, project, file_id)
+            return file
+
+        file = await self._transactions.write(forget)
         await self._blobs.delete([file.blob_key])
 
     async def download(

@@ -23,6 +23,7 @@ from control_svc.domain.ports import (
 )
 from control_svc.domain.requests import REMEMBERED_FOR
 from control_svc.usecases.batches import CLOSING_KIND, KIND
+from control_svc.usecases.vector_sweeping import sweep_vectors
 from svc_kit.errors import DomainError
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Sweeper:
             lambda repositories: repositories.housekeeping.expire_uploads(now, ROWS_AT_ONCE)
         )
         await self._transactions.write(_hurry_late_batches)
+        await sweep_vectors(self._transactions, now)
         await self._forget(now)
         return Swept(expired, num_orphans)
 

@@ -20,10 +20,9 @@ from control_svc.domain.batches import Batch
 from control_svc.usecases.batch_writing import BatchWriter
 from control_svc.usecases.working import JobContext
 from gateway.fake_inference import Context, FakeInference
-from svc_kit.auth import ServiceToken
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc_client import translate_errors
-from tests.support.control import BATCH, Client, RunningControl, a_control
+from tests.support.control import BATCH, Client, RunningControl, a_control, a_service_token
 from tests.support.loopback_gateway import an_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
@@ -266,10 +265,7 @@ class RunningBatches:
 @asynccontextmanager
 async def an_inference_for(folder: Path, fake: LinesFake) -> AsyncIterator[str]:
     """The fake, behind the token of a control service in `folder`; its address."""
-    token_file = folder / "token"
-    if not token_file.exists():
-        ServiceToken.create(token_file)
-    async with an_inference_service(fake, service_token_file=token_file) as server:
+    async with an_inference_service(fake, service_token_file=a_service_token(folder)) as server:
         yield str(server.address)
 
 

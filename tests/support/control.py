@@ -38,9 +38,12 @@ class SetClock:
     """A clock that moves when it is told to, from now on: the disk has a clock of its own."""
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    step_s: float = 0.0
+    """How far it moves whenever somebody looks at it."""
 
     def __call__(self) -> datetime:
         """The time."""
+        self.advance(seconds=self.step_s)
         return self.now
 
     def advance(self, **by: float) -> None:
@@ -252,6 +255,14 @@ class _FullingSink:
         return await self._sink.commit()
 
 
+def a_service_token(folder: Path) -> Path:
+    """The file of the token that a control service in a folder has."""
+    token_file = folder / "token"
+    if not token_file.exists():
+        ServiceToken.create(token_file)
+    return token_file
+
+
 @asynccontextmanager
 async def a_control(
     folder: Path,
@@ -260,9 +271,7 @@ async def a_control(
     **settings: Any,
 ) -> AsyncIterator[RunningControl]:
     """A control service whose data is in `folder`; nothing has a child process unless given."""
-    token_file = folder / "token"
-    if not token_file.exists():
-        ServiceToken.create(token_file)
+    token_file = a_service_token(folder)
     values: dict[str, Any] = {
         "listen": "127.0.0.1:0",
         "management_listen": None,

@@ -134,3 +134,15 @@ class SearchVectorStoreResponse(_message.Message):
     HITS_FIELD_NUMBER: _ClassVar[int]
     hits: _containers.RepeatedCompositeFieldContainer[_vector_store_search_pb2.VectorStoreSearchHit]
     def __init__(self, hits: _Optional[_Iterable[_Union[_vector_store_search_pb2.VectorStoreSearchHit, _Mapping]]] = ...) -> None: ...
+
+class WatchVectorStoreRequest(_message.Message):
+    __slots__ = ("vector_store_id",)
+    VECTOR_STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    vector_store_id: str
+    def __init__(self, vector_store_id: _Optional[str] = ...) -> None: ...
+
+class WatchVectorStoreResponse(_message.Message):
+    __slots__ = ("vector_store",)
+    VECTOR_STORE_FIELD_NUMBER: _ClassVar[int]
+    vector_store: _vector_store_pb2.VectorStore
+    def __init__(self, vector_store: _Optional[_Union[_vector_store_pb2.VectorStore, _Mapping]] = ...) -> None: ...

@@ -65,6 +65,11 @@ class VectorStoreServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.SearchVectorStoreRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.SearchVectorStoreResponse.FromString,
                 _registered_method=True)
+        self.WatchVectorStore = channel.unary_stream(
+                '/corral.control.v1.VectorStoreService/WatchVectorStore',
+                request_serializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.WatchVectorStoreRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.WatchVectorStoreResponse.FromString,
+                _registered_method=True)
 
 
 class VectorStoreServiceServicer:
@@ -121,6 +126,14 @@ class VectorStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchVectorStore(self, request, context):
+        """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+        Errors: as GetVectorStore.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VectorStoreServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -153,6 +166,11 @@ def add_VectorStoreServiceServicer_to_server(servicer, server):
                     servicer.SearchVectorStore,
                     request_deserializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.SearchVectorStoreRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.SearchVectorStoreResponse.SerializeToString,
+            ),
+            'WatchVectorStore': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchVectorStore,
+                    request_deserializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.WatchVectorStoreRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_vector__store__service__pb2.WatchVectorStoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -318,6 +336,33 @@ class VectorStoreService:
             '/corral.control.v1.VectorStoreService/SearchVectorStore',
             corral_dot_control_dot_v1_dot_vector__store__service__pb2.SearchVectorStoreRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_vector__store__service__pb2.SearchVectorStoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchVectorStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/corral.control.v1.VectorStoreService/WatchVectorStore',
+            corral_dot_control_dot_v1_dot_vector__store__service__pb2.WatchVectorStoreRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_vector__store__service__pb2.WatchVectorStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,10 @@ class VectorStoreServiceStub:
     Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
     expired, or there is no embedding model.
     """
+    WatchVectorStore: _grpc.UnaryStreamMultiCallable[_vector_store_service_pb2.WatchVectorStoreRequest, _vector_store_service_pb2.WatchVectorStoreResponse]
+    """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+    Errors: as GetVectorStore.
+    """
 
 @_typing.type_check_only
 class VectorStoreServiceAsyncStub(VectorStoreServiceStub):
@@ -90,6 +94,10 @@ class VectorStoreServiceAsyncStub(VectorStoreServiceStub):
     """SearchVectorStore finds the passages that answer a question best. It counts as a use of the store.
     Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
     expired, or there is no embedding model.
+    """
+    WatchVectorStore: _aio.UnaryStreamMultiCallable[_vector_store_service_pb2.WatchVectorStoreRequest, _vector_store_service_pb2.WatchVectorStoreResponse]  # type: ignore[assignment]
+    """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+    Errors: as GetVectorStore.
     """
 
 class VectorStoreServiceServicer:
@@ -149,6 +157,15 @@ class VectorStoreServiceServicer:
         """SearchVectorStore finds the passages that answer a question best. It counts as a use of the store.
         Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
         expired, or there is no embedding model.
+        """
+
+    def WatchVectorStore(
+        self,
+        request: _vector_store_service_pb2.WatchVectorStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_vector_store_service_pb2.WatchVectorStoreResponse], _abc.AsyncIterator[_vector_store_service_pb2.WatchVectorStoreResponse]]:
+        """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+        Errors: as GetVectorStore.
         """
 
 def add_VectorStoreServiceServicer_to_server(servicer: VectorStoreServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

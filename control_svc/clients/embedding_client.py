@@ -1,0 +1,90 @@
+"""The inference service as vector stores need it: vectors, and how many tokens texts have."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import grpc.aio
+import numpy as np
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
+
+from control_svc.clients.line_client import SERVICE, Metadata
+from control_svc.domain.ranking import Vectors
+from control_svc.domain.vector_ports import EmbeddingModel
+from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of
+from svc_kit.rpc_client import translate_errors
+
+_LONGEST_WINDOW: Final = 512
+"""Tokens of a text that is computed at once: what encoders are made for; more costs its square."""
+_SPECIAL_TOKENS: Final = 16
+"""Left for what the model puts around a text, and for seams between its pieces."""
+_COUNTS_AT_ONCE: Final = 16
+
+AnswerT = TypeVar("AnswerT")
+
+
+class EmbeddingClient:
+    """Calls on behalf of projects, over one channel."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, token: ServiceToken | None, timeout_s: float
+    ) -> None:
+        """Without a token the service must serve callers without a key, all as one project."""
+        self._stub = InferenceServiceStub(channel)
+        self._token = token
+        self._timeout_s = timeout_s
+
+    async def model(self, project: str, name: str) -> EmbeddingModel:
+        """Describe a model."""
+        request = pb.GetModelRequest(model=name)
+        answer = await self._ask(self._stub.GetModel, request, project, Priority.BATCH)
+        trained = answer.model.trained_context_tokens or _LONGEST_WINDOW
+        window = min(trained, _LONGEST_WINDOW) - _SPECIAL_TOKENS
+        return EmbeddingModel(answer.model.name, window)
+
+    async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
+        """How long texts are."""
+        room = asyncio.Semaphore(_COUNTS_AT_ONCE)
+
+        async def count(text: str) -> int:
+            async with room:
+                request = pb.TokenizeRequest(model=model, text=text)
+                answer = await self._ask(self._stub.Tokenize, request, project, Priority.BATCH)
+                return len(answer.token_ids)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(count(text)) for text in texts]
+        return [task.result() for task in tasks]
+
+    async def embed(
+        self, project: str, model: str, texts: Sequence[str], *, is_background: bool
+    ) -> Vectors:
+        """The vectors of texts, each of length 1."""
+        inputs = [pb.TextOrTokens(text=text) for text in texts]
+        priority = Priority.BATCH if is_background else Priority.NORMAL
+        request = pb.EmbedRequest(model=model, inputs=inputs)
+        answer = await self._ask(self._stub.Embed, request, project, priority)
+        return np.array([each.values for each in answer.embeddings], np.float32)
+
+    async def _ask(
+        self,
+        method: Callable[..., Awaitable[Any]],
+        request: Any,
+        project: str,
+        priority: Priority,
+    ) -> Any:
+        metadata = self._metadata(project, priority)
+        with translate_errors(SERVICE):
+            return await method(request, metadata=metadata, timeout=self._timeout_s)
+
+    def _metadata(self, project: str, priority: Priority) -> Metadata:
+        if self._token is None:
+            return ()
+        principal = Principal(
+            project=project,
+            scopes=frozenset({Scope.INFERENCE}),
+            priority=priority,
+            key_id="vectors",
+        )
+        return (("authorization", f"Bearer {self._token.secret}"), *on_behalf_of(principal))

@@ -1,0 +1,1 @@
+"""Text out of files that anybody may have made, read in limited child processes."""

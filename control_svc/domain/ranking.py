@@ -1,0 +1,48 @@
+"""How well a passage answers a question: a number in [0, 1] out of its meaning and its words.
+
+Indexes only propose passages; what they score is decided here, from the passage itself, alike on
+every database. The number is absolute, so a threshold means the same for every question: nothing
+is best only because something has to be.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence, Set
+
+import numpy as np
+import numpy.typing as npt
+
+from control_svc.domain.search import Ranking
+
+Vector = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
+"""A vector a row."""
+
+
+def meaning_scores(query: Vector, vectors: Vectors) -> Vector:
+    """The cosines of unit vectors with the query's, 0 where they point away from it."""
+    cosines: Vector = vectors @ query
+    return cosines.clip(0.0, 1.0)
+
+
+def word_scores(wanted: Sequence[str], passages: Sequence[Set[str]]) -> Vector:
+    """How much of the question's words each passage has, the rare ones counting more.
+
+    Rare is what few of these passages have: a word that all of them have tells none apart.
+    """
+    having = Counter(word for passage in passages for word in wanted if word in passage)
+    weights = {word: _rarity(having[word], len(passages)) for word in wanted}
+    total = sum(weights.values()) or 1.0
+    found = [sum(weights[word] for word in wanted if word in p) / total for p in passages]
+    return np.array(found, np.float32)
+
+
+def combined(meaning: Vector, words: Vector, ranking: Ranking) -> Vector:
+    """The score of each passage: the mean of both, weighted."""
+    share = ranking.vector_weight / (ranking.vector_weight + ranking.text_weight)
+    mixed: Vector = share * meaning + (1 - share) * words
+    return mixed
+
+
+def _rarity(num_having: int, num_all: int) -> float:
+    return math.log(1 + (num_all - num_having + 0.5) / (num_having + 0.5))

@@ -1,0 +1,113 @@
+"""Files go into vector stores here, and out of them: each with its job, each counted once.
+
+Every function works within a caller's transaction that has locked the store, or locks it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from control_svc.domain.ids import JOB, VECTOR_STORE_ENTRY, IdSource
+from control_svc.domain.jobs import JobPriority, NewJob
+from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.vector_stores import (
+    FileProblem,
+    FileState,
+    NewStoreFile,
+    StoreFile,
+    VectorStore,
+)
+from svc_kit.errors import EmbeddingModelMissing
+
+KIND: Final = "vector-file"
+ADD_MODEL: Final = "corral up --embedding-model FILE.gguf"
+_AGAIN: Final = (FileState.FAILED, FileState.CANCELLED)
+"""States from which a file that is put into its store again begins anew."""
+
+
+class FileAdder:
+    """Puts files into stores."""
+
+    def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
+        """`embedding_model` None: the installation has none, and nothing can be added."""
+        self._ids = ids
+        self._clock = clock
+        self.embedding_model = embedding_model
+
+    def check_model(self) -> str:
+        """The embedding model. Raises EmbeddingModelMissing."""
+        if self.embedding_model is None:
+            raise EmbeddingModelMissing(command=ADD_MODEL)
+        return self.embedding_model
+
+    async def add(
+        self,
+        repositories: Repositories,
+        project: str,
+        store_id: str,
+        files: Sequence[NewStoreFile],
+        batch_id: str | None = None,
+    ) -> list[StoreFile]:
+        """The files in the store: those that were there, and have not failed, as they were.
+
+        Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
+        """
+        store = await repositories.vector_stores.lock(project, store_id)
+        now = self._clock()
+        store.check_alive(now)
+        store = store.used(now)
+        wanted = [file.file_id for file in files]
+        there = await repositories.store_files.find(project, store_id, wanted)
+        for file in files:
+            await repositories.files.get(project, file.file_id, now)
+            old = there.get(file.file_id)
+            if old is not None and old.state not in _AGAIN:
+                continue
+            if old is not None:
+                store = await take_out(repositories, project, store, old)
+            entry = self._ids.new(VECTOR_STORE_ENTRY)
+            new = file.make(entry, store_id, batch_id, now)
+            there[file.file_id] = new
+            store = store.moved(new, None)
+            await repositories.store_files.add(project, [new])
+            await repositories.jobs.add(project, self._job_of(new))
+        await repositories.vector_stores.update(project, store)
+        repositories.announce(store_id)
+        return [there[file_id] for file_id in wanted]
+
+    def _job_of(self, file: StoreFile) -> NewJob:
+        return NewJob(
+            id=self._ids.new(JOB), kind=KIND, subject=file.entry, priority=JobPriority.NORMAL
+        )
+
+
+async def move(
+    repositories: Repositories,
+    project: str,
+    store: VectorStore,
+    file: StoreFile,
+    state: FileState,
+    problem: FileProblem | None = None,
+) -> VectorStore:
+    """Give a file of a locked store another state; the store as it is then, not yet kept."""
+    moved = replace(file, state=state, problem=problem)
+    repositories.announce(store.id)
+    await repositories.store_files.update(project, moved)
+    return store.moved(moved, file.state)
+
+
+async def take_out(
+    repositories: Repositories, project: str, store: VectorStore, file: StoreFile
+) -> VectorStore:
+    """Take a file out of a locked store; the store as it is then, not yet kept."""
+    return await move(repositories, project, store, file, FileState.DELETED)
+
+
+async def take_out_everywhere(repositories: Repositories, project: str, file_id: str) -> None:
+    """Take a file that is gone out of every store."""
+    for store_id in await repositories.store_files.stores_of(project, file_id):
+        store = await repositories.vector_stores.lock(project, store_id)
+        found = await repositories.store_files.find(project, store_id, [file_id])
+        for file in found.values():
+            store = await take_out(repositories, project, store, file)
+        await repositories.vector_stores.update(project, store)

@@ -1,0 +1,245 @@
+"""The work of a file's job: its text becomes passages, each with a vector.
+
+Passages are kept in groups as they are computed, so an attempt that breaks off costs one group. But
+they are found only once the file is completed, all from the same commit on. A file that was deleted
+or given up meanwhile is left alone by the next group.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from control_svc.domain.chunking import (
+    Piece,
+    chunks_of,
+    halves_of,
+    pieces_of,
+    text_of,
+    windows_of,
+)
+from control_svc.domain.files import File
+from control_svc.domain.jobs import Claim, EngineDied, Job
+from control_svc.domain.ports import BlobMissing, Repositories, Transactions
+from control_svc.domain.ranking import Vector, Vectors
+from control_svc.domain.vector_ports import (
+    DocumentReader,
+    Embedder,
+    EmbeddingModel,
+    NewChunk,
+    Unreadable,
+)
+from control_svc.domain.vector_stores import (
+    Chunking,
+    FileProblem,
+    FileState,
+    ProblemCode,
+    StoreFile,
+    VectorStore,
+)
+from control_svc.usecases.vector_adding import KIND, FileAdder, move
+from control_svc.usecases.working import JobContext
+from svc_kit.errors import EmbeddingModelChanged, EngineRestarting, FileNotFound
+
+_CHUNKS_AT_ONCE: Final = 16
+"""How many passages are computed, and kept, together."""
+_PIECES_AT_ONCE: Final = 512
+
+
+class _Gone(Exception):
+    """The file has been deleted from its store, or given up: nothing is left to do."""
+
+
+class FileReading:
+    """Does the jobs of files in stores."""
+
+    kind = KIND
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        reader: DocumentReader,
+        embedder: Embedder,
+        adder: FileAdder,
+        concurrency: int,
+    ) -> None:
+        """`concurrency` is how many files are read at a time in this process."""
+        self._transactions = transactions
+        self._reader = reader
+        self._embedder = embedder
+        self._adder = adder
+        self.concurrency = concurrency
+
+    async def run(self, claim: Claim, context: JobContext) -> None:
+        """Read a file, or what is left of it."""
+        try:
+            await self._read(claim, context)
+        except _Gone:
+            return
+        except Unreadable as unreadable:
+            problem = FileProblem(ProblemCode(unreadable.code), str(unreadable))
+            await context.finish(_failing(claim.project, claim.subject, problem))
+        except EngineRestarting as error:
+            if error.phase == "running":
+                raise EngineDied(error) from error
+            raise
+
+    async def bury(self, repositories: Repositories, job: Job) -> None:
+        """Fail the file whose job is dead."""
+        _, message = job.error or ("", "")
+        problem = FileProblem(ProblemCode.SERVER_ERROR, message)
+        await _failing(job.project, job.subject, problem)(repositories)
+
+    async def _read(self, claim: Claim, context: JobContext) -> None:
+        file, store, source = await self._transactions.read(_whole(claim))
+        name = store.embedding_model or self._adder.check_model()
+        model = await self._embedder.model(claim.project, name)
+        text = await self._text(source)
+        pieces = await self._pieces(claim.project, model, text, file.chunking)
+        chunks = chunks_of(pieces, file.chunking)
+        step = 1 if claim.runs_alone else _CHUNKS_AT_ONCE
+        for first in range(file.num_chunks, len(chunks), step):
+            group = chunks[first : first + step]
+            vectors = await self._embed(claim.project, model, group)
+            new = [
+                NewChunk(number, text_of(chunk), vector)
+                for number, (chunk, vector) in enumerate(
+                    zip(group, vectors, strict=True), start=first
+                )
+            ]
+            await context.write(_keeping(claim, model.name, new), progress=True)
+        await context.finish(_completing(claim))
+
+    async def _text(self, source: File | None) -> str:
+        if source is not None:
+            try:
+                return await self._reader.read(source)
+            except BlobMissing:
+                pass
+        raise Unreadable(ProblemCode.INVALID_FILE, "The file does not exist any more.")
+
+    async def _pieces(
+        self, project: str, model: EmbeddingModel, text: str, chunking: Chunking
+    ) -> list[Piece]:
+        """The text in pieces that are small enough, with their tokens."""
+        limit = min(chunking.max_tokens, model.max_tokens)
+        waiting, pieces = pieces_of(text), []
+        for first in range(0, len(waiting), _PIECES_AT_ONCE):
+            group = waiting[first : first + _PIECES_AT_ONCE]
+            pieces += await self._counted(project, model, group, limit)
+        return pieces
+
+    async def _counted(
+        self, project: str, model: EmbeddingModel, texts: Sequence[str], limit: int
+    ) -> list[Piece]:
+        counts = await self._embedder.count_tokens(project, model.name, texts)
+        pieces: list[Piece] = []
+        for text, num_tokens in zip(texts, counts, strict=True):
+            if num_tokens <= limit or len(text) < 2:
+                pieces.append(Piece(text, num_tokens))
+            else:
+                pieces += await self._counted(project, model, halves_of(text), limit)
+        return pieces
+
+    async def _embed(
+        self, project: str, model: EmbeddingModel, chunks: Sequence[Sequence[Piece]]
+    ) -> list[Vector]:
+        """A vector for each passage: of one that is too long for the model, the mean of its
+        parts', by their lengths."""
+        windows = [windows_of(chunk, model.max_tokens) for chunk in chunks]
+        texts = [text_of(window) for each in windows for window in each]
+        found = await self._embedder.embed(project, model.name, texts, is_background=True)
+        vectors: list[Vector] = []
+        for each in windows:
+            own, found = found[: len(each)], found[len(each) :]
+            vectors.append(_mean(own, [sum(p.num_tokens for p in window) for window in each]))
+        return vectors
+
+
+def _mean(vectors: Vectors, weights: Sequence[int]) -> Vector:
+    mean: Vector = np.asarray(weights, np.float32) @ vectors
+    length = float(np.linalg.norm(mean))
+    return mean / length if length else mean
+
+
+def _whole(
+    claim: Claim,
+) -> Callable[[Repositories], Awaitable[tuple[StoreFile, VectorStore, File | None]]]:
+    """The file in its store, the store, and the file itself; None: it is gone."""
+
+    async def find(repositories: Repositories) -> tuple[StoreFile, VectorStore, File | None]:
+        file = await _unfinished(repositories, claim.project, claim.subject)
+        store = await repositories.vector_stores.get(claim.project, file.store_id)
+        try:
+            now = await repositories.now()
+            return file, store, await repositories.files.get(claim.project, file.file_id, now)
+        except FileNotFound:
+            return file, store, None
+
+    return find
+
+
+async def _unfinished(repositories: Repositories, project: str, entry: str) -> StoreFile:
+    file = await repositories.store_files.entry(project, entry)
+    if file is None or file.state is not FileState.IN_PROGRESS:
+        raise _Gone
+    return file
+
+
+async def _locked(
+    repositories: Repositories, project: str, entry: str
+) -> tuple[VectorStore, StoreFile]:
+    """The store first: whoever changes a file holds it."""
+    found = await _unfinished(repositories, project, entry)
+    store = await repositories.vector_stores.lock(project, found.store_id)
+    return store, await _unfinished(repositories, project, entry)
+
+
+def _keeping(
+    claim: Claim, model: str, chunks: Sequence[NewChunk]
+) -> Callable[[Repositories], Awaitable[None]]:
+    """Keep passages, which are not found yet. The first vectors of a store decide its model."""
+
+    async def keep(repositories: Repositories) -> None:
+        store, file = await _locked(repositories, claim.project, claim.subject)
+        dimensions = len(chunks[0].vector)
+        if not store.embedding_model:
+            pinned = replace(store, embedding_model=model, dimensions=dimensions)
+            await repositories.vector_stores.update(claim.project, pinned)
+        elif (store.embedding_model, store.dimensions) != (model, dimensions):
+            raise EmbeddingModelChanged(vector_store=store.id, model=store.embedding_model)
+        await repositories.chunks.add(file, claim.project, chunks)
+        size = sum(len(chunk.text.encode()) + 2 * dimensions for chunk in chunks)
+        grown = replace(
+            file,
+            num_chunks=file.num_chunks + len(chunks),
+            usage_bytes=file.usage_bytes + size,
+        )
+        await repositories.store_files.update(claim.project, grown)
+
+    return keep
+
+
+def _completing(claim: Claim) -> Callable[[Repositories], Awaitable[None]]:
+    return _ending(claim.project, claim.subject, FileState.COMPLETED)
+
+
+def _failing(
+    project: str, entry: str, problem: FileProblem
+) -> Callable[[Repositories], Awaitable[None]]:
+    return _ending(project, entry, FileState.FAILED, problem)
+
+
+def _ending(
+    project: str, entry: str, state: FileState, problem: FileProblem | None = None
+) -> Callable[[Repositories], Awaitable[None]]:
+    async def end(repositories: Repositories) -> None:
+        try:
+            store, file = await _locked(repositories, project, entry)
+        except _Gone:
+            return
+        ended = await move(repositories, project, store, file, state, problem)
+        await repositories.vector_stores.update(project, ended.used(await repositories.now()))
+
+    return end

@@ -1,0 +1,231 @@
+"""Vector stores for tests: callers of both services, and an inference service whose vectors say
+which words a text has."""
+
+import asyncio
+import hashlib
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from corral.control.v1 import vector_store_file_service_pb2 as files_pb
+from corral.control.v1 import vector_store_pb2
+from corral.control.v1 import vector_store_service_pb2 as pb
+from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
+from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
+from corral.inference.v1 import inference_service_pb2
+
+from gateway.fake_inference import Context, FakeInference
+from svc_kit.errors import DomainError
+from svc_kit.rpc_client import translate_errors
+from svc_kit.sandbox.jobs import JobRunner
+from tests.support.batches import MODEL
+from tests.support.control import Client, RunningControl, a_control, a_service_token
+from tests.support.loopback_gateway import an_inference_service
+
+if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+    from corral.control.v1.vector_store_file_service_pb2_grpc import (
+        VectorStoreFileServiceAsyncStub,
+    )
+    from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceAsyncStub
+
+DIMENSIONS = 64
+NO_STORE = "vs_" + "0" * 32
+
+Value = str | float | bool
+
+
+def state_of(thing: Any) -> str:
+    """OpenAI's word for the state of a store, a file or a batch."""
+    return str(type(thing).State.Name(thing.state)).removeprefix("STATE_").lower()
+
+
+def values(**attributes: Value) -> dict[str, vector_store_pb2.AttributeValue]:
+    """Attributes as messages."""
+    return {key: value(each) for key, each in attributes.items()}
+
+
+def value(given: Value) -> vector_store_pb2.AttributeValue:
+    """One value as a message."""
+    kind = {bool: "boolean", str: "string"}.get(type(given), "number")
+    return vector_store_pb2.AttributeValue(**{kind: given})
+
+
+class WordVectors(FakeInference):
+    """An inference service whose tokens are words, and whose vectors say which there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        """Awaited by every call for vectors of files."""
+        self.gate.set()
+        self.arrived = asyncio.Event()
+        """Set by every call for vectors."""
+        self.most_calls: int | None = None
+        """Later calls for vectors wait for ever."""
+        self.num_calls = 0
+        self.stuck = asyncio.Event()
+        """Set once one does."""
+        self.failures: list[DomainError] = []
+        """Raised by the next calls for vectors, one each."""
+        self.embedded: Counter[str] = Counter()
+        self.dimensions = DIMENSIONS
+        self.priorities: list[str] = []
+
+    async def Tokenize(
+        self, request: inference_service_pb2.TokenizeRequest, context: Context
+    ) -> inference_service_pb2.TokenizeResponse:
+        """A token a word."""
+        return inference_service_pb2.TokenizeResponse(token_ids=range(len(request.text.split())))
+
+    async def Embed(
+        self, request: inference_service_pb2.EmbedRequest, context: Context
+    ) -> inference_service_pb2.EmbedResponse:
+        """A direction for each word; a vector is their sum, of length 1."""
+        metadata = dict(context.invocation_metadata() or ())
+        self.priorities.append(str(metadata.get("x-corral-priority", "")))
+        self.arrived.set()
+        self.num_calls += 1
+        if self.most_calls is not None and self.num_calls > self.most_calls:
+            self.stuck.set()
+            await asyncio.Event().wait()
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        texts = [each.text for each in request.inputs]
+        self.embedded.update(texts)
+        return inference_service_pb2.EmbedResponse(
+            embeddings=[
+                inference_service_pb2.Embedding(values=self._vector(text)) for text in texts
+            ],
+            model=self._model(request.model).name,
+        )
+
+    def _vector(self, text: str) -> list[float]:
+        total = np.full(self.dimensions, 1e-6)
+        for word in re.findall(r"\w+", text.lower()):
+            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
+            total += np.random.default_rng(seed).standard_normal(self.dimensions)
+        return [float(each) for each in total / np.linalg.norm(total)]
+
+
+@dataclass(frozen=True)
+class VectorClient:
+    """Both services as one project's caller sees them; failures are our errors."""
+
+    client: Client
+
+    @property
+    def stores(self) -> "VectorStoreServiceAsyncStub":
+        """VectorStoreService, bare."""
+        return VectorStoreServiceStub(self.client.channel)
+
+    @property
+    def files(self) -> "VectorStoreFileServiceAsyncStub":
+        """VectorStoreFileService, bare."""
+        return VectorStoreFileServiceStub(self.client.channel)
+
+    async def ask(self, method: str, **fields: Any) -> Any:
+        """One call of any of the methods that answer once."""
+        stub: Any = self.files if hasattr(self.files, method) else self.stores
+        module: Any = files_pb if hasattr(files_pb, f"{method}Request") else pb
+        request = getattr(module, f"{method}Request")(**fields)
+        with translate_errors():
+            return await getattr(stub, method)(request, metadata=self.client.metadata)
+
+    async def create(self, **asked: Any) -> vector_store_pb2.VectorStore:
+        """A store."""
+        return (await self.ask("CreateVectorStore", **asked)).vector_store
+
+    async def get(self, store_id: str) -> vector_store_pb2.VectorStore:
+        """One store."""
+        return (await self.ask("GetVectorStore", vector_store_id=store_id)).vector_store
+
+    async def put(
+        self, store_id: str, content: str | bytes, filename: str = "a.txt", **asked: Any
+    ) -> str:
+        """A new file, on its way into a store; its id."""
+        raw = content.encode() if isinstance(content, str) else content
+        file = await self.client.create(raw, filename=filename)
+        await self.ask("CreateVectorStoreFile", vector_store_id=store_id, file_id=file.id, **asked)
+        return file.id
+
+    async def read(self, store_id: str) -> vector_store_pb2.VectorStore:
+        """The store, once no file of it is in progress."""
+        request = pb.WatchVectorStoreRequest(vector_store_id=store_id)
+        last = vector_store_pb2.VectorStore()
+        with translate_errors():
+            call = self.stores.WatchVectorStore(request, metadata=self.client.metadata)
+            async for answer in call:
+                last = answer.vector_store
+        return last
+
+    async def library(self, texts: Mapping[str, str], **asked: Any) -> tuple[str, dict[str, str]]:
+        """A store that has been read, and the ids of its files by their names."""
+        store = await self.create(**asked)
+        ids = {name: await self.put(store.id, text, name) for name, text in texts.items()}
+        await self.read(store.id)
+        return store.id, ids
+
+    async def file(self, store_id: str, file_id: str) -> vector_store_pb2.VectorStoreFile:
+        """One file in a store."""
+        answer = await self.ask("GetVectorStoreFile", vector_store_id=store_id, file_id=file_id)
+        found: vector_store_pb2.VectorStoreFile = answer.file
+        return found
+
+    async def search(self, store_id: str, *queries: str, **asked: Any) -> list[Any]:
+        """What is found."""
+        answer = await self.ask(
+            "SearchVectorStore", vector_store_id=store_id, queries=queries, **asked
+        )
+        return list(answer.hits)
+
+    async def found(self, store_id: str, *queries: str, **asked: Any) -> list[str]:
+        """The names of the files that are found, best first."""
+        return [hit.filename for hit in await self.search(store_id, *queries, **asked)]
+
+
+@dataclass(frozen=True)
+class RunningVectors:
+    """A control service with a fake inference service behind it."""
+
+    control: RunningControl
+    fake: WordVectors
+
+    @property
+    def vectors(self) -> VectorClient:
+        """The caller without a key."""
+        return VectorClient(self.control.client)
+
+    def of_project(self, project: str) -> VectorClient:
+        """A caller of another project."""
+        return VectorClient(self.control.of_project(project))
+
+
+@asynccontextmanager
+async def running_vectors(
+    folder: Path,
+    database_url: str | None = None,
+    fake: WordVectors | None = None,
+    sandbox: JobRunner | None = None,
+    **settings: Any,
+) -> AsyncIterator[RunningVectors]:
+    """Both services; `settings` are those of control."""
+    fake = fake or WordVectors()
+    settings = {"embedding_model": MODEL, **settings}
+    async with (
+        an_inference_service(fake, service_token_file=a_service_token(folder)) as server,
+        a_control(
+            folder, database_url, sandbox, inference_target=str(server.address), **settings
+        ) as control,
+    ):
+        yield RunningVectors(control, fake)
+
+
+def paragraphs(words: Iterable[str], length: int = 40) -> str:
+    """A text with a paragraph about each word."""
+    return "\n\n".join(f"{word} " * length for word in words)
