@@ -15,8 +15,8 @@ class Bell:
         self._next.set()
         self._next = asyncio.Event()
 
-    async def wait(self, at_most_s: float) -> None:
-        """Return at the next ring, or after so many seconds."""
+    async def wait(self, at_most_s: float | None = None) -> None:
+        """Return at the next ring, or after so many seconds; None: however long it takes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 await self._next.wait()

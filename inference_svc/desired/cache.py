@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from inference_svc.desired.bell import Bell
 from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge, StorageFailed
 
 _SUFFIX: Final = ".gguf"
@@ -28,7 +29,9 @@ class AdapterCache:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._coming_bytes = 0
+        self._coming: dict[str, int] = {}
+        """Bytes of the digests on their way, for which there is room already."""
+        self._arrived = Bell()
         self._one_looks = asyncio.Lock()
 
     def open(self) -> None:
@@ -59,28 +62,44 @@ class AdapterCache:
     ) -> Path:
         """Keep the bytes of the adapter `name`; files of digests that are not `wanted` make room.
 
-        Raises AdapterTooLarge where there is none, AdapterDigestMismatch for other bytes,
-        StorageFailed where the disk is full or fails.
+        Where they are on their way already, for another adapter, they are waited for. Raises
+        AdapterTooLarge where there is no room, AdapterDigestMismatch for other bytes, StorageFailed
+        where the disk is full or fails.
         """
+        while digest in self._coming:
+            await self._arrived.wait()
+        path = self.find(digest)
+        if path is not None:
+            return path
+        self._coming[digest] = 0
+        try:
+            async with self._one_looks:
+                await asyncio.to_thread(self._make_room, name, size_bytes, wanted)
+                self._coming[digest] = size_bytes
+            return await self._receive(name, digest, chunks)
+        finally:
+            self._coming.pop(digest, None)
+            self._arrived.ring()
+
+    async def _receive(self, name: str, digest: str, chunks: AsyncIterator[bytes]) -> Path:
         draft = self._folder / f"{_INCOMING}{secrets.token_hex(8)}"
-        async with self._one_looks:
-            await asyncio.to_thread(self._make_room, name, size_bytes, wanted)
-            self._coming_bytes += size_bytes
         try:
             found = await _write(draft, chunks)
             if found != digest:
                 raise AdapterDigestMismatch(adapter=name, expected=digest, actual=found)
-            with _disk():
-                draft.replace(self._path(digest))
+            async with self._one_looks:  # who looks for room counts it once: as coming, or as here
+                with _disk():
+                    draft.replace(self._path(digest))
+                del self._coming[digest]
         finally:
-            self._coming_bytes -= size_bytes
             draft.unlink(missing_ok=True)
         return self._path(digest)
 
     def _make_room(self, name: str, size_bytes: int, wanted: Collection[str]) -> None:
         with _disk():
             files = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}")]
-            room = self._max_bytes - self._coming_bytes - sum(stat.st_size for stat, _ in files)
+            taken = sum(self._coming.values()) + sum(stat.st_size for stat, _ in files)
+            room = self._max_bytes - taken
             unwanted = [(stat, path) for stat, path in files if path.stem not in wanted]
             for stat, path in sorted(unwanted, key=lambda each: each[0].st_mtime):
                 if room >= size_bytes:

@@ -146,6 +146,8 @@ class Follower:
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
             del self._working[adapter_id]
+            if adapter_id not in self._state.adapters:
+                self._failures.pop(adapter_id, None)  # of a step that was under way when it went
             self._news.ring()
 
     def _is_settled(self, adapter_id: str) -> bool:

@@ -1,5 +1,6 @@
 """Bytes of adapters on disk: whole, checked, and no more than there may be."""
 
+import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -62,6 +63,35 @@ async def test_other_bytes_and_broken_streams_leave_nothing(
     (tmp_path / "cache" / "incoming-1").write_bytes(b"a")
     cache.open()
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+async def test_the_same_bytes_come_once(cache: AdapterCache) -> None:
+    """Two adapters that want them at once have room for them once; where the one that fetches them
+    fails, the other does."""
+    content, began, gate = b"123456", asyncio.Event(), asyncio.Event()
+    sent: list[str] = []
+
+    async def slowly(name: str, piece: bytes) -> AsyncIterator[bytes]:
+        sent.append(name)
+        began.set()
+        await gate.wait()
+        yield piece
+
+    async def fetch(name: str, piece: bytes = content) -> Path:
+        chunks = slowly(name, piece)
+        return await cache.store(name, digest_of(content), len(content), chunks, ())
+
+    first = asyncio.create_task(fetch("first", b"broken"))
+    await began.wait()
+    others = [asyncio.create_task(fetch(name)) for name in ("second", "third")]
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(AdapterDigestMismatch):
+        await first
+    paths = await asyncio.gather(*others)
+
+    assert paths == [cache.find(digest_of(content))] * 2
+    assert sent == ["first", "second"]
 
 
 async def test_the_least_recently_used_that_nobody_wants_makes_room(cache: AdapterCache) -> None:

@@ -93,6 +93,24 @@ async def test_a_failure_is_reported_until_something_changes(
         assert frontend.voice() is not before
 
 
+async def test_nothing_is_remembered_of_what_fails_when_it_has_gone(
+    tmp_path: Path, control: FakeControl
+) -> None:
+    """It was being loaded when it was deleted."""
+    asked = wanted("1")
+    async with following(tmp_path, control) as frontend:
+        frontend.loading.gate.clear()
+        frontend.loading.errors[asked.digest] = AdapterBaseMismatch(adapter="voice", problem="it")
+        control.want(asked)
+        await frontend.until(lambda: len(frontend.loading.orders) == 1)
+        control.want()
+        await frontend.until(lambda: frontend.follower._state.revision == "2")
+        frontend.loading.gate.set()
+        await frontend.until(lambda: not frontend.follower._working)
+
+        assert not frontend.follower._failures
+
+
 @pytest.mark.parametrize(
     "error",
     [
