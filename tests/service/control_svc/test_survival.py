@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from tests.support.control import RunningControl, a_control
+from tests.support.loopback_gateway import a_gateway
 from tests.support.postgres import Postgres, a_postgres_server, create_database
 
 MIB = 1024 * 1024
@@ -82,6 +84,40 @@ def server() -> Iterator[Postgres]:
     """A PostgreSQL of one test."""
     with a_postgres_server(careless=False) as server:
         yield server
+
+
+@pytest.mark.timeout(120)
+async def test_over_http_a_stopped_database_is_a_503_with_a_time(
+    server: Postgres, tmp_path: Path
+) -> None:
+    """In OpenAI's envelope, on every kind of route; and it is over when the database is back."""
+    url = await asyncio.to_thread(create_database, server.url)
+    await upgrade_database(ControlSettings(database_url=url))
+    routes = ("/v1/files", "/v1/files/file-1", "/v1/batches", "/v1/adapters")
+    async with (
+        a_control(tmp_path, url) as running,
+        a_gateway(control_target=running.target) as gateway,
+        gateway.client() as http,
+    ):
+        form: dict[str, Any] = {"data": {"purpose": "user_data"}, "files": {"file": ("a", b"kept")}}
+        kept = (await http.post("/v1/files", **form)).json()
+        await asyncio.to_thread(server.stop)
+        refused = [await http.get(route) for route in (*routes, f"/v1/files/{kept['id']}")]
+        refused.append(await http.post("/v1/files", **form))
+        refused.append(await http.delete(f"/v1/files/{kept['id']}"))
+        await asyncio.to_thread(server.start)
+        found = await http.get(f"/v1/files/{kept['id']}/content")
+        listed = (await http.get("/v1/files")).json()["data"]
+
+    unknown = refused.pop(1)
+    assert unknown.status_code == 404, "what is no id is not asked for"
+    for answer in refused:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (503, "upstream_unavailable")
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert int(answer.headers["retry-after"]) >= 1
+    assert found.content == b"kept"
+    assert [file["id"] for file in listed] == [kept["id"]]
 
 
 class Load:

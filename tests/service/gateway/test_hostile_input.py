@@ -1,0 +1,75 @@
+"""Every route, told nonsense in every place: an answer, or OpenAI's envelope, and never a defect.
+
+The routes and their fields come from the API's own description, so that one which is added is tried
+as well.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.control import a_control
+from tests.support.hostile_http import Call, Document
+from tests.support.loopback_gateway import a_gateway
+
+ROUTES = ("/v1/", "/lora-adapters", "/admin/")
+KNOWN = {
+    "model": "fake",
+    "role": "user",
+    "content": "hi",
+    "input": "hi",
+    "prompt": "hi",
+    "query": "hi",
+    "documents": ["hi"],
+    "purpose": "user_data",
+    "filename": "a",
+    "mime_type": "text/plain",
+    "bytes": 1,
+    "endpoint": "/v1/chat/completions",
+    "completion_window": "24h",
+}
+"""Good values that no schema can tell."""
+DEFECTS = (500, 502)
+
+
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A gateway before a real control service and a fake inference service."""
+    async with (
+        a_control(tmp_path) as control,
+        a_gateway(control_target=control.target) as gateway,
+        gateway.client() as client,
+    ):
+        yield client
+
+
+def is_clear(answer: httpx.Response) -> bool:
+    """Whether it is an answer, or an error with the four keys and a type."""
+    if answer.status_code < 400:
+        return True
+    error = answer.json()["error"]
+    known = error.keys() == {"message", "type", "param", "code"}
+    return known and bool(error["message"]) and answer.status_code not in DEFECTS
+
+
+async def test_nonsense_is_answered_by_a_clear_error(http: httpx.AsyncClient) -> None:
+    """Missing, of a wrong type, huge and hostile: in each field, and in each part of the path."""
+    document = Document((await http.get("/openapi.json")).json(), KNOWN)
+    tried: dict[tuple[str, str], int] = {}
+    unclear: list[tuple[Call, int, str]] = []
+    for call in document.hostile(ROUTES):
+        tried[call.method, call.path] = tried.get((call.method, call.path), 0) + 1
+        answer = await http.request(call.method, call.url, **call.options())
+        if not is_clear(answer):
+            unclear.append((call, answer.status_code, answer.text[:200]))
+
+    assert not unclear
+    assert tried.keys() == {
+        (method.upper(), path)
+        for path, operations in document.content["paths"].items()
+        if path.startswith(ROUTES)
+        for method in operations
+    }
+    assert tried["POST", "/v1/chat/completions"] > 500
