@@ -74,7 +74,8 @@ class AdapterCache:
         self._coming[digest] = 0
         try:
             async with self._one_looks:
-                await asyncio.to_thread(self._make_room, name, size_bytes, wanted)
+                room = self._max_bytes - sum(self._coming.values())
+                await asyncio.to_thread(self._make_room, name, size_bytes, room, wanted)
                 self._coming[digest] = size_bytes
             return await self._receive(name, digest, chunks)
         finally:
@@ -95,11 +96,11 @@ class AdapterCache:
             draft.unlink(missing_ok=True)
         return self._path(digest)
 
-    def _make_room(self, name: str, size_bytes: int, wanted: Collection[str]) -> None:
+    def _make_room(self, name: str, size_bytes: int, room: int, wanted: Collection[str]) -> None:
+        """Delete until there is room; `room` is what there would be without any file."""
         with _disk():
             files = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}")]
-            taken = sum(self._coming.values()) + sum(stat.st_size for stat, _ in files)
-            room = self._max_bytes - taken
+            room -= sum(stat.st_size for stat, _ in files)
             unwanted = [(stat, path) for stat, path in files if path.stem not in wanted]
             for stat, path in sorted(unwanted, key=lambda each: each[0].st_mtime):
                 if room >= size_bytes:

@@ -268,9 +268,11 @@ async def a_control(
     folder: Path,
     database_url: str | None = None,
     sandbox: JobRunner | None = None,
+    patience_s: float = 25,
     **settings: Any,
 ) -> AsyncIterator[RunningControl]:
-    """A control service whose data is in `folder`; nothing has a child process unless given."""
+    """A control service whose data is in `folder`, for at most so long; nothing has a child process
+    unless given."""
     token_file = a_service_token(folder)
     values: dict[str, Any] = {
         "listen": "127.0.0.1:0",
@@ -285,7 +287,7 @@ async def a_control(
     blobs.prepare()
     store: BlobStore = blobs
     async with (
-        asyncio.timeout(25),
+        asyncio.timeout(patience_s),
         build(
             ControlSettings(**values), blobs=store, clock=clock, sandbox=sandbox or InlineJobs()
         ) as control,
