@@ -64,12 +64,15 @@ BY_KIND = Discriminator(kind_of)
 Body = TypeVar("Body", bound=WireModel)
 
 
-def validated(model: type[Body], fields: Mapping[str, Any]) -> Body:
-    """Checks a body. Raises the DomainError of its first problem, with OpenAI's field name."""
+def validated(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body:
+    """Checks a body, or the part of one that is found at a path. Raises the DomainError of its
+    first problem, with OpenAI's field name."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+    if at:
+        first["loc"] = (at, *first["loc"])
     raise _domain_error(first)
 
 

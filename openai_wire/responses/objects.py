@@ -1,0 +1,138 @@
+"""Responses as the object that both dialects read: every required key, null only where allowed."""
+
+from typing import Any, Final
+
+from corral.control.v1 import response_pb2
+from corral.control.v1 import response_service_pb2 as service_pb
+
+from openai_wire.responses.choices import format_object, selection_object
+from openai_wire.responses.items_out import item_objects
+from openai_wire.responses.tools import tool_object
+
+Json = dict[str, Any]
+
+_STATES: Final = {
+    response_pb2.Response.STATE_QUEUED: "queued",
+    response_pb2.Response.STATE_IN_PROGRESS: "in_progress",
+    response_pb2.Response.STATE_COMPLETED: "completed",
+    response_pb2.Response.STATE_FAILED: "failed",
+    response_pb2.Response.STATE_INCOMPLETE: "incomplete",
+    response_pb2.Response.STATE_CANCELLED: "cancelled",
+}
+_REASONS: Final = {
+    response_pb2.Response.INCOMPLETE_REASON_MAX_OUTPUT_TOKENS: "max_output_tokens",
+    response_pb2.Response.INCOMPLETE_REASON_CONTENT_FILTER: "content_filter",
+}
+
+
+def response_object(response: response_pb2.Response) -> Json:
+    """A response."""
+    settings = response.settings
+    return {
+        "id": response.id,
+        "object": "response",
+        "created_at": response.create_time.seconds,
+        "completed_at": response.complete_time.seconds
+        if response.HasField("complete_time")
+        else None,
+        "status": _STATES[response.state],
+        "background": settings.background,
+        "error": _error_object(response),
+        "incomplete_details": _incomplete_object(response),
+        "model": settings.model,
+        "output": item_objects(response.output),
+        "previous_response_id": response.previous_response_id or None,
+        "conversation": {"id": response.conversation_id} if response.conversation_id else None,
+        "usage": usage_object(response.usage) if response.HasField("usage") else None,
+        **_settings_object(settings),
+        **_sampling_object(settings),
+    }
+
+
+def usage_object(usage: response_pb2.ResponseUsage) -> Json:
+    """Token counts."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+def compaction_object(compacted: service_pb.CompactResponseResponse) -> Json:
+    """What stands for the items that were summed up."""
+    return {
+        "id": compacted.id,
+        "object": "response.compaction",
+        "created_at": compacted.create_time.seconds,
+        "output": item_objects(compacted.output),
+        "usage": usage_object(compacted.usage),
+    }
+
+
+def _settings_object(settings: response_pb2.ResponseSettings) -> Json:
+    text: Json = {"format": format_object(settings.format)}
+    if settings.verbosity:
+        text["verbosity"] = settings.verbosity
+    is_auto = settings.truncation == response_pb2.ResponseSettings.TRUNCATION_AUTO
+    return {
+        "instructions": settings.instructions if settings.HasField("instructions") else None,
+        "tools": [tool_object(tool) for tool in settings.tools],
+        "tool_choice": selection_object(settings.tool_choice, settings.tools),
+        "parallel_tool_calls": settings.parallel_tool_calls
+        if settings.HasField("parallel_tool_calls")
+        else True,
+        "text": text,
+        "reasoning": _reasoning_object(settings),
+        "truncation": "auto" if is_auto else "disabled",
+        "max_output_tokens": settings.max_output_tokens or None,
+        "max_tool_calls": settings.max_tool_calls or None,
+        "store": settings.store if settings.HasField("store") else True,
+        "metadata": dict(settings.metadata),
+        "service_tier": settings.service_tier or "auto",
+        "safety_identifier": settings.safety_identifier or None,
+        "prompt_cache_key": settings.prompt_cache_key or None,
+        "user": settings.user or None,
+    }
+
+
+def _sampling_object(settings: response_pb2.ResponseSettings) -> Json:
+    """What a strict reader wants as numbers, with OpenAI's defaults where nothing is said."""
+    sampling = settings.options.sampling
+    defaults = {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+    numbers = {
+        name: _decimal(getattr(sampling, name)) if sampling.HasField(name) else default
+        for name, default in defaults.items()
+    }
+    return numbers | {"top_logprobs": settings.options.output.top_logprobs}
+
+
+def _decimal(number: float) -> float:
+    """As the caller wrote it: a proto's float of 0.1 reads 0.10000000149011612."""
+    return float(f"{number:.7g}")
+
+
+def _reasoning_object(settings: response_pb2.ResponseSettings) -> Json | None:
+    if not settings.HasField("reasoning"):
+        return None
+    reasoning = settings.reasoning
+    return {"effort": reasoning.effort or None, "summary": reasoning.summary or None}
+
+
+def _error_object(response: response_pb2.Response) -> Json | None:
+    if not response.HasField("error"):
+        return None
+    error = response.error
+    about = {"param": error.param} if error.param else {}
+    return {"code": error.code, "message": error.message} | about
+
+
+def _incomplete_object(response: response_pb2.Response) -> Json | None:
+    reason = _REASONS.get(response.incomplete_reason)
+    return None if reason is None else {"reason": reason}
