@@ -19,6 +19,7 @@ from control_svc.assembly.files import file_services
 from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
 from control_svc.assembly.jobs import job_service
 from control_svc.assembly.operators import operator_services
+from control_svc.assembly.runs import run_handlers, run_service
 from control_svc.assembly.streams import streaming
 from control_svc.assembly.threads import thread_services
 from control_svc.assembly.vectors import Vectors
@@ -97,6 +98,7 @@ async def build(
             batch_service(ground),
             conversation_service(ground),
             *thread_services(ground),
+            run_service(ground),
             *await operator_services(ground, keys, authenticator),
             adapter_service(ground),
             job_service(ground),
@@ -108,9 +110,14 @@ async def build(
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        all_handlers = [*batch_handlers(ground), vectors.handler(), *handlers]
+        works = [
+            *batch_handlers(ground),
+            vectors.handler(),
+            *run_handlers(ground, vectors.search),
+            *handlers,
+        ]
         dispatcher = await stack.enter_async_context(
-            dispatching(ground, all_handlers, JobMetrics(registry))
+            dispatching(ground, works, JobMetrics(registry))
         )
         sweeper = _sweeper(ground)
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))

@@ -90,6 +90,18 @@ class VectorStoreSettings(SettingsGroup):
     """How long a call for vectors may take, waiting included."""
 
 
+class RunSettings(SettingsGroup):
+    """Runs of assistants."""
+
+    runs_at_once: int = Field(32, ge=1)
+    """Runs that one control process works on at the same time; the others are queued. More than the
+    inference service has slots; fewer than it takes into its queue."""
+    expire_after_s: float = Field(600.0, gt=0)
+    """How long a run waits for the outputs of its client's functions before it expires."""
+    turn_timeout_s: float = Field(3600.0, gt=0)
+    """How long one turn of the model may take, waiting included."""
+
+
 class ControlSettings(ServiceSettings):
     """Everything the control service can be told."""
 
@@ -149,5 +161,7 @@ class ControlSettings(ServiceSettings):
     Unset: none can be."""
     vector_stores: VectorStoreSettings = VectorStoreSettings()
     """Vector stores."""
+    runs: RunSettings = RunSettings()
+    """Runs of assistants."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

@@ -213,6 +213,15 @@ class ChecksumMismatch(InvalidArgument):
     field: str
 
 
+class ToolOutputsIncomplete(InvalidArgument):
+    """Expected tool outputs for call_ids [{expected}], got [{got}]."""
+
+    reason = "TOOL_OUTPUTS_INCOMPLETE"
+    field: str
+    expected: str
+    got: str
+
+
 class RangeNotSatisfiable(InvalidArgument):
     """Invalid '{field}': the range begins beyond the end, which is at {size} bytes."""
 
@@ -425,6 +434,30 @@ class ConversationLocked(FailedPrecondition):
     response: str
     field: str = "conversation"
     """What named the conversation."""
+
+
+class RunActive(FailedPrecondition):
+    """Thread {thread} already has an active run {run}."""
+
+    reason = "RUN_ACTIVE"
+    thread: str
+    run: str
+
+
+class RunNotCancellable(FailedPrecondition):
+    """Cannot cancel run with status '{state}'."""
+
+    reason = "RUN_NOT_CANCELLABLE"
+    run: str
+    state: str
+
+
+class ToolOutputsNotAccepted(FailedPrecondition):
+    """Runs in status "{state}" do not accept tool outputs."""
+
+    reason = "TOOL_OUTPUTS_NOT_ACCEPTED"
+    run: str
+    state: str
 
 
 # ---- UNAUTHENTICATED
@@ -658,6 +691,20 @@ class ItemNotFound(NotFound):
     item: str
     field: str = "item_id"
     """What named the item."""
+
+
+class RunNotFound(NotFound):
+    """No run found with id '{run}'."""
+
+    reason = "RUN_NOT_FOUND"
+    run: str
+
+
+class RunStepNotFound(NotFound):
+    """No run step found with id '{step}'."""
+
+    reason = "RUN_STEP_NOT_FOUND"
+    step: str
 
 
 # ---- ALREADY_EXISTS

@@ -158,17 +158,19 @@ def _search_to_pb(call: domain.FileSearchCall) -> pb.FileSearchCallItem:
     return pb.FileSearchCallItem(
         call_id=call.call_id,
         queries=call.queries,
-        results=[
-            pb.FileSearchResult(
-                file_id=result.file_id,
-                filename=result.filename,
-                score=result.score,
-                text=result.text,
-                attributes_json=result.attributes_json,
-            )
-            for result in call.results
-        ],
+        results=map(search_result_to_pb, call.results),
         problem=call.problem,
+    )
+
+
+def search_result_to_pb(result: domain.SearchResult) -> pb.FileSearchResult:
+    """A passage that a search found."""
+    return pb.FileSearchResult(
+        file_id=result.file_id,
+        filename=result.filename,
+        score=result.score,
+        text=result.text,
+        attributes_json=result.attributes_json,
     )
 
 

@@ -57,7 +57,7 @@ _MODES: Final[Mapping[ChoiceMode | None, chat.ToolChoice.Mode]] = {
     ChoiceMode.AUTO: chat.ToolChoice.MODE_AUTO,
     ChoiceMode.REQUIRED: chat.ToolChoice.MODE_REQUIRED,
 }
-_PRIORITIES: Final[Mapping[JobPriority, Priority]] = {
+PRIORITIES: Final[Mapping[JobPriority, Priority]] = {
     JobPriority.INTERACTIVE: Priority.INTERACTIVE,
     JobPriority.NORMAL: Priority.NORMAL,
     JobPriority.BATCH: Priority.BATCH,
@@ -86,7 +86,7 @@ class RpcTurnClient:
         calling = self._stub.Chat(
             chat_request(request),
             metadata=acting_for(
-                self._token, request.project, _PRIORITIES[request.priority], _KEY_ID
+                self._token, request.project, PRIORITIES[request.priority], _KEY_ID
             ),
             timeout=self._timeout_s,
         )

@@ -52,6 +52,8 @@ class LoopSettings:
     format: ResponseFormat = PLAIN_TEXT
     options: bytes = b""
     """As in `TurnRequest`."""
+    effort: str = ""
+    """How much to think, in OpenAI's words. Empty: the model's template decides."""
     seed: int
     limits: LoopLimits = NO_LIMITS
     priority: JobPriority = JobPriority.INTERACTIVE

@@ -22,6 +22,7 @@ from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
 from control_svc.domain.projects import Project
 from control_svc.domain.requests import RememberedRequest
+from control_svc.domain.run_ports import RunRepository, RunStepRepository
 from control_svc.domain.streams import EventLog, EventStreams
 from control_svc.domain.thread_ports import (
     AssistantRepository,
@@ -339,6 +340,10 @@ class Repositories(Protocol):
     def batches(self) -> BatchRepository: ...
     @property
     def batch_lines(self) -> BatchLineRepository: ...
+    @property
+    def runs(self) -> RunRepository: ...
+    @property
+    def run_steps(self) -> RunStepRepository: ...
     @property
     def timelines(self) -> TimelineRepository: ...
     @property

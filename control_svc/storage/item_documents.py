@@ -2,11 +2,13 @@
 
 from typing import Final
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from control_svc.domain.items import Content
 
-_CONTENT: Final[TypeAdapter[Content]] = TypeAdapter(Content)
+# The bytes of a token need not be text.
+_BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+_CONTENT: Final[TypeAdapter[Content]] = TypeAdapter(Content, config=_BYTES)
 
 
 def document_of(content: Content) -> bytes:

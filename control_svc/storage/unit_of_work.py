@@ -32,6 +32,7 @@ from control_svc.storage.repositories.keys import SqlKeys
 from control_svc.storage.repositories.messages import SqlMessages
 from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
 from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
 from control_svc.storage.repositories.threads import SqlThreads
 from control_svc.storage.repositories.timelines import SqlTimelines
@@ -77,6 +78,8 @@ class SqlRepositories:
         self.batches = SqlBatches(session)
         self.batch_lines = SqlBatchLines(session)
         self.timelines = SqlTimelines(session)
+        self.runs = SqlRuns(session)
+        self.run_steps = SqlRunSteps(session)
         self.streams = SqlEventStreams(session, self.now, self.announce)
         self.event_log = SqlEventLog(session, self.announce)
         self.assistants = SqlAssistants(session)

@@ -7,6 +7,7 @@ so one that was committed by a try whose answer got lost is found, and not appen
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from control_svc.domain.streams import (
     in_chunks,
 )
 from control_svc.usecases.stream_tails import Tail
-from control_svc.usecases.streaming import Change
+from control_svc.usecases.streaming import Change, LastWords
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import Unavailable
 
@@ -107,6 +108,19 @@ class Writer:
 
         return await self._change(self._context.finish, last, is_end=ends)
 
+    async def conclude(self, change: Change[LastWords]) -> None:
+        """As `finish`; the change says the last events."""
+        said: list[LastWords] = []
+
+        async def last(repositories: Repositories) -> None:
+            said[:] = [await change(repositories)]
+            events, is_end = said[0]
+            await repositories.streams.append(*self.key, events)
+            if is_end:
+                await repositories.streams.end(*self.key)
+
+        await self._change(self._context.finish, last, said=said)
+
     # ---- what a commit does, with `turn` held
 
     @property
@@ -145,9 +159,15 @@ class Writer:
     # ---- parts
 
     async def _change(
-        self, write: _Write, change: Change[ResultT], *, is_end: bool = False
+        self,
+        write: _Write,
+        change: Change[ResultT],
+        *,
+        is_end: bool = False,
+        said: Sequence[LastWords] = (),
     ) -> ResultT:
-        """Commit a change with what was said before it, as soon as the database takes it.
+        """Commit a change with what was said before it, as soon as the database takes it; `said`
+        is what the change appends itself.
 
         It has a chunk of its own, perhaps an empty one, which tells whether it was committed: the
         chunks that a group tried to commit may be there without it.
@@ -167,6 +187,9 @@ class Writer:
                     results[:] = [await change(repositories)]
 
             await _as_soon_as_possible(partial(write, work), self.key)
+            for events, is_last in said:
+                own = replace(addition, chunks=(*addition.chunks, *in_chunks(events)))
+                addition, is_end = own, is_last
             self.written(addition, is_end=is_end)
         return results[0]
 

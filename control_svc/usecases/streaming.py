@@ -7,7 +7,7 @@ its own, which keeps nothing.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from control_svc.domain.ports import Repositories
 from control_svc.domain.streams import Event
@@ -17,6 +17,14 @@ from svc_kit.errors import DomainError
 ResultT = TypeVar("ResultT")
 Change = Callable[[Repositories], Awaitable[ResultT]]
 """A change of rows. It may be run again from its start, as in every transaction."""
+
+
+class LastWords(NamedTuple):
+    """The last events of an attempt."""
+
+    events: Sequence[bytes]
+    is_end: bool
+    """Whether they are the stream's last, too."""
 
 
 class StreamWriter(Protocol):
@@ -51,6 +59,10 @@ class StreamWriter(Protocol):
 
     async def finish(self, change: Change[ResultT], *, ends: bool = True) -> ResultT:
         """As `commit`, and the job is done with it. `ends`: so is the stream."""
+
+    async def conclude(self, change: Change[LastWords]) -> None:
+        """As `finish`; the change says the last events, which can tell what it found, such as that
+        the object was to be cancelled meanwhile."""
 
 
 class StreamWriters(Protocol):

@@ -95,6 +95,8 @@ def turn_request(
         format=turn_format(settings.format),
         options=settings.options,
         max_tokens=tokens_left(settings, progress),
+        thinks=False if settings.effort == "none" else None,
+        template_values=_template_values(settings.effort),
         seed=settings.seed + progress.num_turns,
         token_ids=tuple(progress.token_ids),
         priority=settings.priority,
@@ -106,6 +108,11 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
     """How many tokens the open turn, or the next one, may have; None: there is no limit."""
     most = settings.limits.completion_tokens
     return None if most is None else max(0, most - progress.usage.completion_tokens)
+
+
+def _template_values(effort: str) -> str:
+    """As for a chat completion: templates that know the word read it there."""
+    return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
 
 
 def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:

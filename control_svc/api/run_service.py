@@ -1,0 +1,125 @@
+"""Servicer of `RunService`: convert, call, convert."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc
+from corral.control.v1 import run_service_pb2 as pb
+from corral.control.v1 import run_service_pb2_grpc as rpc
+
+from control_svc.api.convert import page_request
+from control_svc.api.run_convert import (
+    event_to_pb,
+    first_thread,
+    new_run,
+    outputs_of,
+    run_to_pb,
+    step_to_pb,
+)
+from control_svc.domain.streams import BEFORE_FIRST
+from control_svc.usecases.runs import Runs
+from svc_kit.auth import current_principal
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class RunServicer(rpc.RunServiceServicer):
+    """Runs over gRPC."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def CreateRun(
+        self, request: pb.CreateRunRequest, context: Context
+    ) -> pb.CreateRunResponse:
+        """Begin a run."""
+        asked = new_run(request.run, request.request_id)
+        run = await self._runs.create(current_principal().project, request.thread_id, asked)
+        return pb.CreateRunResponse(run=run_to_pb(run))
+
+    async def CreateThreadAndRun(
+        self, request: pb.CreateThreadAndRunRequest, context: Context
+    ) -> pb.CreateThreadAndRunResponse:
+        """Begin a thread and a run on it."""
+        asked = new_run(request.run, request.request_id)
+        run = await self._runs.create_with_thread(
+            current_principal().project, first_thread(request), asked
+        )
+        return pb.CreateThreadAndRunResponse(run=run_to_pb(run))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+        """Describe a run."""
+        run = await self._runs.get(current_principal().project, request.thread_id, request.run_id)
+        return pb.GetRunResponse(run=run_to_pb(run))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
+        """List the runs of a thread."""
+        page = await self._runs.page(
+            current_principal().project, request.thread_id, page_request(request)
+        )
+        return pb.ListRunsResponse(runs=map(run_to_pb, page.items), next_page_token=page.next_token)
+
+    async def UpdateRun(
+        self, request: pb.UpdateRunRequest, context: Context
+    ) -> pb.UpdateRunResponse:
+        """Change a run's metadata."""
+        run = await self._runs.update(
+            current_principal().project, request.thread_id, request.run_id, dict(request.metadata)
+        )
+        return pb.UpdateRunResponse(run=run_to_pb(run))
+
+    async def CancelRun(
+        self, request: pb.CancelRunRequest, context: Context
+    ) -> pb.CancelRunResponse:
+        """End a run."""
+        run = await self._runs.cancel(
+            current_principal().project, request.thread_id, request.run_id
+        )
+        return pb.CancelRunResponse(run=run_to_pb(run))
+
+    async def SubmitToolOutputs(
+        self, request: pb.SubmitToolOutputsRequest, context: Context
+    ) -> pb.SubmitToolOutputsResponse:
+        """Give a run what its calls gave."""
+        submitted = await self._runs.submit(
+            current_principal().project,
+            request.thread_id,
+            request.run_id,
+            outputs_of(request),
+            request.request_id,
+        )
+        return pb.SubmitToolOutputsResponse(
+            run=run_to_pb(submitted.run), last_event=submitted.last_event
+        )
+
+    async def GetRunStep(
+        self, request: pb.GetRunStepRequest, context: Context
+    ) -> pb.GetRunStepResponse:
+        """Describe a step."""
+        step = await self._runs.step(
+            current_principal().project, request.thread_id, request.run_id, request.step_id
+        )
+        return pb.GetRunStepResponse(step=step_to_pb(step))
+
+    async def ListRunSteps(
+        self, request: pb.ListRunStepsRequest, context: Context
+    ) -> pb.ListRunStepsResponse:
+        """List the steps of a run."""
+        page = await self._runs.steps(
+            current_principal().project, request.thread_id, request.run_id, page_request(request)
+        )
+        return pb.ListRunStepsResponse(
+            steps=map(step_to_pb, page.items), next_page_token=page.next_token
+        )
+
+    async def WatchRun(
+        self, request: pb.WatchRunRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        """Send the events of a run."""
+        after = request.after if request.HasField("after") else BEFORE_FIRST
+        watching = self._runs.watch(
+            current_principal().project, request.thread_id, request.run_id, after
+        )
+        async with aclosing(watching) as events:
+            async for number, event in events:
+                yield pb.WatchRunResponse(number=number, event=event_to_pb(event))

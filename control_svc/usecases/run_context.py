@@ -1,0 +1,108 @@
+"""What the model of a run is shown of its thread.
+
+A prompt begins with that of the run before, token for token, as long as nothing is cut off its
+beginning. So "auto" cuts nothing until the engine says that there is no room, and then so much at
+once that the beginning stays what it is for many turns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from control_svc.domain.items import Item, Message, PlacedItem, Role
+from control_svc.domain.ports import Repositories, Transactions
+from control_svc.domain.run_ports import TokenCounter
+from control_svc.domain.runs import Run
+from control_svc.domain.timeline_ports import ItemFilter
+from control_svc.domain.turn_messages import turn_messages
+from control_svc.domain.turns import TurnRequest
+from control_svc.usecases.streaming import StreamWriter
+from svc_kit.errors import ContextLengthExceeded
+
+_MESSAGES: Final = ItemFilter(kinds=("message",))
+
+
+class RunContext:
+    """The `Context` of one run, for the time of one attempt."""
+
+    def __init__(
+        self,
+        project: str,
+        run: Run,
+        transactions: Transactions,
+        counter: TokenCounter,
+        writer: StreamWriter,
+    ) -> None:
+        self._project = project
+        self._run = run
+        self._transactions = transactions
+        self._counter = counter
+        self._writer = writer
+        self._placed: list[PlacedItem] = []
+
+    async def items(self) -> list[Item]:
+        """The thread, from where it is cut."""
+
+        async def read(repositories: Repositories) -> list[PlacedItem]:
+            first = self._run.first_position
+            if first is None:
+                thread = await repositories.threads.get(self._project, self._run.thread_id)
+                first = thread.cut
+            return await repositories.timelines.since(self._project, self._run.thread_id, first)
+
+        self._placed = await self._transactions.read(read)
+        return [placed.item for placed in self._placed]
+
+    async def shortened(
+        self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
+    ) -> list[Item] | None:
+        """The last of the items, as many as fill half the room there is."""
+        if self._run.settings.truncation.last_messages is not None:
+            return None
+        starts = [
+            index for index, placed in enumerate(self._placed) if index and _is_question(placed)
+        ]
+        if not starts:
+            return None
+        start = await self._first_fitting(request, items, starts, error.context_tokens // 2)
+        await self._cut(self._placed[start].position)
+        self._placed = self._placed[start:]
+        return list(items[start:])
+
+    async def _first_fitting(
+        self, request: TurnRequest, items: Sequence[Item], starts: Sequence[int], room: int
+    ) -> int:
+        """The first of the starts behind which the items have room; the last, if none has."""
+        low, high = 0, len(starts) - 1
+        while low < high:
+            middle = (low + high) // 2
+            messages = turn_messages(self._run.settings.instructions, items[starts[middle] :])
+            if await self._counter.count(replace(request, messages=messages)) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return starts[low]
+
+    async def _cut(self, position: int) -> None:
+        """Keep where the thread is cut, for the runs to come."""
+
+        async def keep(repositories: Repositories) -> None:
+            thread = await repositories.threads.lock(self._project, self._run.thread_id)
+            cut = replace(thread, cut=max(thread.cut, position))
+            await repositories.threads.update(self._project, cut)
+
+        await self._writer.commit(keep)
+
+
+def _is_question(placed: PlacedItem) -> bool:
+    """Whether a conversation can begin with it: templates want the user first."""
+    content = placed.item.content
+    return isinstance(content, Message) and content.role is Role.USER
+
+
+async def first_position(repositories: Repositories, project: str, run: Run) -> int | None:
+    """Where the model's view of the thread begins, for a run that names a number of messages."""
+    count = run.settings.truncation.last_messages
+    if count is None:
+        return None
+    return await repositories.timelines.place_of_last(project, run.thread_id, count, _MESSAGES)

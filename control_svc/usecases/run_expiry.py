@@ -1,0 +1,38 @@
+"""The end of runs that wait for the outputs of functions for too long: delayed jobs."""
+
+from control_svc.domain.jobs import Claim, Job
+from control_svc.domain.ports import Repositories
+from control_svc.domain.run_ports import RunEventCodec
+from control_svc.usecases.run_ending import EXPIRED, EXPIRY_KIND, end_run, expiry_subject
+from control_svc.usecases.working import JobContext
+from svc_kit.errors import RunNotFound
+
+
+class RunExpiry:
+    """Does the jobs that end waiting runs."""
+
+    kind = EXPIRY_KIND
+    concurrency = 8
+
+    def __init__(self, codec: RunEventCodec) -> None:
+        self._codec = codec
+
+    async def run(self, claim: Claim, context: JobContext) -> None:
+        """End a run, if it still waits as it did when the job was made."""
+        await context.finish(lambda repositories: self._expire(repositories, claim))
+
+    async def bury(self, repositories: Repositories, job: Job) -> None:
+        """Nothing: the run waits for its client, who can still answer or cancel."""
+
+    async def _expire(self, repositories: Repositories, claim: Claim) -> None:
+        run_id = claim.subject.split("/")[0]
+        try:
+            run = await repositories.runs.lock(claim.project, run_id)
+        except RunNotFound:  # deleted with its thread
+            return
+        is_same_wait = expiry_subject(run) == claim.subject
+        if not is_same_wait or not run.is_overdue(await repositories.now()):
+            return
+        events = await end_run(repositories, claim.project, run, EXPIRED, {})
+        told = [self._codec.encode(event) for event in events]
+        await repositories.streams.end(claim.project, run.id, told)

@@ -1,0 +1,369 @@
+"""Runs: what callers do with them. The work itself is a job's."""
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from control_svc.domain.assistants import Assistant
+from control_svc.domain.checks import check_metadata, check_request_id
+from control_svc.domain.ids import JOB, RUN, STEP, THREAD, IdSource
+from control_svc.domain.items import (
+    ITEM_PREFIXES,
+    FunctionCallOutput,
+    Item,
+    ItemStatus,
+    Text,
+)
+from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.domain.run_events import RunChanged, RunEvent, StepChanged, ThreadCreated
+from control_svc.domain.run_ports import RunEventCodec
+from control_svc.domain.run_steps import RunStep, StepState, ToolCalls, by_call
+from control_svc.domain.runs import NewRun, Run, RunState, ToolOutput, check_outputs
+from control_svc.domain.threads import NewThread, Thread
+from control_svc.usecases.adding_messages import MessageAdder
+from control_svc.usecases.once import earlier, once
+from control_svc.usecases.run_ending import CANCELLED, end_run
+from control_svc.usecases.run_work import KIND, run_job
+from control_svc.usecases.streaming import Followers
+from svc_kit.errors import RunActive, RunNotFound
+
+CREATE: Final = "CreateRun"
+CREATE_WITH_THREAD: Final = "CreateThreadAndRun"
+SUBMIT: Final = "SubmitToolOutputs"
+MAX_PAGE: Final = 100
+_SEED_BITS: Final = 31
+
+
+class Submitted(NamedTuple):
+    """A run that goes on with its outputs."""
+
+    run: Run
+    last_event: int
+    """The number of the last event before the outputs."""
+
+
+class NumberedEvent(NamedTuple):
+    """An event of a run with its number."""
+
+    number: int
+    event: RunEvent
+
+
+class _Situation(NamedTuple):
+    """Where a run is when somebody begins to watch it."""
+
+    newest: int
+    """The number of the last event."""
+    is_waiting: bool
+
+    def is_last(self, number: int) -> bool:
+        """Whether the watching ends with this event, which says that the run waits. Waits that
+        were over before are passed by."""
+        return number > self.newest or (self.is_waiting and number == self.newest)
+
+
+class Runs:
+    """What callers do with runs."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        followers: Followers,
+        codec: RunEventCodec,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        *,
+        wait: timedelta,
+        seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS),
+    ) -> None:
+        """`wait` is how long a run waits for outputs before it expires."""
+        self._transactions = transactions
+        self._followers = followers
+        self._codec = codec
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._wait = wait
+        self._seed = seed
+        self._adder = MessageAdder(ids, clock)
+
+    # ---- creation
+
+    async def create(self, project: str, thread_id: str, asked: NewRun) -> Run:
+        """Begin a run on a thread.
+
+        Raises what its check does, ThreadNotFound, AssistantNotFound, FileNotFound, RunActive and
+        RequestIdReused.
+        """
+        asked.check()
+        run_id = self._ids.new(RUN)
+        request = self._remembered(
+            CREATE, asked.request_id, fingerprint_of(thread_id, asked), run_id
+        )
+
+        async def add(repositories: Repositories) -> Run:
+            thread = await repositories.threads.lock(project, thread_id)
+            made = await once(repositories, project, request)
+            if made != run_id:
+                return await repositories.runs.get(project, thread_id, made)
+            return await self._begin(repositories, project, thread, asked, run_id, [])
+
+        return await self._transactions.write(add)
+
+    async def create_with_thread(self, project: str, first: NewThread, asked: NewRun) -> Run:
+        """Begin a thread and a run on it. Raises what creating each does."""
+        first.check()
+        asked.check()
+        now = self._clock()
+        thread = Thread(id=self._ids.new(THREAD), settings=first.settings, created_at=now)
+        run_id = self._ids.new(RUN)
+        request = self._remembered(
+            CREATE_WITH_THREAD, asked.request_id, fingerprint_of(first, asked), run_id
+        )
+
+        async def add(repositories: Repositories) -> Run:
+            made = await once(repositories, project, request)
+            if made != run_id:
+                return await repositories.runs.lock(project, made)
+            await repositories.threads.add(project, thread)
+            await self._adder.add(
+                repositories, project, thread.id, first.messages, "thread.messages"
+            )
+            told = [ThreadCreated(thread=thread)]
+            return await self._begin(repositories, project, thread, asked, run_id, told)
+
+        return await self._transactions.write(add)
+
+    async def _begin(
+        self,
+        repositories: Repositories,
+        project: str,
+        thread: Thread,
+        asked: NewRun,
+        run_id: str,
+        told: Sequence[RunEvent],
+    ) -> Run:
+        """Keep a run, its messages, its job and its first events. Raises RunActive."""
+        if thread.active_run_id:
+            raise RunActive(thread=thread.id, run=thread.active_run_id)
+        assistant = await repositories.assistants.get(project, asked.assistant_id)
+        run = self._made(asked, assistant, thread, run_id)
+        await self._adder.add(
+            repositories, project, thread.id, asked.additional_messages, "additional_messages"
+        )
+        await repositories.runs.add(project, run)
+        await repositories.threads.update(project, replace(thread, active_run_id=run.id))
+        events = [*told, *(RunChanged(what=what, run=run) for what in ("created", "queued"))]
+        await repositories.streams.create(project, run.id, self._encoded(events))
+        await repositories.jobs.add(project, run_job(self._ids.new(JOB), run))
+        return run
+
+    def _made(self, asked: NewRun, assistant: Assistant, thread: Thread, run_id: str) -> Run:
+        now = self._clock()
+        return Run(
+            id=run_id,
+            thread_id=thread.id,
+            assistant_id=assistant.id,
+            settings=asked.settings(assistant.settings, thread.settings.resources, self._seed()),
+            metadata=asked.metadata,
+            created_at=now,
+            expires_at=now + self._wait,
+        )
+
+    # ---- reading
+
+    async def get(self, project: str, thread_id: str, run_id: str) -> Run:
+        """Raises RunNotFound."""
+        return await self._transactions.read(
+            lambda repositories: repositories.runs.get(project, thread_id, run_id)
+        )
+
+    async def page(self, project: str, thread_id: str, asked: PageRequest) -> Page[Run]:
+        """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
+        asked.check_cursors(RUN, "a run")
+        binding = (project, "runs", thread_id)
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(repositories: Repositories) -> list[Run]:
+            await repositories.threads.get(project, thread_id)
+            return await repositories.runs.page(project, thread_id, window)
+
+        found = await self._transactions.read(read)
+        return self._tokens.page(found, window, asked, binding)
+
+    async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
+        """A step. Raises RunNotFound or RunStepNotFound."""
+
+        async def read(repositories: Repositories) -> RunStep:
+            await repositories.runs.get(project, thread_id, run_id)
+            return await repositories.run_steps.get(project, run_id, step_id)
+
+        return await self._transactions.read(read)
+
+    async def steps(
+        self, project: str, thread_id: str, run_id: str, asked: PageRequest
+    ) -> Page[RunStep]:
+        """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
+        asked.check_cursors(STEP, "a step")
+        binding = (project, "steps", run_id)
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(repositories: Repositories) -> list[RunStep]:
+            await repositories.runs.get(project, thread_id, run_id)
+            return await repositories.run_steps.page(project, run_id, window)
+
+        found = await self._transactions.read(read)
+        return self._tokens.page(found, window, asked, binding)
+
+    async def watch(
+        self, project: str, thread_id: str, run_id: str, after: int
+    ) -> AsyncGenerator[NumberedEvent, None]:
+        """The events beyond a number, until the run has ended or waits for its client.
+
+        A wait that is over is told, and what came behind it. Raises RunNotFound, StreamExpired or
+        OutOfRange.
+        """
+        begun = await self._transactions.read(
+            lambda each: self._situation(each, project, thread_id, run_id)
+        )
+        following = self._followers.follow(
+            project, run_id, after, missing=RunNotFound(run=run_id), field="after"
+        )
+        async with aclosing(following) as groups:
+            if begun.is_waiting and after == begun.newest:
+                return
+            async for group in groups:
+                for number, data in group:
+                    event = self._codec.decode(data)
+                    yield NumberedEvent(number, event)
+                    if _waits(event) and begun.is_last(number):
+                        return
+
+    async def _situation(
+        self, repositories: Repositories, project: str, thread_id: str, run_id: str
+    ) -> "_Situation":
+        run = await repositories.runs.get(project, thread_id, run_id)
+        stream = await repositories.streams.get(project, run_id)
+        newest = -1 if stream is None else stream.next_number - 1
+        return _Situation(newest, run.state is RunState.REQUIRES_ACTION)
+
+    # ---- changes
+
+    async def update(
+        self, project: str, thread_id: str, run_id: str, metadata: Mapping[str, str]
+    ) -> Run:
+        """Replace a run's metadata. Raises RunNotFound, and what `check_metadata` does."""
+        check_metadata(metadata)
+
+        async def change(repositories: Repositories) -> Run:
+            await repositories.runs.get(project, thread_id, run_id)
+            found = await repositories.runs.lock(project, run_id)
+            changed = replace(found, metadata=dict(metadata))
+            await repositories.runs.update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
+        """End a run: who works on it does, or this does. Raises RunNotFound or
+        RunNotCancellable."""
+
+        async def give_up(repositories: Repositories) -> Run:
+            await repositories.runs.get(project, thread_id, run_id)
+            # The job's row comes first, as it does for whoever works on the run.
+            job = await repositories.jobs.request_cancel(project, KIND, run_id)
+            run = await repositories.runs.lock(project, run_id)
+            cancelling = run.cancelling()
+            if job is not None:
+                await repositories.runs.update(project, cancelling)
+                return cancelling
+            events = await end_run(repositories, project, run, CANCELLED, {})
+            await repositories.streams.end(project, run_id, self._encoded(events))
+            return await repositories.runs.get(project, thread_id, run_id)
+
+        return await self._transactions.write(give_up)
+
+    async def submit(
+        self,
+        project: str,
+        thread_id: str,
+        run_id: str,
+        outputs: Sequence[ToolOutput],
+        request_id: str,
+    ) -> Submitted:
+        """Give a run what its calls gave; it goes on with them.
+
+        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete, TooLong and
+        RequestIdReused.
+        """
+        check_request_id(request_id)
+        check_outputs(outputs)
+        fingerprint = fingerprint_of(run_id, tuple(outputs))
+
+        async def add(repositories: Repositories) -> Submitted:
+            await repositories.runs.get(project, thread_id, run_id)
+            run = await repositories.runs.lock(project, run_id)
+            stream = await repositories.streams.get(project, run_id)
+            last_event = -1 if stream is None else stream.next_number - 1
+            # What it made are events; their number is how a repeated request finds them.
+            request = self._remembered(SUBMIT, request_id, fingerprint, str(last_event))
+            before = await earlier(repositories, project, request)
+            if before is not None:
+                return Submitted(run, int(before.resource_id))
+            run = run.answered(outputs)
+            await self._take(repositories, project, run, outputs)
+            return Submitted(run, last_event)
+
+        return await self._transactions.write(add)
+
+    async def _take(
+        self, repositories: Repositories, project: str, run: Run, outputs: Sequence[ToolOutput]
+    ) -> None:
+        """Keep the outputs, and let the run go on."""
+        now = await repositories.now()
+        events: list[RunEvent] = []
+        for step in await repositories.run_steps.open(project, run.id):
+            if isinstance(step.details, ToolCalls):
+                done = step.with_outputs(by_call(outputs)).ended(StepState.COMPLETED, now)
+                await repositories.run_steps.update(project, done)
+                events.append(StepChanged(what=done.state.value, step=done))
+        items = [
+            Item(
+                id=self._ids.new(ITEM_PREFIXES[FunctionCallOutput]),
+                status=ItemStatus.COMPLETED,
+                created_at=now,
+                content=FunctionCallOutput(call_id=call_id, output=(Text(text=output),)),
+            )
+            for call_id, output in outputs
+        ]
+        await repositories.timelines.append(project, run.thread_id, items, origin=run.id)
+        await repositories.runs.update(project, run)
+        events.append(RunChanged(what=run.state.value, run=run))
+        await repositories.streams.append(project, run.id, self._encoded(events))
+        await repositories.jobs.add(project, run_job(self._ids.new(JOB), run))
+
+    # ---- parts
+
+    def _encoded(self, events: Sequence[RunEvent]) -> list[bytes]:
+        return [self._codec.encode(event) for event in events]
+
+    def _remembered(
+        self, method: str, request_id: str, fingerprint: str, made: str
+    ) -> RememberedRequest:
+        return RememberedRequest(
+            method=method,
+            request_id=request_id,
+            fingerprint=fingerprint,
+            resource_id=made,
+            created_at=self._clock(),
+        )
+
+
+def _waits(event: RunEvent) -> bool:
+    return isinstance(event, RunChanged) and event.run.state is RunState.REQUIRES_ACTION
