@@ -17,6 +17,7 @@ from gateway.adapters import AdapterClient
 from gateway.auth import Authentication, Credentials
 from gateway.config import GatewaySettings
 from gateway.control import ControlClient
+from gateway.conversations import ConversationClient
 from gateway.docs import describe_api, docs_page
 from gateway.edge import Edge
 from gateway.errors import EXCEPTION_HANDLERS, json_response
@@ -25,16 +26,20 @@ from gateway.inference import InferenceClient
 from gateway.listener import Listener, bind, listening
 from gateway.live import LiveCalls
 from gateway.parts import Parts
+from gateway.responses import ResponseClient
 from gateway.routes.adapters import adapters_router
 from gateway.routes.batches import batches_router
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
+from gateway.routes.conversations import conversation_items_router, conversations_router
 from gateway.routes.embeddings import embeddings_router
 from gateway.routes.files import files_router
 from gateway.routes.health import health_router
 from gateway.routes.lora import admin_loras_router, lora_router
 from gateway.routes.models import models_router
 from gateway.routes.rerank import rerank_router
+from gateway.routes.response_socket import response_socket_router
+from gateway.routes.responses import responses_router, stored_responses_router
 from gateway.routes.uploads import uploads_router
 from openai_wire.requests import (
     AdapterBody,
@@ -52,6 +57,8 @@ from openai_wire.requests import (
     UnloadLoraBody,
     UploadBody,
 )
+from openai_wire.responses.bodies import CompactBody, ResponseBody
+from openai_wire.responses.lists import ConversationBody, ConversationUpdateBody, NewItemsBody
 from svc_kit.addresses import Address, parse_address
 from svc_kit.auth import Scope, ServiceToken, build_authenticator
 from svc_kit.control_keys import ControlKeys, key_look_up
@@ -80,6 +87,11 @@ BODIES = (
     UnloadLoraBody,
     NamedPathBody,
     BatchBody,
+    ResponseBody,
+    CompactBody,
+    ConversationBody,
+    ConversationUpdateBody,
+    NewItemsBody,
 )
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
@@ -132,6 +144,8 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             inference=inference,
             control=ControlClient(control_channel, credentials, patience_s),
             adapters=AdapterClient(control_channel, credentials, patience_s),
+            responses=ResponseClient(control_channel, credentials, patience_s),
+            conversations=ConversationClient(control_channel, credentials, patience_s),
             live=LiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
@@ -183,6 +197,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
                 tls=settings.tls,
                 grace_s=settings.drain_grace_s,
                 head_timeout_s=settings.receive_timeout_s,
+                frame_bytes=settings.body_limit_bytes,
             )
         )
         try:
@@ -251,6 +266,11 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         lora_router,
         admin_loras_router,
         batches_router,
+        responses_router,
+        stored_responses_router,
+        response_socket_router,
+        conversations_router,
+        conversation_items_router,
         health_router,
     ):
         api.include_router(router(parts))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from svc_kit.auth import Authenticator, Principal, Scope, ServiceToken, on_behalf_of, set_principal
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
@@ -39,12 +39,15 @@ class Authentication:
 
     async def __call__(self, request: Request) -> Caller:
         """Raises ApiKeyMissing, what the verifier of keys raises, or ScopeMissing."""
+        return await self.identify(request, f"{request.method} {request.url.path}")
+
+    async def identify(self, request: HTTPConnection, method: str) -> Caller:
+        """As a call, for any kind of connection; `method` is what errors say is asked for."""
         authorization = request.headers.get("authorization")
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
         project_var.set(principal.project)
         if not principal.has(self._scope):
-            method = f"{request.method} {request.url.path}"
             raise ScopeMissing(scope=self._scope, method=method)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
         traceparent = request.headers.get("traceparent", "")

@@ -90,15 +90,17 @@ class OneCall(Generic[Message]):
 class OneAnswer(Generic[Message]):
     """A call whose whole answer is one message. It is accepted when the answer is there."""
 
-    def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Message]) -> None:
+    def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Message], service: str = SERVICE) -> None:
+        """`service` is what errors call the other side."""
         self._call = call
+        self._service = service
         self._answer: list[Message] = []
         self._stopped: DomainError | None = None
 
     async def open(self) -> None:
         """Waits for the answer."""
         try:
-            with translate_errors(SERVICE):
+            with translate_errors(self._service):
                 self._answer.append(await self._call)
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -73,5 +73,7 @@ class GatewaySettings(ServiceSettings):
     """After this much silence a stream gets a comment, so that proxies keep it open."""
     unread_limit_s: Annotated[float, Field(gt=0)] = 60.0
     """A client that leaves its answer unread for this long loses the connection."""
+    websocket_max_age_s: Annotated[float, Field(gt=0)] = 3600.0
+    """How long a WebSocket stays open. Then it says so, ends what runs, and is closed."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """How long running answers may take after SIGTERM before they end with an error."""

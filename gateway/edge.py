@@ -22,6 +22,8 @@ UNMATCHED = "unmatched"
 _PROBES = ("/health", "/ready")
 """Answered under any load, and logged only for debugging."""
 _DISCONNECTED = "corral.disconnected"
+_HEADS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+SWITCHING_PROTOCOLS = 101
 
 
 def new_request_id() -> str:
@@ -47,17 +49,17 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         """Sends one message."""
-        if message["type"] == "http.response.body":
-            self.num_bytes += len(message["body"])
+        if message["type"] not in _HEADS:
+            self.num_bytes += len(message.get("body") or message.get("text") or "")
         else:
-            self.status = message["status"]
+            self.status = message.get("status", SWITCHING_PROTOCOLS)
             passed_ms = round((self._clock() - self.started_at) * 1000)
             own = [
                 (b"x-request-id", self._request_id),
                 (b"openai-processing-ms", b"%d" % passed_ms),
                 (b"openai-version", API_VERSION),
             ]
-            message = {**message, "headers": [*message["headers"], *own]}
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
         await self._send(message)
 
 
@@ -80,7 +82,7 @@ class Edge:
         self._num_running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one HTTP request."""
+        """Serves one HTTP request, or one WebSocket."""
         request_id = self._request_ids()
         request_id_var.set(request_id)
         project_var.set("")
@@ -113,11 +115,12 @@ class Edge:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         status = "499" if _DISCONNECTED in scope else str(answer.status)
         passed = self._clock() - answer.started_at
-        self._metrics.duration.labels(scope["method"], route, status).observe(passed)
+        method = scope.get("method", "GET")  # as which a WebSocket begins
+        self._metrics.duration.labels(method, route, status).observe(passed)
         self._metrics.sent_bytes.labels(route).inc(answer.num_bytes)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         fields = {
-            "method": scope["method"],
+            "method": method,
             "path": scope["path"][:200],
             "status": status,
             "duration_s": round(passed, 4),

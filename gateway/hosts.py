@@ -98,7 +98,7 @@ class HostCheck:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         self._policy.check(headers.get("host"), origin)
-        if origin is None:
+        if origin is None or scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
 

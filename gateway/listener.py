@@ -88,8 +88,11 @@ async def listening(
     tls: TlsSettings | None,
     grace_s: float,
     head_timeout_s: float,
+    frame_bytes: int,
 ) -> AsyncIterator[Listener]:
     """Serves `app` on a bound socket; leaving waits `grace_s` at most for running requests.
+
+    A message of a WebSocket has at most `frame_bytes`.
 
     Raises StartupError when the TLS files cannot be used.
     """
@@ -97,7 +100,9 @@ async def listening(
     config = uvicorn.Config(
         app,
         http=protocol,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=frame_bytes,
+        ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         access_log=False,

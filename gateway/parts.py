@@ -14,8 +14,10 @@ from gateway.bodies import read_json, read_json_array
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
 from gateway.control import ControlClient
+from gateway.conversations import ConversationClient
 from gateway.inference import InferenceClient
 from gateway.live import LiveCalls
+from gateway.responses import ResponseClient
 from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
 from openai_wire.answers import random_suffix
 from openai_wire.envelope import Envelope
@@ -34,6 +36,8 @@ class Parts:
     inference: InferenceClient
     control: ControlClient
     adapters: AdapterClient
+    responses: ResponseClient
+    conversations: ConversationClient
     live: LiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix

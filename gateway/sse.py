@@ -78,8 +78,7 @@ class EventStream:
         except CallerCancelled:
             mark_disconnected(scope)
         except DomainError as error:
-            body = orjson.dumps(error_body(with_openai_names(error, self._params)))
-            await send(_event(body))
+            await send(_piece(self._failure(error)))
         finally:
             pings.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -89,15 +88,24 @@ class EventStream:
         async for call, message in calls:
             for payload in payloads(message, call):
                 self._quiet = False
-                await send(_event(payload))
+                await send(_piece(self._framed(payload)))
         for payload in self._chunks.closing():
-            await send(_event(payload))
+            await send(_piece(self._framed(payload)))
+
+    def _framed(self, payload: bytes) -> bytes:
+        """A payload as one event."""
+        return b"data: %b\n\n" % payload
+
+    def _failure(self, error: DomainError) -> bytes:
+        """The event that tells of a failure."""
+        body = orjson.dumps(error_body(with_openai_names(error, self._params)))
+        return self._framed(body)
 
     async def _ping(self, send: Send) -> None:
         while True:
             await asyncio.sleep(self._ping_interval_s)
             if self._quiet:
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
+                await send(_piece(PING))
             self._quiet = True
 
 
@@ -151,6 +159,5 @@ async def _stop_when_gone(receive: Receive, calls: Calls[Any]) -> None:
     calls.stop(CallerCancelled())
 
 
-def _event(payload: bytes) -> dict[str, Any]:
-    body = b"data: %b\n\n" % payload
+def _piece(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}

@@ -69,8 +69,27 @@ BATCH_PARAMS: ParamNames = {
     "output_ttl": "output_expires_after.seconds",
 }
 
+RESPONSE_PARAMS: ParamNames = _COMMON | {
+    "compact_threshold": "context_management[0].compact_threshold",
+    "constraint": "text.format",
+    "conversation_id": "conversation",
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+}
+
 _MESSAGES = frozenset(
-    ("options", "sampling", "stopping", "output", "cache", "scheduling", "conversation", "template")
+    (
+        "new_response",
+        "settings",
+        "options",
+        "sampling",
+        "stopping",
+        "output",
+        "cache",
+        "scheduling",
+        "conversation",
+        "template",
+    )
 )
 _PREFIXED = ("dry", "mirostat", "adaptive")
 _PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")

@@ -425,6 +425,14 @@ class ThreadBusy(FailedPrecondition):
     """ "add messages to", "change messages of", "delete messages of" or "delete"."""
 
 
+class WebsocketConnectionLimitReached(FailedPrecondition):
+    """This WebSocket has been open for {limit_s} seconds, as long as it may. Open another one to go
+    on."""
+
+    reason = "WEBSOCKET_CONNECTION_LIMIT_REACHED"
+    limit_s: int
+
+
 class ConversationLocked(FailedPrecondition):
     """The conversation '{conversation}' is being written to by the response '{response}'. Try again
     once that has ended."""

@@ -12,6 +12,7 @@ from openai_wire.requests.files import number_of
 from openai_wire.responses.bodies import includes_from
 from openai_wire.responses.items_in import items_from
 from openai_wire.responses.items_out import item_objects
+from svc_kit.errors import InvalidField
 
 Json = dict[str, Any]
 MAX_PAGE = 100
@@ -94,6 +95,17 @@ def item_page(query: Mapping[str, str], include: Sequence[str]) -> Json:
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,
         "include": includes_from(include),
     }
+
+
+def starting_after(query: Mapping[str, str]) -> int | None:
+    """The number of the last event that a reader has seen; None: none. Raises InvalidField."""
+    text = query.get("starting_after")
+    if not text:
+        return None
+    number = number_of(text)
+    if isinstance(number, str):
+        raise InvalidField(field="starting_after", problem="it is not the number of an event")
+    return number
 
 
 def conversation_object(conversation: conversation_pb2.Conversation) -> Json:

@@ -1,0 +1,188 @@
+"""Responses over a WebSocket: one connection, several lanes, one response at a time in each.
+
+The client's frames are read one after the other, and what cannot be taken is refused: nothing of a
+connection grows without a bound. A client that goes away ends what is not stored; stored responses
+are finished all the same.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from corral.control.v1 import response_event_pb2, response_pb2
+from corral.control.v1 import response_service_pb2 as pb
+from starlette.websockets import WebSocket
+
+from gateway.auth import Caller
+from gateway.edge import new_request_id
+from gateway.local_history import LocalHistory
+from gateway.parts import Parts
+from openai_wire.errors import RESPONSE_PARAMS, with_openai_names
+from openai_wire.responses.bodies import new_response
+from openai_wire.responses.events import event_object
+from openai_wire.responses.socket_frames import (
+    CreateFrame,
+    create_frame,
+    error_text,
+    event_text,
+    frame_fields,
+    lane_of,
+)
+from svc_kit.errors import (
+    CallerCancelled,
+    DomainError,
+    InvalidType,
+    QueueFull,
+    WebsocketConnectionLimitReached,
+)
+from svc_kit.telemetry import request_id_var
+
+MAX_LANES: Final = 16
+MAX_WAITING: Final = 16
+"""Frames that wait in one lane."""
+_COMPLETED: Final = ("completed", "incomplete")
+_ENDED: Final = (*_COMPLETED, "failed", "cancelled")
+
+
+class ResponseSocket:
+    """One connection of one caller."""
+
+    def __init__(self, websocket: WebSocket, parts: Parts, caller: Caller) -> None:
+        self._websocket = websocket
+        self._parts = parts
+        self._caller = caller
+        self._history = LocalHistory(parts.settings.body_limit_bytes)
+        self._waiting: dict[str, deque[CreateFrame]] = {}
+        self._lanes: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Serve the connection until the client leaves or its time is over."""
+        await self._websocket.accept()
+        limit_s = self._parts.settings.websocket_max_age_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._read()
+        except TimeoutError:
+            await self._say(error_text(WebsocketConnectionLimitReached(limit_s=int(limit_s)), ""))
+            await self._wait_for_lanes()
+            await self._websocket.close()
+        finally:
+            for lane in self._lanes.values():
+                lane.cancel()
+            await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+
+    async def _read(self) -> None:
+        while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+            await self._take(message)
+
+    async def _take(self, message: Mapping[str, Any]) -> None:
+        """Put a frame into its lane, or refuse it."""
+        lane = ""
+        try:
+            text = message.get("text")
+            if text is None:
+                raise InvalidType(field="frame", expected="text")
+            fields = frame_fields(text)
+            lane = lane_of(fields)
+            self._enqueue(create_frame(fields))
+        except DomainError as error:
+            await self._say(error_text(error, lane))
+
+    def _enqueue(self, frame: CreateFrame) -> None:
+        """Raises QueueFull."""
+        waiting = self._waiting.get(frame.lane)
+        if waiting is not None:
+            if len(waiting) >= MAX_WAITING:
+                raise QueueFull(bound="requests", depth=len(waiting), limit=MAX_WAITING)
+            waiting.append(frame)
+            return
+        if len(self._lanes) >= MAX_LANES:
+            raise QueueFull(bound="requests", depth=len(self._lanes), limit=MAX_LANES)
+        self._waiting[frame.lane] = deque([frame])
+        self._lanes[frame.lane] = asyncio.create_task(self._work(frame.lane))
+
+    async def _work(self, lane: str) -> None:
+        """Answer what is in a lane, in order."""
+        waiting = self._waiting[lane]
+        try:
+            while waiting:
+                request_id_var.set(new_request_id())
+                await self._answer(waiting.popleft())
+        finally:
+            del self._waiting[lane], self._lanes[lane]
+
+    async def _answer(self, frame: CreateFrame) -> None:
+        previous = frame.body.previous_response_id or ""
+        try:
+            asked = new_response(frame.body)
+            if frame.generates:
+                is_continued = await self._generate(frame, asked)
+            else:
+                is_continued = await self._prepare(frame, asked)
+        except DomainError as error:
+            is_continued = False
+            await self._say(error_text(with_openai_names(error, RESPONSE_PARAMS), frame.lane))
+        if not is_continued:
+            self._history.forget(previous)
+
+    async def _generate(self, frame: CreateFrame, asked: response_pb2.NewResponse) -> bool:
+        """Have the model answer; whether it did."""
+        resumed = self._history.resumed(asked)
+        call = self._parts.responses.stream(
+            pb.StreamResponseRequest(new_response=resumed), self._caller
+        )
+        ended = ""
+        try:
+            with self._parts.live.holding(call):
+                await call.open()
+                async for _, message in call:
+                    kind = message.event.WhichOneof("event") or ""
+                    if kind in _COMPLETED and asked.settings.store is False:
+                        self._keep(getattr(message.event, kind), resumed)
+                    ended = kind if kind in _ENDED else ended
+                    await self._tell(frame, message.event)
+        finally:
+            call.stop(CallerCancelled())
+        return ended in _COMPLETED
+
+    async def _prepare(self, frame: CreateFrame, asked: response_pb2.NewResponse) -> bool:
+        """Check what a later response will go on from, and give it an id."""
+        resumed = self._history.resumed(asked)
+        tokens = await self._parts.responses.count_input(resumed, self._caller)
+        response = response_pb2.Response(
+            id=f"resp_{self._parts.suffixes()}",
+            state=response_pb2.Response.STATE_IN_PROGRESS,
+            settings=asked.settings,
+            previous_response_id=asked.previous_response_id,
+        )
+        response.create_time.FromSeconds(int(self._parts.clock()))
+        await self._tell(frame, response_event_pb2.ResponseEvent(created=response))
+        response.state = response_pb2.Response.STATE_COMPLETED
+        response.complete_time.CopyFrom(response.create_time)
+        response.usage.input_tokens = tokens
+        self._keep(response, resumed)
+        done = response_event_pb2.ResponseEvent(sequence_number=1, completed=response)
+        await self._tell(frame, done)
+        return True
+
+    def _keep(self, response: response_pb2.Response, asked: response_pb2.NewResponse) -> None:
+        self._history.keep(response.id, asked, response.output)
+
+    async def _tell(self, frame: CreateFrame, event: response_event_pb2.ResponseEvent) -> None:
+        """Write an event; the client sees the id that it went on from."""
+        written = event_object(event)
+        if "response" in written and frame.body.previous_response_id:
+            written["response"]["previous_response_id"] = frame.body.previous_response_id
+        await self._say(event_text(written, frame.lane))
+
+    async def _say(self, text: str) -> None:
+        """Write a frame; it waits while the client does not read."""
+        await self._websocket.send_text(text)
+
+    async def _wait_for_lanes(self) -> None:
+        """Let what runs end, as long as a draining server would."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._parts.settings.drain_grace_s):
+                await asyncio.gather(*self._lanes.values(), return_exceptions=True)

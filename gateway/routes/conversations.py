@@ -1,0 +1,138 @@
+"""The routes under /v1/conversations."""
+
+from typing import Annotated
+
+from corral.control.v1 import conversation_service_pb2 as pb
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.errors import json_response
+from gateway.parts import Parts
+from gateway.routes.files import name_request
+from openai_wire.errors import RESPONSE_PARAMS, openai_names
+from openai_wire.responses.bodies import includes_from
+from openai_wire.responses.items_out import item_object
+from openai_wire.responses.lists import (
+    ConversationBody,
+    ConversationUpdateBody,
+    NewItemsBody,
+    conversation_object,
+    create_conversation_request,
+    create_items_request,
+    item_list,
+    item_page,
+    update_conversation_request,
+)
+
+
+def asked_includes(request: Request) -> list[str]:
+    """What a query wants to see: `include`, or `include[]` as SDKs write it."""
+    query = request.query_params
+    return [*query.getlist("include[]"), *query.getlist("include")]
+
+
+def conversations_router(parts: Parts) -> APIRouter:
+    """The routes of conversations."""
+    router = APIRouter(prefix="/v1/conversations")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "",
+        summary="Make a conversation",
+        openapi_extra=json_body(ConversationBody),
+        responses=answers("A conversation."),
+    )
+    async def create_conversation(request: Request, caller: known_caller) -> Response:
+        """Makes a conversation, with the items that it begins with."""
+        body = await parts.read_body(request)
+        with openai_names(RESPONSE_PARAMS):
+            asked = create_conversation_request(body, name_request(request))
+            made = await parts.conversations.create(asked, caller)
+        return json_response(conversation_object(made))
+
+    @router.get("/{conversation_id}", summary="Describe", responses=answers("A conversation."))
+    async def retrieve_conversation(conversation_id: str, caller: known_caller) -> Response:
+        """One conversation, without its items."""
+        return json_response(
+            conversation_object(await parts.conversations.get(conversation_id, caller))
+        )
+
+    @router.post(
+        "/{conversation_id}",
+        summary="Attach other metadata",
+        openapi_extra=json_body(ConversationUpdateBody),
+        responses=answers("The conversation."),
+    )
+    async def update_conversation(
+        conversation_id: str, request: Request, caller: known_caller
+    ) -> Response:
+        """Puts metadata in the place of those that it has."""
+        asked = update_conversation_request(conversation_id, await parts.read_body(request))
+        return json_response(conversation_object(await parts.conversations.update(asked, caller)))
+
+    @router.delete("/{conversation_id}", summary="Forget", responses=answers("That it is gone."))
+    async def delete_conversation(conversation_id: str, caller: known_caller) -> Response:
+        """Forgets a conversation; items stay where a response has them."""
+        await parts.conversations.delete(conversation_id, caller)
+        deleted = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        return json_response(deleted)
+
+    return router
+
+
+def conversation_items_router(parts: Parts) -> APIRouter:
+    """The routes of the items of conversations."""
+    router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "",
+        summary="Add items",
+        openapi_extra=json_body(NewItemsBody),
+        responses=answers("A list of the items."),
+    )
+    async def create_items(
+        conversation_id: str, request: Request, caller: known_caller
+    ) -> Response:
+        """Adds items at the end."""
+        body = await parts.read_body(request)
+        with openai_names(RESPONSE_PARAMS):
+            asked = create_items_request(
+                conversation_id, body, asked_includes(request), name_request(request)
+            )
+            added = await parts.conversations.create_items(asked, caller)
+        return json_response(item_list(added.items, has_more=False))
+
+    @router.get("", summary="List the items", responses=answers("A list of items."))
+    async def list_items(conversation_id: str, request: Request, caller: known_caller) -> Response:
+        """A page of items: `after`, `limit`, `order` and `include` choose it."""
+        with openai_names(RESPONSE_PARAMS):
+            asked = pb.ListConversationItemsRequest(
+                conversation_id=conversation_id,
+                **item_page(request.query_params, asked_includes(request)),
+            )
+            page = await parts.conversations.list_items(asked, caller)
+        return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
+
+    @router.get("/{item_id}", summary="Describe an item", responses=answers("An item."))
+    async def retrieve_item(
+        conversation_id: str, item_id: str, request: Request, caller: known_caller
+    ) -> Response:
+        """One item."""
+        asked = pb.GetConversationItemRequest(
+            conversation_id=conversation_id,
+            item_id=item_id,
+            include=includes_from(asked_includes(request)),
+        )
+        return json_response(item_object(await parts.conversations.get_item(asked, caller)))
+
+    @router.delete("/{item_id}", summary="Take an item out", responses=answers("The conversation."))
+    async def delete_item(conversation_id: str, item_id: str, caller: known_caller) -> Response:
+        """Takes an item out of a conversation; it stays where a response has it."""
+        left = await parts.conversations.delete_item(conversation_id, item_id, caller)
+        return json_response(conversation_object(left))
+
+    return router

@@ -1,0 +1,132 @@
+"""The routes under /v1/responses."""
+
+import functools
+from typing import Annotated
+
+from corral.control.v1 import response_service_pb2 as pb
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.errors import json_response
+from gateway.parts import Parts
+from gateway.response_stream import ResponseFrames, ResponseStream, WholeResponse
+from gateway.routes.conversations import asked_includes
+from gateway.routes.files import name_request
+from openai_wire.errors import RESPONSE_PARAMS, openai_names
+from openai_wire.responses.bodies import (
+    CompactBody,
+    ResponseBody,
+    compact_request,
+    includes_from,
+    new_response,
+    parse_response,
+)
+from openai_wire.responses.lists import item_list, item_page, starting_after
+from openai_wire.responses.objects import response_object
+
+
+def responses_router(parts: Parts) -> APIRouter:
+    """The routes that have a model answer."""
+    router = APIRouter(prefix="/v1/responses")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "",
+        summary="Answer",
+        openapi_extra=json_body(ResponseBody),
+        responses=answers("A response, or its events.", stream=True),
+    )
+    async def create_response(request: Request, caller: known_caller) -> Response:
+        """The model's answer, whole or, with `stream`, as server-sent events."""
+        body = parse_response(await parts.read_body(request))
+        asked, request_id = new_response(body), name_request(request)
+        if body.stream:
+            stream = pb.StreamResponseRequest(new_response=asked, request_id=request_id)
+            start = functools.partial(parts.responses.stream, stream, caller)
+            return parts.answered(start, _stream(parts), RESPONSE_PARAMS)
+        whole = pb.CreateResponseRequest(new_response=asked, request_id=request_id)
+        create = functools.partial(parts.responses.create, whole, caller)
+        return parts.whole(create, WholeResponse(), RESPONSE_PARAMS)
+
+    @router.post(
+        "/input_tokens",
+        summary="Count a prompt",
+        openapi_extra=json_body(ResponseBody),
+        responses=answers("A token count."),
+    )
+    async def count_input_tokens(request: Request, caller: known_caller) -> Response:
+        """How many tokens the prompt of a response would have."""
+        asked = new_response(parse_response(await parts.read_body(request)))
+        with openai_names(RESPONSE_PARAMS):
+            count = await parts.responses.count_input(asked, caller)
+        return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+    @router.post(
+        "/compact",
+        summary="Sum up",
+        openapi_extra=json_body(CompactBody),
+        responses=answers("Items that stand for those given."),
+    )
+    async def compact(request: Request, caller: known_caller) -> Response:
+        """What was said in fewer tokens, as the input of later responses."""
+        asked = compact_request(await parts.read_body(request))
+        start = functools.partial(parts.responses.compact, asked, caller)
+        return parts.whole(start, WholeResponse(), RESPONSE_PARAMS)
+
+    return router
+
+
+def stored_responses_router(parts: Parts) -> APIRouter:
+    """The routes of responses that are kept."""
+    router = APIRouter(prefix="/v1/responses/{response_id}")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.get(
+        "", summary="Describe", responses=answers("A response, or its events.", stream=True)
+    )
+    async def retrieve_response(
+        response_id: str, request: Request, caller: known_caller
+    ) -> Response:
+        """One response; with `stream`, its events after `starting_after`, those to come too."""
+        include = includes_from(asked_includes(request))
+        if request.query_params.get("stream") == "true":
+            asked = pb.WatchResponseRequest(
+                response_id=response_id, after=starting_after(request.query_params)
+            )
+            start = functools.partial(parts.responses.watch, asked, caller)
+            return parts.answered(start, _stream(parts), RESPONSE_PARAMS)
+        wanted = pb.GetResponseRequest(response_id=response_id, include=include)
+        return json_response(response_object(await parts.responses.get(wanted, caller)))
+
+    @router.delete("", summary="Forget", responses=answers("That it is gone."))
+    async def delete_response(response_id: str, caller: known_caller) -> Response:
+        """Forgets a response, and what of it belongs to no conversation."""
+        await parts.responses.delete(response_id, caller)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    @router.post("/cancel", summary="Give up", responses=answers("The response."))
+    async def cancel_response(response_id: str, caller: known_caller) -> Response:
+        """Gives up a response that runs in the background; what it has written is kept."""
+        return json_response(response_object(await parts.responses.cancel(response_id, caller)))
+
+    @router.get("/input_items", summary="List its input", responses=answers("A list of items."))
+    async def list_input_items(
+        response_id: str, request: Request, caller: known_caller
+    ) -> Response:
+        """What a response was asked: `after`, `limit`, `order` and `include` choose a page."""
+        with openai_names(RESPONSE_PARAMS):
+            asked = pb.ListInputItemsRequest(
+                response_id=response_id,
+                **item_page(request.query_params, asked_includes(request)),
+            )
+            page = await parts.responses.input_items(asked, caller)
+        return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
+
+    return router
+
+
+def _stream(parts: Parts) -> ResponseStream:
+    return ResponseStream(ResponseFrames(), parts.settings.ping_interval_s)
