@@ -110,7 +110,7 @@ async def build(
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        works = [
+        works: list[JobHandler] = [
             *batch_handlers(ground),
             vectors.handler(),
             *run_handlers(ground, vectors.search),

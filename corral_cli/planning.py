@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from control_svc.config import ControlSettings
+from corral_cli.embedding import with_embedding_model
 from corral_cli.ports import reachable, why_not, with_free_port
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
@@ -29,6 +30,8 @@ class UpFlags:
     models: tuple[str, ...] = ()
     adapters: tuple[tuple[str, str], ...] = ()
     """Names and files."""
+    embedding_model: str | None = None
+    """By its name where it is served anyway, else as a model's reference."""
     data_dir: Path | None = None
     listen: str | None = None
     inference_listen: str | None = None
@@ -85,6 +88,10 @@ class Plan:
             "gateway": flags.for_gateway(),
         }
         first = cls._load(flags.config, overrides)
+        if flags.embedding_model is not None:
+            chosen = with_embedding_model(flags.embedding_model, first.inference.models)
+            overrides["inference"]["models"] = chosen.models
+            overrides["control"]["embedding_model"] = chosen.name
         if "data_dir" not in first.control.model_fields_set:
             # One folder holds everything of a Corral, also where a file names it for inference.
             overrides["control"]["data_dir"] = first.inference.data_dir

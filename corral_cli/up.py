@@ -56,6 +56,8 @@ class NamedFile(click.ParamType[tuple[str, str]]):
               " NAME=any of these; may repeat. Default: the bundled demo.")  # fmt: skip
 @click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
               " model, as NAME=FILE; may repeat.")  # fmt: skip
+@click.option("--embedding-model", help="What files in vector stores are searched by: like --model,"
+              " or the NAME of one of them.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--host", help="Where the gateway listens. Default: 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port. Default: 8080. 0: any.")
@@ -70,6 +72,7 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 def up(
     models: tuple[str, ...],
     adapters: tuple[tuple[str, str], ...],
+    embedding_model: str | None,
     data_dir: Path | None,
     host: str | None,
     port: int | None,
@@ -89,6 +92,7 @@ def up(
         config=config,
         models=models,
         adapters=adapters,
+        embedding_model=embedding_model,
         data_dir=data_dir,
         listen=listen_flag(host, port, listen),
         inference_listen=inference_listen,

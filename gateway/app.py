@@ -41,6 +41,12 @@ from gateway.routes.rerank import rerank_router
 from gateway.routes.response_socket import response_socket_router
 from gateway.routes.responses import responses_router, stored_responses_router
 from gateway.routes.uploads import uploads_router
+from gateway.routes.vector_store_files import (
+    vector_store_batches_router,
+    vector_store_files_router,
+)
+from gateway.routes.vector_stores import vector_stores_router
+from gateway.vector_stores import VectorStoreClient
 from openai_wire.requests import (
     AdapterBody,
     AdapterFields,
@@ -146,6 +152,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             adapters=AdapterClient(control_channel, credentials, patience_s),
             responses=ResponseClient(control_channel, credentials, patience_s),
             conversations=ConversationClient(control_channel, credentials, patience_s),
+            vector_stores=VectorStoreClient(control_channel, credentials, patience_s),
             live=LiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
@@ -271,6 +278,9 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         response_socket_router,
         conversations_router,
         conversation_items_router,
+        vector_stores_router,
+        vector_store_files_router,
+        vector_store_batches_router,
         health_router,
     ):
         api.include_router(router(parts))

@@ -19,6 +19,7 @@ from gateway.inference import InferenceClient
 from gateway.live import LiveCalls
 from gateway.responses import ResponseClient
 from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
+from gateway.vector_stores import VectorStoreClient
 from openai_wire.answers import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
@@ -38,6 +39,7 @@ class Parts:
     adapters: AdapterClient
     responses: ResponseClient
     conversations: ConversationClient
+    vector_stores: VectorStoreClient
     live: LiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix

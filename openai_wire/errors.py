@@ -77,6 +77,18 @@ RESPONSE_PARAMS: ParamNames = _COMMON | {
     "request_id": "Idempotency-Key",
 }
 
+VECTOR_STORE_PARAMS: ParamNames = {
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+    "queries": "query",
+    "inputs": "query",
+    "max_results": "max_num_results",
+    "filter": "filters",
+    "ranking": "ranking_options",
+    "chunking": "chunking_strategy.static",
+    "expire_after_days": "expires_after.days",
+}
+
 _MESSAGES = frozenset(
     (
         "new_response",

@@ -9,7 +9,7 @@ import numpy as np
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.clients.line_client import SERVICE, Metadata
+from control_svc.clients.acting import SERVICE, Metadata
 from control_svc.domain.ranking import Vectors
 from control_svc.domain.vector_ports import EmbeddingModel
 from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of

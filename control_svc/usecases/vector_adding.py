@@ -5,6 +5,7 @@ Every function works within a caller's transaction that has locked the store, or
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from control_svc.domain.ids import JOB, VECTOR_STORE_ENTRY, IdSource
@@ -17,7 +18,7 @@ from control_svc.domain.vector_stores import (
     StoreFile,
     VectorStore,
 )
-from svc_kit.errors import EmbeddingModelMissing
+from svc_kit.errors import EmbeddingModelMissing, FileNotFound
 
 KIND: Final = "vector-file"
 ADD_MODEL: Final = "corral up --embedding-model FILE.gguf"
@@ -59,7 +60,7 @@ class FileAdder:
         wanted = [file.file_id for file in files]
         there = await repositories.store_files.find(project, store_id, wanted)
         for file in files:
-            await repositories.files.get(project, file.file_id, now)
+            await _check_there(repositories, project, file.file_id, now)
             old = there.get(file.file_id)
             if old is not None and old.state not in _AGAIN:
                 continue
@@ -79,6 +80,15 @@ class FileAdder:
         return NewJob(
             id=self._ids.new(JOB), kind=KIND, subject=file.entry, priority=JobPriority.NORMAL
         )
+
+
+async def _check_there(
+    repositories: Repositories, project: str, file_id: str, now: datetime
+) -> None:
+    try:
+        await repositories.files.get(project, file_id, now)
+    except FileNotFound as error:
+        raise FileNotFound(file=error.file, field="file_id") from None
 
 
 async def move(

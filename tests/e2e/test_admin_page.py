@@ -14,7 +14,7 @@ import pytest
 from inference_svc.models.references import BUNDLED_FOLDER
 from tests.e2e.conftest import PIRATE_FILE
 from tests.e2e.test_buf_curl import messages
-from tests.support.services import Corral, corral_up
+from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -64,8 +64,8 @@ def test_both_programs_are_told_the_same() -> None:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral that may be drained, and whose models may be unloaded; an adapter is in its data
-    folder."""
-    with corral_up(tmp_path_factory.mktemp("admin")) as corral:
+    folder, and its model embeds too."""
+    with corral_up(tmp_path_factory.mktemp("admin"), "--embedding-model", MODEL) as corral:
         adapters = corral.program.directory / "data" / "adapters"
         adapters.mkdir(exist_ok=True)
         shutil.copy(BUNDLED_FOLDER / PIRATE_FILE, adapters)
@@ -104,7 +104,8 @@ def _named(message: dict[str, Any]) -> dict[str, str]:
     for name, part in message.items():
         one = part[0] if isinstance(part, list) and part else part
         if isinstance(one, dict) and "id" in one:
-            found[f"{name.removesuffix('s').upper()}_ID"] = one["id"]
+            words = re.sub(r"(?=[A-Z])", "_", name.removesuffix("s"))
+            found[f"{words.upper()}_ID"] = one["id"]
     if "accepted" in message:
         found["REQUEST_ID"] = message["accepted"]["requestId"]
     return found

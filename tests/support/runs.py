@@ -33,6 +33,7 @@ from control_svc.usecases.run_expiry import RunExpiry
 from control_svc.usecases.run_tools import RunTools
 from control_svc.usecases.run_work import RunHandler
 from control_svc.usecases.runs import NumberedEvent, Runs
+from control_svc.usecases.working import JobHandler
 from svc_kit.telemetry import JobMetrics
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S
@@ -123,7 +124,7 @@ class RunProcess:
             wait=WAIT,
             seed=lambda: 7,
         )
-        handlers = [self.handler, RunExpiry(codec)]
+        handlers: list[JobHandler] = [self.handler, RunExpiry(codec)]
         terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
         undertakers = {handler.kind: handler for handler in handlers}
         self.leases = WatchedLeases(database.transactions, undertakers, terms, lambda: 0.0)

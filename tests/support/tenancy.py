@@ -44,6 +44,12 @@ from tests.support.thread_tenancy import (
     observe_thread,
     thread_calls,
 )
+from tests.support.vector_tenancy import (
+    create_vector_store,
+    observe_vector_store,
+    store_calls,
+    store_file_calls,
+)
 
 Ids = Mapping[str, str]
 """By kind."""
@@ -258,6 +264,12 @@ RESOURCES: Mapping[str, Resource] = {
     ),
     "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, thread_calls()),
     "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, message_calls()),
+    "corral.control.v1.VectorStoreService": Resource(
+        create_vector_store, observe_vector_store, store_calls()
+    ),
+    "corral.control.v1.VectorStoreFileService": Resource(
+        create_nothing, observe_vector_store, store_file_calls()
+    ),
 }
 
 

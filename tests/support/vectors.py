@@ -51,8 +51,11 @@ def values(**attributes: Value) -> dict[str, vector_store_pb2.AttributeValue]:
 
 def value(given: Value) -> vector_store_pb2.AttributeValue:
     """One value as a message."""
-    kind = {bool: "boolean", str: "string"}.get(type(given), "number")
-    return vector_store_pb2.AttributeValue(**{kind: given})
+    if isinstance(given, bool):
+        return vector_store_pb2.AttributeValue(boolean=given)
+    if isinstance(given, str):
+        return vector_store_pb2.AttributeValue(string=given)
+    return vector_store_pb2.AttributeValue(number=given)
 
 
 class WordVectors(FakeInference):
@@ -139,11 +142,15 @@ class VectorClient:
 
     async def create(self, **asked: Any) -> vector_store_pb2.VectorStore:
         """A store."""
-        return (await self.ask("CreateVectorStore", **asked)).vector_store
+        answer = await self.ask("CreateVectorStore", **asked)
+        made: vector_store_pb2.VectorStore = answer.vector_store
+        return made
 
     async def get(self, store_id: str) -> vector_store_pb2.VectorStore:
         """One store."""
-        return (await self.ask("GetVectorStore", vector_store_id=store_id)).vector_store
+        answer = await self.ask("GetVectorStore", vector_store_id=store_id)
+        found: vector_store_pb2.VectorStore = answer.vector_store
+        return found
 
     async def put(
         self, store_id: str, content: str | bytes, filename: str = "a.txt", **asked: Any

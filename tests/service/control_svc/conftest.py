@@ -50,5 +50,5 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningControl]:
     """A control service on each database, with small limits."""
     files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
-    async with a_control(tmp_path, database_url, files=files) as control:
+    async with a_control(tmp_path, database_url, files=files, embedding_model="meaning") as control:
         yield control

@@ -26,7 +26,8 @@ from tests.support.streams import StreamProcess, a_process, begin, claim, nothin
 @contextmanager
 def talking_worker(folder: Path, url: str | None) -> Iterator[Program]:
     """A process that writes the next job's stream until it is killed."""
-    command = [sys.executable, "-m", "tests.support.talking_worker", folder, *filter(None, [url])]
+    of_url = [] if url is None else [url]
+    command = [sys.executable, "-m", "tests.support.talking_worker", str(folder), *of_url]
     with Program(command, environment={}, directory=folder) as program:
         yield program
 

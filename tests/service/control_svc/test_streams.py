@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,16 @@ async def test_what_cannot_be_followed_is_told(here: StreamProcess, jobs: Jobs) 
         await follower.reading
 
 
+async def end_stream(stream_id: str, repositories: Repositories) -> None:
+    """Nothing follows."""
+    await repositories.streams.end(PROJECT, stream_id)
+
+
+async def sweep_streams(before: datetime, repositories: Repositories) -> int:
+    """One at most."""
+    return await repositories.housekeeping.sweep_streams(before, 1)
+
+
 async def test_the_events_of_an_ended_stream_go_after_a_while(
     here: StreamProcess, jobs: Jobs
 ) -> None:
@@ -200,15 +211,11 @@ async def test_the_events_of_an_ended_stream_go_after_a_while(
     for stream_id in ("run_1", "run_2", "run_3"):
         await begin(jobs, stream_id, *numbered(3))
     for stream_id in ("run_1", "run_2"):
-        await jobs.transactions.write(lambda each, of=stream_id: each.streams.end(PROJECT, of))
+        await jobs.transactions.write(partial(end_stream, stream_id))
     swept = []
     for before in (-1, 1, 1, 1):
         moment = utc_now() + timedelta(hours=before)
-        swept.append(
-            await jobs.transactions.write(
-                lambda each, moment=moment: each.housekeeping.sweep_streams(moment, 1)
-            )
-        )
+        swept.append(await jobs.transactions.write(partial(sweep_streams, moment)))
 
     assert swept == [0, 1, 1, 0]
     with pytest.raises(StreamExpired):

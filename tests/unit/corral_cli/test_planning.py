@@ -179,3 +179,27 @@ def test_control_alone_finds_the_data_of_the_whole(tmp_path: Path, text: str, fo
     alone = load("control", config).data_dir
 
     assert alone == Plan.make(UpFlags(config=config)).control.data_dir == Path(folder)
+
+
+def test_an_embedding_model_is_served_beside_the_others(tmp_path: Path) -> None:
+    """A file is one model more, whatever else is served; control hears its name."""
+    flags = UpFlags(data_dir=tmp_path, embedding_model="meaning=minilm.gguf")
+    alone, beside = Plan.make(flags), Plan.make(replace(flags, models=("chat.gguf",)))
+
+    assert alone.inference.models == ["bundled", "meaning=minilm.gguf"]
+    assert beside.inference.models == ["chat.gguf", "meaning=minilm.gguf"]
+    assert alone.control.embedding_model == beside.control.embedding_model == "meaning"
+
+
+def test_a_model_that_is_served_anyway_can_embed(tmp_path: Path) -> None:
+    """Its name is enough, given or its file's own; nothing is served twice."""
+    for name, model in (("both", "both=a.gguf"), ("demo-chat", "bundled"), ("a", "a.gguf")):
+        plan = Plan.make(UpFlags(data_dir=tmp_path, models=(model,), embedding_model=name))
+
+        assert plan.inference.models == [model]
+        assert plan.control.embedding_model == name
+
+
+def test_without_an_embedding_model_there_is_none(tmp_path: Path) -> None:
+    """A model that writes is not taken for one that was made for search."""
+    assert Plan.make(UpFlags(data_dir=tmp_path)).control.embedding_model is None

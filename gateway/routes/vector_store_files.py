@@ -1,0 +1,163 @@
+"""The routes under /v1/vector_stores/{store_id}: files, and batches of them."""
+
+from typing import Annotated
+
+from corral.control.v1 import vector_store_file_service_pb2, vector_store_pb2
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.errors import json_response
+from gateway.parts import Parts
+from gateway.routes.files import name_request
+from gateway.routes.vector_stores import polled
+from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
+from openai_wire.requests.vector_stores import (
+    VectorStoreFileBatchBody,
+    VectorStoreFileBody,
+    VectorStoreFileUpdateBody,
+    create_file_batch_request,
+    create_file_request,
+    list_store_files_request,
+    update_file_request,
+)
+from openai_wire.vector_stores import (
+    content_page,
+    deleted_object,
+    file_batch_object,
+    listed,
+    status_of,
+    store_file_object,
+)
+
+
+def vector_store_files_router(parts: Parts) -> APIRouter:
+    """The routes of files in stores."""
+    router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    stores = parts.vector_stores
+
+    @router.post(
+        "",
+        summary="Put a file into a store",
+        openapi_extra=json_body(VectorStoreFileBody),
+        responses=answers("A file in a store."),
+    )
+    async def create_vector_store_file(
+        request: Request, store_id: str, caller: known_caller
+    ) -> Response:
+        """Puts a file into a store, to be read in the background."""
+        body = await parts.read_body(request)
+        with openai_names(VECTOR_STORE_PARAMS):
+            asked = create_file_request(store_id, body, name_request(request))
+            return _described(await stores.add_file(asked, caller))
+
+    @router.get("", summary="List a store's files", responses=answers("A list of files."))
+    async def list_vector_store_files(
+        request: Request, store_id: str, caller: known_caller
+    ) -> Response:
+        """A page of files: `after`, `before`, `limit`, `order` and `filter` choose it."""
+        with openai_names(VECTOR_STORE_PARAMS):
+            asked = list_store_files_request(store_id, request.query_params)
+            return _listed(await stores.page_files(asked, caller))
+
+    @router.get("/{file_id}", summary="Describe a file", responses=answers("The file."))
+    async def retrieve_vector_store_file(
+        store_id: str, file_id: str, caller: known_caller
+    ) -> Response:
+        """One file in a store."""
+        return _described(await stores.get_file(store_id, file_id, caller))
+
+    @router.post(
+        "/{file_id}",
+        summary="Change a file's attributes",
+        openapi_extra=json_body(VectorStoreFileUpdateBody),
+        responses=answers("The file."),
+    )
+    async def update_vector_store_file(
+        request: Request, store_id: str, file_id: str, caller: known_caller
+    ) -> Response:
+        """Changes the attributes of a file in a store."""
+        body = await parts.read_body(request)
+        with openai_names(VECTOR_STORE_PARAMS):
+            asked = update_file_request(store_id, file_id, body)
+            return _described(await stores.update_file(asked, caller))
+
+    @router.delete("/{file_id}", summary="Take a file out", responses=answers("What is left."))
+    async def delete_vector_store_file(
+        store_id: str, file_id: str, caller: known_caller
+    ) -> Response:
+        """Takes a file out of a store; the file itself stays."""
+        await stores.remove_file(store_id, file_id, caller)
+        return json_response(deleted_object("vector_store.file", file_id))
+
+    @router.get("/{file_id}/content", summary="Read its text", responses=answers("Its text."))
+    async def retrieve_vector_store_file_content(
+        store_id: str, file_id: str, caller: known_caller
+    ) -> Response:
+        """The text that was read from a file, in passages."""
+        return json_response(content_page(await stores.texts(store_id, file_id, caller)))
+
+    return router
+
+
+def vector_store_batches_router(parts: Parts) -> APIRouter:
+    """The routes of batches."""
+    router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    stores = parts.vector_stores
+
+    @router.post(
+        "",
+        summary="Put files into a store",
+        openapi_extra=json_body(VectorStoreFileBatchBody),
+        responses=answers("A batch of files."),
+    )
+    async def create_vector_store_file_batch(
+        request: Request, store_id: str, caller: known_caller
+    ) -> Response:
+        """Puts files into a store together."""
+        body = await parts.read_body(request)
+        with openai_names(VECTOR_STORE_PARAMS):
+            asked = create_file_batch_request(store_id, body, name_request(request))
+            return _described_batch(await stores.add_batch(asked, caller))
+
+    @router.get("/{batch_id}", summary="Describe a batch", responses=answers("The batch."))
+    async def retrieve_vector_store_file_batch(
+        store_id: str, batch_id: str, caller: known_caller
+    ) -> Response:
+        """One batch, with counts as they are now."""
+        return _described_batch(await stores.get_batch(store_id, batch_id, caller))
+
+    @router.post("/{batch_id}/cancel", summary="Give up", responses=answers("The batch."))
+    async def cancel_vector_store_file_batch(
+        store_id: str, batch_id: str, caller: known_caller
+    ) -> Response:
+        """Gives up the files that are not complete."""
+        return _described_batch(await stores.cancel_batch(store_id, batch_id, caller))
+
+    @router.get("/{batch_id}/files", summary="List its files", responses=answers("Files."))
+    async def list_vector_store_file_batch_files(
+        request: Request, store_id: str, batch_id: str, caller: known_caller
+    ) -> Response:
+        """A page of a batch's files."""
+        with openai_names(VECTOR_STORE_PARAMS):
+            asked = list_store_files_request(store_id, request.query_params, batch_id)
+            return _listed(await stores.page_files(asked, caller))
+
+    return router
+
+
+def _described(file: vector_store_pb2.VectorStoreFile) -> Response:
+    return polled(store_file_object(file), status_of(file))
+
+
+def _described_batch(batch: vector_store_pb2.VectorStoreFileBatch) -> Response:
+    return polled(file_batch_object(batch), status_of(batch))
+
+
+def _listed(page: vector_store_file_service_pb2.ListVectorStoreFilesResponse) -> Response:
+    objects = [store_file_object(file) for file in page.files]
+    return json_response(listed(objects, has_more=bool(page.next_page_token)))

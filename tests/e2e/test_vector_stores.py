@@ -1,0 +1,312 @@
+"""Vector stores with a real encoder, by the official SDK: its helpers, what is found, and kills."""
+
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.minilm import minilm_path
+from tests.support.sdk_batches import CONTROL, ENGINE, kill
+from tests.support.services import Corral, corral_up
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+CORPUS = {
+    "cooking.md": "# Bread\n\nKnead the dough for ten minutes, let it rise, bake it in a hot oven.",
+    "cats.txt": "A cat sleeps most of the day. Kittens play with everything that moves.",
+    "space.html": "<html><script>var x;</script><h1>Orbits</h1><p>The moon circles the earth once a"
+    " month; rockets have landed on it.</p></html>",
+    "errors.json": '{"E1042": "the printer has no paper", "E1043": "the printer is on fire"}',
+    "finance.py": "def interest(capital, rate):\n    # what the bank pays for savings\n"
+    "    return capital * rate\n",
+}
+
+
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with the demo model and an encoder."""
+    folder = tmp_path_factory.mktemp("searching")
+    with corral_up(folder, "--embedding-model", f"minilm={minilm_path()}") as corral:
+        yield corral
+
+
+@pytest.fixture(scope="module")
+def client(searching: Corral) -> Iterator[openai.OpenAI]:
+    """The official client, with its own retries."""
+    with openai.OpenAI(base_url=searching.api, api_key="unused", max_retries=8) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def library(client: openai.OpenAI) -> str:
+    """A store with the corpus, put there by one helper of the SDK."""
+    store = client.vector_stores.create(name="library", metadata={"shelf": "3"})
+    files = [(name, text.encode()) for name, text in CORPUS.items()]
+    batch = client.vector_stores.file_batches.upload_and_poll(store.id, files=files)
+
+    assert (batch.status, batch.object) == ("completed", "vector_store.files_batch")
+    assert batch.file_counts.completed == batch.file_counts.total == len(CORPUS)
+    return store.id
+
+
+def found(client: openai.OpenAI, store_id: str, query: str | list[str], **asked: Any) -> list[str]:
+    """The names of the files that are found, best first."""
+    return [hit.filename for hit in client.vector_stores.search(store_id, query=query, **asked)]
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("How do I make a loaf?", "cooking.md"),
+        ("pets that rest a lot", "cats.txt"),
+        ("astronauts and satellites", "space.html"),
+        ("E1042", "errors.json"),
+        ("money in an account", "finance.py"),
+    ],
+)
+def test_the_best_file_comes_first(
+    client: openai.OpenAI, library: str, query: str, name: str
+) -> None:
+    """By what it means where it has none of the words, by its words where they mean nothing."""
+    page = client.vector_stores.search(library, query=query, max_num_results=3)
+    scores = [hit.score for hit in page.data]
+
+    assert page.data[0].filename == name
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    assert "var x" not in page.data[0].content[0].text
+
+
+def test_objects_have_openais_shape(client: openai.OpenAI, library: str) -> None:
+    """Every field that the SDK's types have, with values of their kinds."""
+    store = client.vector_stores.retrieve(library)
+    files = client.vector_stores.files.list(library, order="asc").data
+    (first,) = [each for each in files if client.files.retrieve(each.id).filename == "cooking.md"]
+    content = client.vector_stores.files.content(first.id, vector_store_id=library)
+    page = client.vector_stores.search(library, query="bread").model_dump()
+
+    assert (store.object, store.status, store.name) == ("vector_store", "completed", "library")
+    assert store.metadata == {"shelf": "3"}
+    assert store.usage_bytes == sum(file.usage_bytes for file in files) > 0
+    assert store.last_active_at
+    assert (first.object, first.status, first.last_error) == (
+        "vector_store.file",
+        "completed",
+        None,
+    )
+    assert first.chunking_strategy is not None
+    assert first.chunking_strategy.model_dump() == {
+        "type": "static",
+        "static": {"max_chunk_size_tokens": 800, "chunk_overlap_tokens": 400},
+    }
+    assert [(each.type, each.text) for each in content] == [("text", CORPUS["cooking.md"])]
+    assert page["object"] == "vector_store.search_results.page"
+    assert page["search_query"] == ["bread"]
+
+
+def test_a_file_is_uploaded_and_awaited(client: openai.OpenAI) -> None:
+    """By the SDK's helpers, which look again when the server says so."""
+    store = client.vector_stores.create(expires_after={"anchor": "last_active_at", "days": 3})
+    file = client.vector_stores.files.upload_and_poll(
+        vector_store_id=store.id,
+        file=("long.txt", " ".join(f"word{n}" for n in range(900)).encode()),
+        attributes={"year": 2024, "draft": True, "by": "me"},
+        chunking_strategy={
+            "type": "static",
+            "static": {"max_chunk_size_tokens": 700, "chunk_overlap_tokens": 300},
+        },
+    )
+    raw = client.vector_stores.files.with_raw_response.retrieve(file.id, vector_store_id=store.id)
+    again = client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id)
+    older: Any = {"type": "lt", "key": "year", "value": 2024}
+    mine: Any = {"type": "and", "filters": [{"type": "eq", "key": "by", "value": "me"}]}
+
+    assert (file.status, file.attributes) == (
+        "completed",
+        {"year": 2024, "draft": True, "by": "me"},
+    )
+    assert "openai-poll-after-ms" not in raw.headers
+    assert again.id == file.id
+    assert store.expires_at == store.created_at + 3 * 24 * 3600
+    assert found(client, store.id, ["word5", "word888"], filters=mine)[0] == "long.txt"
+    assert found(client, store.id, "word5", filters=older) == []
+    client.vector_stores.files.update(file.id, vector_store_id=store.id, attributes={"year": 2000})
+    assert found(client, store.id, "word5", filters=older)
+    client.vector_stores.files.delete(file.id, vector_store_id=store.id)
+    assert found(client, store.id, "word5") == []
+    assert client.vector_stores.delete(store.id).deleted
+
+
+def bomb() -> bytes:
+    """A Word document of a few kilobytes that would be gigabytes."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("word/document.xml", "w", force_zip64=True) as part:
+            for _ in range(1100):
+                part.write(b" " * (1 << 20))
+        archive.writestr("[Content_Types].xml", CONTENT_TYPES)
+        archive.writestr("_rels/.rels", RELATIONS)
+    return packed.getvalue()
+
+
+CONTENT_TYPES = (
+    '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override'
+    ' PartName="/word/document.xml" ContentType="application/vnd.openxmlformats-officedocument'
+    '.wordprocessingml.document.main+xml"/></Types>'
+)
+RELATIONS = (
+    '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+    '<Relationship Id="r" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships'
+    '/officeDocument" Target="word/document.xml"/></Relationships>'
+)
+
+
+def test_files_that_cannot_be_read_say_why(client: openai.OpenAI) -> None:
+    """Each fails alone, with OpenAI's code and a text for people."""
+    store = client.vector_stores.create()
+    hostile = {
+        "latin.txt": (b"caf\xe9 " * 9, "invalid_file", "UTF-8"),
+        "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00", "unsupported_file", "neither text"),
+        "broken.pdf": (b"%PDF-1.7\nnothing of the kind", "invalid_file", "PDF"),
+        "empty.txt": (b" \n ", "invalid_file", "no text"),
+        "plain.zip": (empty_zip(), "unsupported_file", "no Word document"),
+        "bomb.docx": (bomb(), "invalid_file", "memory"),
+    }
+    batch = client.vector_stores.file_batches.upload_and_poll(
+        store.id, files=[(name, content) for name, (content, _, _) in hostile.items()]
+    )
+    names = {client.files.retrieve(each.id).filename: each for each in
+             client.vector_stores.files.list(store.id)}  # fmt: skip
+
+    assert (batch.status, batch.file_counts.failed) == ("failed", len(hostile))
+    for name, (_, code, words) in hostile.items():
+        error = names[name].last_error
+        assert error is not None
+        assert (error.code, words in error.message) == (code, True), (name, error)
+
+
+def empty_zip() -> bytes:
+    """An archive with one file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.txt", "a")
+    return packed.getvalue()
+
+
+def test_documents_are_read(client: openai.OpenAI) -> None:
+    """A PDF and a Word document, by what they say."""
+    store = client.vector_stores.create()
+    batch = client.vector_stores.file_batches.upload_and_poll(
+        store.id, files=[("paper.pdf", a_pdf("Zebras are striped")), ("letter.docx", a_docx())]
+    )
+
+    assert batch.file_counts.completed == 2
+    assert found(client, store.id, "zebras")[0] == "paper.pdf"
+    assert found(client, store.id, "invoice")[0] == "letter.docx"
+
+
+def a_pdf(text: str) -> bytes:
+    """A page with a line of text."""
+    stream = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R"
+        " /Resources << /Font << /F1 5 0 R >> >> >>",
+        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    text, offsets = "%PDF-1.4\n", []
+    for number, each in enumerate(objects, 1):
+        offsets.append(len(text))
+        text += f"{number} 0 obj\n{each}\nendobj\n"
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    text += (
+        f"xref\n0 6\n0000000000 65535 f \n{table}trailer << /Size 6 /Root 1 0 R >>\n"
+        f"startxref\n{len(text)}\n%%EOF"
+    )
+    return text.encode()
+
+
+def a_docx() -> bytes:
+    """A letter."""
+    from docx import Document
+
+    document, packed = Document(), io.BytesIO()
+    document.add_paragraph("Please pay the invoice.")
+    document.add_table(1, 2).rows[0].cells[1].text = "Total 12"
+    document.save(packed)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("", {"expires_after": {"anchor": "created_at", "days": 1}}, 400, "expires_after.anchor"),
+        ("", {"file_ids": ["file-none"]}, 404, "file_id"),
+        ("/none/search", {"query": "x"}, 404, "vector_store_id"),
+        ("/{id}/search", {}, 400, "query"),
+        ("/{id}/search", {"query": 5}, 400, "query"),
+        ("/{id}/search", {"query": "x", "rewrite_query": True}, 400, "rewrite_query"),
+        ("/{id}/search", {"query": "x", "max_num_results": 51}, 400, "max_num_results"),
+        ("/{id}/search", {"query": "x", "filters": {"type": "eq"}}, 400, "filters.key"),
+        ("/{id}/search", {"query": "x", "filters": {"type": "xor"}}, 400, "filters.type"),
+        ("/{id}/files", {"file_id": "x", "attributes": {"a": [1]}}, 400, "attributes.a"),
+        (
+            "/{id}/files",
+            {"file_id": "x", "chunking_strategy": {"type": "static"}},
+            400,
+            "chunking_strategy.static",
+        ),
+        ("/{id}/file_batches", {}, 400, "files"),
+        ("/{id}/files/none", {"attributes": {}}, 404, "file_id"),
+    ],
+)
+def test_what_is_wrong_names_its_field(
+    client: openai.OpenAI, library: str, path: str, body: object, status: int, param: str
+) -> None:
+    """In OpenAI's envelope, by the name that the caller wrote."""
+    with pytest.raises(openai.APIStatusError) as refusal:
+        client.post(f"/vector_stores{path.format(id=library)}", body=body, cast_to=object)
+
+    assert (refusal.value.status_code, refusal.value.param) == (status, param)
+
+
+def test_without_an_embedding_model_the_command_is_named(up: Corral) -> None:
+    """As a 400 of its own kind."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
+        store = client.vector_stores.create()
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.vector_stores.search(store.id, query="x")
+
+    assert refusal.value.code == "embedding_model_missing"
+    assert "corral up --embedding-model" in refusal.value.message
+
+
+def test_reading_lives_through_kills(searching: Corral, client: openai.OpenAI) -> None:
+    """Of the engine and of the control service: the file is complete at the end, once."""
+    store = client.vector_stores.create()
+    text = "\n\n".join(f"Chapter {n}. The number {n} is nice. " * 12 for n in range(60))
+    file = client.files.create(file=("book.txt", text.encode()), purpose="assistants")
+    client.vector_stores.files.create(store.id, file_id=file.id)
+    polled: list[Any] = []
+    waiting = threading.Thread(
+        target=lambda: polled.append(
+            client.vector_stores.files.poll(file.id, vector_store_id=store.id)
+        )
+    )
+    waiting.start()
+    kill(searching, ENGINE)
+    kill(searching, CONTROL)
+    waiting.join()
+    texts = [each.text for each in client.vector_stores.files.content(
+        file.id, vector_store_id=store.id)]  # fmt: skip
+
+    assert polled[0].status == "completed"
+    assert client.vector_stores.retrieve(store.id).file_counts.completed == 1
+    assert len(texts) == len(set(texts)) > 1
+    assert found(client, store.id, "Chapter 41", max_num_results=50)
