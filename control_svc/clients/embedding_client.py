@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc.aio
 import numpy as np
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.clients.acting import SERVICE, Metadata
+from control_svc.clients.acting import SERVICE, acting_for
 from control_svc.domain.ranking import Vectors
 from control_svc.domain.vector_ports import EmbeddingModel
-from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of
+from svc_kit.auth import Priority, ServiceToken
 from svc_kit.rpc_client import translate_errors
 
 _LONGEST_WINDOW: Final = 512
@@ -20,8 +20,6 @@ _LONGEST_WINDOW: Final = 512
 _SPECIAL_TOKENS: Final = 16
 """Left for what the model puts around a text, and for seams between its pieces."""
 _COUNTS_AT_ONCE: Final = 16
-
-AnswerT = TypeVar("AnswerT")
 
 
 class EmbeddingClient:
@@ -74,17 +72,6 @@ class EmbeddingClient:
         project: str,
         priority: Priority,
     ) -> Any:
-        metadata = self._metadata(project, priority)
+        metadata = acting_for(self._token, project, priority, "vectors")
         with translate_errors(SERVICE):
             return await method(request, metadata=metadata, timeout=self._timeout_s)
-
-    def _metadata(self, project: str, priority: Priority) -> Metadata:
-        if self._token is None:
-            return ()
-        principal = Principal(
-            project=project,
-            scopes=frozenset({Scope.INFERENCE}),
-            priority=priority,
-            key_id="vectors",
-        )
-        return (("authorization", f"Bearer {self._token.secret}"), *on_behalf_of(principal))

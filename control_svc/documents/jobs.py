@@ -8,7 +8,7 @@ READ_TEXT: Final = Job(
     "control_svc.documents.reading",
     "read_text",
     deadline_s=60.0,
-    memory_bytes=768 * MIB,
+    memory_bytes=512 * MIB,
     output_bytes=96 * MIB,
 )
 """A page of PDF may take seconds and much memory; a bomb takes no more than this."""

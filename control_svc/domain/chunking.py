@@ -36,8 +36,8 @@ def pieces_of(text: str) -> list[str]:
 
 
 def halves_of(piece: str) -> tuple[str, str]:
-    """A piece that has too many tokens, as two."""
-    middle = _space_before(piece, len(piece) // 2 + 1, 0)
+    """A piece of two characters at least that has too many tokens, as two."""
+    middle = _space_before(piece, len(piece) // 2, 0)
     return piece[:middle], piece[middle:]
 
 

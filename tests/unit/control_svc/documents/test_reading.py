@@ -1,0 +1,52 @@
+"""What becomes of files' bytes: their text, or the reason why there is none."""
+
+import codecs
+from pathlib import Path
+
+import pytest
+
+from control_svc.documents.reading import read_text
+from svc_kit.sandbox.jobs import JobRefused
+
+
+def text_of(folder: Path, content: bytes, filename: str = "a.txt") -> str:
+    """The text of a file with this content."""
+    path = folder / "file"
+    path.write_bytes(content)
+    return read_text({"path": str(path), "filename": filename})["text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("naïve".encode(), "naïve"),
+        (codecs.BOM_UTF8 + b"marked", "marked"),
+        ("wide".encode("utf-16"), "wide"),
+        (codecs.BOM_UTF16_BE + "big".encode("utf-16-be"), "big"),
+    ],
+)
+def test_text_is_unicode_of_its_kind(tmp_path: Path, content: bytes, text: str) -> None:
+    """UTF-8, or what a byte order mark says."""
+    assert text_of(tmp_path, content) == text
+
+
+def test_html_is_what_it_shows(tmp_path: Path) -> None:
+    """No markup, no scripts; blocks are lines of their own."""
+    page = b"<title>T</title><style>p{}</style><p>a &amp; <b>b</b></p><script>x<p></script><li>c"
+
+    assert text_of(tmp_path, page, "page.HTML").split("\n") == ["", "T", "", "a & b", "", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"caf\xe9", "not UTF-8"),
+        (b"a\x00b", "unsupported: it is neither"),
+        (b"PK\x03\x04 cut short", "damaged"),
+        (b"%PDF-1.4 cut short", "damaged"),
+    ],
+)
+def test_what_has_no_text_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    """With a reason for people; what is of another kind is told apart from what is damaged."""
+    with pytest.raises(JobRefused, match=problem):
+        text_of(tmp_path, content)
