@@ -2,6 +2,7 @@
 and a report can be made anew from what was measured."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def read_all(folder: Path, parts: Sequence[Part]) -> dict[str, Record]:
 
 def without_paths(commands: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Return command lines that say nothing of where this machine keeps its files."""
-    places = {str(REPOSITORY): ".", str(Path.home()): "~"}
+    places = {str(REPOSITORY): ".", str(Path.home()): "~", tempfile.gettempdir(): "TMP"}
 
     def plain(line: str) -> str:
         for place, name in places.items():

@@ -72,9 +72,9 @@ def _head(concluded: Concluded) -> str:
         "Made by `make bench ARGS=--publish` from `bench/results/`; do not edit. How it is measured"
         " and what makes it fair: [bench/README.md](../bench/README.md).",
         "",
-        f"{machine['date']}, commit {machine['commit']}, {machine['cores']} x "
-        f"{machine['processor']}, llama-cpp-python {machine['llama_cpp_python']}, model "
-        f"`{concluded[0][1].model}`, {concluded[0][1].threads} compute threads for every engine.",
+        f"{machine['cores']} x {machine['processor']}, llama-cpp-python"
+        f" {machine['llama_cpp_python']}, model `{concluded[0][1].model}`,"
+        f" {concluded[0][1].threads} compute threads for every engine.",
         "",
         f"**{len(results) - len(missed)} of {len(results)} targets are met.**"
         + (" Not met:" if missed else ""),
@@ -90,12 +90,14 @@ def _head(concluded: Concluded) -> str:
 
 def _section(part: Part, record: Record, results: Sequence[Result]) -> str:
     rounds = max(len(result.ratios) for result in results)
+    machine = record.machine
     lines = [
         f"## {part.title}",
         "",
         part.text,
         "",
-        f"Rounds: {rounds}. Load of the machine before: {record.machine['load_before']}.",
+        f"Rounds: {rounds}, at {machine['date']}, commit {machine['commit']}. Load of the machine"
+        f" before: {machine['load_before']}.",
         "",
         "| load | Corral | beside | ratio (lowest to highest) | target | |",
         "|---|---:|---|---:|---|---|",
