@@ -4,14 +4,17 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from corral.control.v1.batch_pb2 import Batch
 
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
+from tests.support.batches import RunningBatches, a_chat_line, running_batches, state_of
 from tests.support.control import RunningControl, a_control
 from tests.support.loopback_gateway import a_gateway
 from tests.support.postgres import Postgres, a_postgres_server, create_database
@@ -84,6 +87,40 @@ def server() -> Iterator[Postgres]:
     """A PostgreSQL of one test."""
     with a_postgres_server(careless=False) as server:
         yield server
+
+
+@pytest.mark.timeout(120)
+async def test_a_batch_computes_nothing_twice_for_a_database_that_stops(
+    server: Postgres, tmp_path: Path
+) -> None:
+    """What is answered while nobody can write it down is kept until somebody can."""
+    url = await asyncio.to_thread(create_database, server.url)
+    await upgrade_database(ControlSettings(database_url=url))
+    names = [f"line-{number:02}" for number in range(40)]
+    async with running_batches(tmp_path, url, batches={"lines_at_once": 4}) as running:
+        fake, on_their_way = running.fake, names[10:14]
+        holds = [fake.hold(name) for name in on_their_way]
+        batch = await running.batches.create([a_chat_line(name) for name in names])
+        for name in on_their_way:
+            await fake.until_tried(name, 1)
+        await asyncio.to_thread(server.stop)
+        for hold in holds:
+            hold.set()
+        while not all(fake.answered[name] for name in on_their_way):
+            with pytest.raises(UpstreamUnavailable):
+                await running.batches.get(batch.id)
+        await asyncio.to_thread(server.start)
+        ended = await ended_batch(running, batch.id)
+
+        assert (state_of(ended), ended.request_counts.completed) == ("completed", 40)
+        assert dict(fake.answered) == dict.fromkeys(names, 1)
+
+
+async def ended_batch(running: RunningBatches, batch_id: str) -> Batch:
+    """A batch when it has ended; a database that is not back yet is waited for."""
+    while True:
+        with suppress(UpstreamUnavailable):
+            return (await running.batches.outcome(batch_id)).batch
 
 
 @pytest.mark.timeout(120)
