@@ -34,6 +34,8 @@ VALUES: tuple[Any, ...] = (
     {"\x00": None},
     {"type": "\U0010ffff", "role": [], "content": {"a": [[[[{}]]]]}},
 )
+DEEP_VALUES: tuple[Any, ...] = (None, True, -1, 1e308, "", "\x00", [], {"\x00": None})
+"""Inside of a field's value: there are many such places."""
 QUERY = ("after", "before", "limit", "order", "purpose", "unheard_of")
 NUMBERS = ("-1", "0", "1e3", "99999999999999999999", "NaN")
 DEPTH = 3
@@ -158,7 +160,7 @@ class Document:
 
     def _spoilt(self, good: Any, schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
         """A good value without a part, or with nonsense in the place of one; and what is none."""
-        yield from VALUES
+        yield from VALUES if depth >= DEPTH - 1 else DEEP_VALUES
         if depth == 0:
             return
         schema = self._resolved(schema)
