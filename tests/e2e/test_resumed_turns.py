@@ -1,7 +1,11 @@
 """Turns on the real engine, broken off after each of their tokens and resumed, as a run is whose
 engine or control process has died."""
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +15,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as generation
 
 from control_svc.clients.turn_client import RpcTurnClient
+from control_svc.domain.jobs import EngineDied
 from control_svc.domain.turns import (
     ChoiceMode,
     Delta,
@@ -29,9 +34,12 @@ from control_svc.domain.turns import (
     TurnUsage,
 )
 from svc_kit.errors import ModelNotFound
-from tests.support.services import Corral
+from tests.e2e.conftest import Mortal
+from tests.support.engine_log import FREED, assert_freed_at_once
+from tests.support.services import Corral, wait_until_serving
 
 pytestmark = pytest.mark.e2e
+ENGINE = "inference_svc.runtime.engine_process"
 WEATHER = TurnTool(
     "get_weather",
     "Get the weather of a city",
@@ -93,7 +101,9 @@ async def client(up: Corral) -> AsyncIterator[RpcTurnClient]:
         yield RpcTurnClient(channel, None, timeout_s=20)
 
 
-def a_turn(text: str, *, logprobs: bool = False, stop: str = "", **about: Any) -> TurnRequest:
+def a_turn(
+    text: str, *, logprobs: bool = False, stop: str = "", ignores_end: bool = False, **about: Any
+) -> TurnRequest:
     """A turn that comes out the same each time.
 
     Without log probabilities, what a grammar leaves no choice about is not sampled.
@@ -101,6 +111,7 @@ def a_turn(text: str, *, logprobs: bool = False, stop: str = "", **about: Any) -
     options = generation.GenerationOptions(deterministic=True)
     options.sampling.temperature = 0.9
     options.stopping.max_tokens = 80
+    options.stopping.ignore_eos = ignores_end
     if logprobs:
         options.output.top_logprobs = 2
     if stop:
@@ -197,3 +208,49 @@ async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
     """A model that is not there is named."""
     with pytest.raises(ModelNotFound):
         await events_of(client, a_turn("Hello", model="nothing"))
+
+
+async def test_a_turn_outlives_its_engine(mortal: Mortal) -> None:
+    """The death is told as one, and what is resumed afterwards joins what came before."""
+    asked = a_turn("Tell me a story.", ignores_end=True, max_tokens=4000)
+    async with grpc.aio.insecure_channel(mortal.target) as channel:
+        client = RpcTurnClient(channel, None, timeout_s=20)
+        before = await until_killed(mortal, client, asked)
+        await asyncio.to_thread(wait_until_serving, mortal.target)
+        limited = replace(asked, max_tokens=len(before.token_ids) + 20)
+        whole = together(await events_of(client, limited))
+        resumed = replace(limited, token_ids=tuple(before.token_ids))
+        rest = await events_of(client, resumed)
+
+    assert together(rest, before).said == whole.said
+    assert len(before.token_ids) == limited.max_tokens
+
+
+async def until_killed(mortal: Mortal, client: RpcTurnClient, asked: TurnRequest) -> Turn:
+    """What came out of a turn before its engine, killed after the first tokens, was dead."""
+    turn, engine = Turn(), mortal.program.member(ENGINE).pid
+
+    async def read() -> None:
+        async for event in client.run(asked):
+            if isinstance(event, Delta):
+                turn.add(event)
+                with suppress(ProcessLookupError):
+                    os.kill(engine, signal.SIGKILL)
+
+    with pytest.raises(EngineDied):
+        await read()
+    return turn
+
+
+async def test_a_turn_that_nobody_reads_any_more_is_cancelled(mortal: Mortal) -> None:
+    """Its slot is free at the next step."""
+    mark = mortal.program.bookmark()
+    async with grpc.aio.insecure_channel(mortal.target) as channel:
+        client = RpcTurnClient(channel, None, timeout_s=20)
+        async with aclosing(client.run(a_turn("Hello", ignores_end=True, max_tokens=9000))) as run:
+            async for event in run:
+                if isinstance(event, Delta):
+                    break
+        freed = await mortal.program.line(FREED, after=mark, service="engine")
+
+    assert_freed_at_once(freed, "decode")
