@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFile
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 from corral.inference.v1 import inference_service_pb2
 
+from control_svc.domain.ranking import Vectors
+from control_svc.domain.vector_ports import EmbeddingModel
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors
@@ -88,7 +90,7 @@ class WordVectors(FakeInference):
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
     ) -> inference_service_pb2.EmbedResponse:
-        """A direction for each word; a vector is their sum, of length 1."""
+        """A vector of the words of each text."""
         metadata = dict(context.invocation_metadata() or ())
         self.priorities.append(str(metadata.get("x-corral-priority", "")))
         self.arrived.set()
@@ -103,17 +105,38 @@ class WordVectors(FakeInference):
         self.embedded.update(texts)
         return inference_service_pb2.EmbedResponse(
             embeddings=[
-                inference_service_pb2.Embedding(values=self._vector(text)) for text in texts
+                inference_service_pb2.Embedding(values=word_vector(text, self.dimensions))
+                for text in texts
             ],
             model=self._model(request.model).name,
         )
 
-    def _vector(self, text: str) -> list[float]:
-        total = np.full(self.dimensions, 1e-6)
-        for word in re.findall(r"\w+", text.lower()):
-            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
-            total += np.random.default_rng(seed).standard_normal(self.dimensions)
-        return [float(each) for each in total / np.linalg.norm(total)]
+
+def word_vector(text: str, dimensions: int = DIMENSIONS) -> list[float]:
+    """A direction for each word; the vector is their sum, of length 1."""
+    total = np.full(dimensions, 1e-6)
+    for word in re.findall(r"\w+", text.casefold()):
+        seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
+        total += np.random.default_rng(seed).standard_normal(dimensions)
+    return [float(each) for each in total / np.linalg.norm(total)]
+
+
+class WordEmbedder:
+    """The same vectors without a service."""
+
+    async def model(self, project: str, name: str) -> EmbeddingModel:
+        """Any model."""
+        return EmbeddingModel(name, 496)
+
+    async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
+        """A token a word."""
+        return [len(text.split()) for text in texts]
+
+    async def embed(
+        self, project: str, model: str, texts: Sequence[str], *, is_background: bool
+    ) -> Vectors:
+        """The vectors of texts."""
+        return np.array([word_vector(text) for text in texts], np.float32)
 
 
 @dataclass(frozen=True)
