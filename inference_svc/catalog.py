@@ -64,10 +64,12 @@ class ServedModel:
 
 
 class LoadedModel(NamedTuple):
-    """A model that a call uses: its front and its engine, which stays until the call ends."""
+    """A model that a call uses: its front and its engine, which stays until the call ends; `digest`
+    is empty until it is known."""
 
     front: ServedModel
     worker: EngineWorker
+    digest: str = ""
 
     @property
     def ready(self) -> ModelReady:

@@ -87,6 +87,11 @@ class SnapshotSettings(SettingsGroup):
     """Their size on disk; the least recently used make room. 0 keeps none."""
     max_files: int = Field(256, ge=0)
     """How many there may be."""
+    archive_mib: int = Field(1024, ge=0)
+    """The size on disk of what was computed for stored objects (threads, conversations, responses)
+    and has no room in memory any more; the least recently used goes. 0 keeps none."""
+    archive_files: int = Field(256, ge=0)
+    """How many sequences of stored objects there may be on disk."""
 
 
 class LimitSettings(SettingsGroup):

@@ -514,6 +514,13 @@ class ScopeMissing(PermissionDenied):
     method: str
 
 
+class ServiceOnly(PermissionDenied):
+    """'{field}' is believed from services of this installation only."""
+
+    reason = "SERVICE_ONLY"
+    field: str
+
+
 class HostNotAllowed(PermissionDenied):
     """The Host '{host}' is not served here. Allow it in the settings (allowed_hosts)."""
 

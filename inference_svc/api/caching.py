@@ -6,16 +6,38 @@ from corral.inference.v1 import generation_pb2 as generation
 
 from inference_svc.api.checks import check_bytes
 from inference_svc.engine.adapter_stack import AdapterStack
+from inference_svc.engine.request import KeepFor
 from svc_kit.auth import Principal
-from svc_kit.errors import InvalidField
+from svc_kit.errors import InvalidField, ServiceOnly
 
 MAX_SALT_BYTES = 256
+MAX_OBJECT_ID_BYTES = 128
 
 
 def check_keep(options: generation.GenerationOptions) -> None:
     """Raises `InvalidField` where a state is to be kept that none may use."""
     if options.cache.keep and not may_reuse(options):
         raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
+
+
+def keep_for(
+    options: generation.GenerationOptions, principal: Principal, digest: str
+) -> KeepFor | None:
+    """The stored object that a sequence is part of; none while the model's `digest` is not known.
+
+    Raises `ServiceOnly` where a caller names one that does not keep objects, `TooLong`, or
+    `InvalidField` where nothing is kept.
+    """
+    object_id = options.cache.keep_for
+    if not object_id:
+        return None
+    if not principal.is_service:
+        raise ServiceOnly(field="cache.keep_for")
+    check_bytes("cache.keep_for", object_id, MAX_OBJECT_ID_BYTES)
+    if not may_reuse(options):
+        problem = "a state that none may reuse is not kept"
+        raise InvalidField(field="cache.keep_for", problem=problem)
+    return KeepFor(object_id, digest) if digest else None
 
 
 def cache_key(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.api.caching import cache_key, check_keep, may_reuse
+from inference_svc.api.caching import cache_key, check_keep, keep_for, may_reuse
 from inference_svc.api.checks import check_bytes, check_count, check_range, check_tokens
 from inference_svc.api.sampling import to_sampling
 from inference_svc.engine.adapter_stack import BASE, AdapterStack
@@ -41,13 +41,14 @@ MAX_ASKED_DRAFT = 32
 @dataclass(frozen=True, slots=True)
 class Target:
     """The model a request is for, with its sizes and the adapters on it; `slot_tokens` is the
-    context of one sequence."""
+    context of one sequence, `digest` the SHA-256 of the model's file (empty until it is known)."""
 
     model: str
     vocabulary_size: int
     slot_tokens: int
     default_sampling: Sampling
     adapters: AdapterStack = BASE
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ def to_requests(
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=may_reuse(options),
         keep=options.cache.keep,
+        keep_for=keep_for(options, principal, target.digest),
         deterministic=options.deterministic,
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,

@@ -239,4 +239,5 @@ def _target(loaded: LoadedModel, worn: Worn) -> Target:
         loaded.ready.slot_tokens,
         model.default_sampling,
         worn.stack,
+        loaded.digest,
     )

@@ -9,7 +9,12 @@ from corral.inference.v1 import snapshot_pb2 as snapshot_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.catalog import KnownModel
-from inference_svc.engine.request import DropSnapshots, RestoreSnapshot, SaveSnapshot
+from inference_svc.engine.request import (
+    DropArchived,
+    DropSnapshots,
+    RestoreSnapshot,
+    SaveSnapshot,
+)
 from inference_svc.models.description import ModelClass
 from inference_svc.models.residency import ModelState
 from inference_svc.pool.pool import ModelPool
@@ -79,18 +84,42 @@ class Snapshots:
         )
 
     async def drop(self, request: pb.DropSnapshotsRequest) -> pb.DropSnapshotsResponse:
-        """Delete files; unknown ids are no error. Raises `StorageFailed`, or `ModelNotLoaded` where
-        no model is."""
-        count = len(request.snapshot_ids)
-        if count > MAX_DROPPED:
-            raise TooLong(field="snapshot_ids", length=count, limit=MAX_DROPPED)
-        command = DropSnapshots(_UNNUMBERED, tuple(request.snapshot_ids))
+        """Delete files, and what is kept for objects; unknown ids are no error. Raises
+        `StorageFailed`, or `ModelNotLoaded` where no model is."""
+        for field in ("snapshot_ids", "object_ids"):
+            count = len(getattr(request, field))
+            if count > MAX_DROPPED:
+                raise TooLong(field=field, length=count, limit=MAX_DROPPED)
+        num_dropped = 0
+        if request.snapshot_ids or not request.object_ids:
+            num_dropped += await self._drop_files(tuple(request.snapshot_ids))
+        if request.object_ids:
+            num_dropped += await self._drop_archived(tuple(filter(None, request.object_ids)))
+        return pb.DropSnapshotsResponse(num_dropped=num_dropped)
+
+    async def _drop_files(self, snapshot_ids: tuple[str, ...]) -> int:
+        command = DropSnapshots(_UNNUMBERED, snapshot_ids)
 
         async def ask(_: KnownModel, worker: EngineWorker) -> int:
             return await worker.snapshots.run(command)
 
-        num_dropped = await self._first(self._pool.catalog, ask, self._nothing_loaded())
-        return pb.DropSnapshotsResponse(num_dropped=num_dropped)
+        return await self._first(self._pool.catalog, ask, self._nothing_loaded())
+
+    async def _drop_archived(self, object_ids: tuple[str, ...]) -> int:
+        """By every engine: each has what it has not archived yet. The first finds the files; one
+        that is away is no reason to leave out the others."""
+        command, workers = DropArchived(_UNNUMBERED, object_ids), self._loaded(self._generating())
+        refusals: list[DomainError] = [] if workers else [self._nothing_loaded()]
+        num_dropped = 0
+        for _, worker in workers:
+            try:
+                worker.check_open()
+                num_dropped += await worker.snapshots.run(command)
+            except DomainError as error:
+                refusals.append(error)
+        if refusals:
+            raise refusals[0]
+        return num_dropped
 
     async def _first(
         self,
@@ -101,10 +130,7 @@ class Snapshots:
         """The first answer of a loaded model's engine that is no refusal. Raises the refusal
         that says most; `otherwise` where no model is loaded."""
         refusals: list[DomainError] = []
-        for known in models:
-            worker = known.worker
-            if worker is None or known.resident.state not in _LOADED:
-                continue
+        for known, worker in self._loaded(models):
             try:
                 worker.check_open()
                 answer = await ask(known, worker)
@@ -114,6 +140,14 @@ class Snapshots:
             self._share_use(worker)
             return answer
         raise min(refusals, key=_distance, default=otherwise)
+
+    @staticmethod
+    def _loaded(models: Iterable[KnownModel]) -> list[tuple[KnownModel, EngineWorker]]:
+        return [
+            (known, known.worker)
+            for known in models
+            if known.worker is not None and known.resident.state in _LOADED
+        ]
 
     def _generating(self) -> list[KnownModel]:
         return [known for known in self._pool.catalog if known.file.generates]

@@ -5,7 +5,7 @@ another one.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.adapters import Adapters
@@ -195,6 +195,23 @@ class Engine:
     def restore(self, prefix: SavedPrefix) -> bool:
         """Take in a state that a later request may go on from; False where it has no room."""
         return self._saved.put(prefix)
+
+    # --- the archive ------------------------------------------------------------------------------
+
+    def archive_to(self, take: Callable[[SavedPrefix], None]) -> None:
+        """Have `take` get the prefixes of stored objects that memory has no room for any more."""
+        self._saved.on_evicted = take
+
+    def reusable(self, request: SequenceRequest) -> int:
+        """How many tokens of a request slots and memory would give it now."""
+        return self._placer.find(Sequence(request, arrived_at=self._clock())).tokens
+
+    def disown(self, object_ids: Container[str]) -> None:
+        """Archive nothing more for stored objects that are gone."""
+        self._placer.disown(object_ids)
+        for sequence in self._roster.sequences.values():
+            if sequence.kept_for in object_ids:
+                sequence.kept_for = ""
 
     # --- the loop ---------------------------------------------------------------------------------
 

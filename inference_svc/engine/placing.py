@@ -6,6 +6,7 @@ and restores act at once; copies are collected and queued after all of them, rig
 decode that carries them out (see `cells`).
 """
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -122,7 +123,8 @@ class Placer:
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
-        self._table.release(slot, keep=keep and sequence.request.reuse)
+        keep = keep and sequence.request.reuse
+        self._table.release(slot, keep=keep, kept_for=sequence.kept_for)
         if not slot.key:
             self._backend.trim(slot.index, 0)
             del slot.tokens[:]
@@ -147,13 +149,25 @@ class Placer:
             prefix = self._copied(slot)
         if prefix is None:
             return None
-        return replace(prefix, key=sequence.request.cache_key, origin=origin_of(sequence))
+        return replace(
+            prefix,
+            key=sequence.request.cache_key,
+            origin=origin_of(sequence),
+            kept_for=sequence.kept_for,
+        )
 
     def drop_saved(self, sequence: Sequence) -> None:
         """Free what `set_aside` kept: the sequence is running again, or gone."""
         if sequence.saved is not None:
             self._saved.release(len(sequence.saved.state))
             sequence.saved = None
+
+    def disown(self, object_ids: Container[str]) -> None:
+        """Let nothing be part of stored objects that are gone."""
+        self._saved.disown(object_ids)
+        for slot in self._table.slots:
+            if slot.kept_for in object_ids:
+                slot.kept_for = ""
 
     def forget(self) -> int:
         """Drop what is only kept for reuse; returns the tokens."""
@@ -224,7 +238,8 @@ class Placer:
             # It ends in the middle of a step, with cells of a draft that did not come true.
             self._backend.trim(slot.index, len(slot.tokens))
         whole = not self._can_shorten(slot)
-        return SavedPrefix(slot.key, slot.tokens[:], self._cells.save(slot.index), whole)
+        state = self._cells.save(slot.index)
+        return SavedPrefix(slot.key, slot.tokens[:], state, whole, kept_for=slot.kept_for)
 
     def _bring(self, slot: Slot, prefix: Prefix) -> Prefix:
         """Fill a slot from elsewhere."""

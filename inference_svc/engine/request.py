@@ -14,6 +14,14 @@ MAX_DRAFT = 31
 depend on its length."""
 
 
+class KeepFor(NamedTuple):
+    """The stored object that a sequence is part of; `digest` is the SHA-256, in hex, of the model
+    that is served."""
+
+    object_id: str
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
     """One choice of one generation: everything the engine needs to know of it.
@@ -24,7 +32,8 @@ class SequenceRequest:
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
     different owners apart, and those of different `adapters`; with `keep` the state is held when
-    the sequence has ended. `project` shares the engine fairly. `max_draft` bounds the tokens
+    the sequence has ended, and what a sequence to `keep_for` an object computed may be archived as
+    part of it. `project` shares the engine fairly. `max_draft` bounds the tokens
     guessed at once, 0 forbids it. A `deterministic` sequence is computed by itself (see `solo`) and
     must neither `reuse` nor guess. `request_id` is the RPC's, for errors.
     """
@@ -52,6 +61,7 @@ class SequenceRequest:
     queue_deadline: float | None = None
     reuse: bool = True
     keep: bool = False
+    keep_for: KeepFor | None = None
     snapshot_id: str = ""
     max_draft: int = MAX_DRAFT
     request_id: str = ""
@@ -117,8 +127,15 @@ class DropSnapshots(NamedTuple):
     snapshot_ids: tuple[str, ...]
 
 
+class DropArchived(NamedTuple):
+    """Delete what is archived for stored objects, and archive no more of what is computed;
+    `SnapshotDone` answers with the number of files."""
+
+    job_id: int
+    object_ids: tuple[str, ...]
+
+
 SnapshotCommand = SaveSnapshot | RestoreSnapshot | DropSnapshots
+FileCommand = SnapshotCommand | DropArchived
 AdapterCommand = LoadAdapter | UnloadAdapter
-Command = (
-    Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | SnapshotCommand | AdapterCommand
-)
+Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | FileCommand | AdapterCommand

@@ -9,7 +9,7 @@ are somebody's work.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from inference_svc.engine.events import CacheSource
@@ -40,7 +40,8 @@ class Origin:
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedPrefix:
     """A slot's cells. `whole` ones cannot be shortened: they serve prompts that begin with all of
-    it. `snapshot_id` names the file that it was restored from."""
+    it. `snapshot_id` names the file that it was restored from, `kept_for` the stored object that it
+    is part of."""
 
     key: bytes
     tokens: "array[int]"
@@ -48,6 +49,7 @@ class SavedPrefix:
     whole: bool
     origin: Origin | None = None
     snapshot_id: str = ""
+    kept_for: str = ""
 
     @property
     def source(self) -> CacheSource:
@@ -63,9 +65,11 @@ class SavedPrefix:
 
 
 class SavedPrefixes:
-    """All saved prefixes of one model. 0 bytes keep nothing."""
+    """All saved prefixes of one model. 0 bytes keep nothing. `on_evicted` gets those of stored
+    objects that have to go."""
 
     def __init__(self, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
+        self.on_evicted: Callable[[SavedPrefix], None] = lambda _: None
         self._max_bytes = max_bytes
         self._max_entries = max_entries
         self._entries: OrderedDict[int, SavedPrefix] = OrderedDict()
@@ -130,6 +134,7 @@ class SavedPrefixes:
     def put(self, entry: SavedPrefix) -> bool:
         """Keep an entry, in the place of those that it continues; False where it has no room."""
         if len(entry.state) > self.capacity:
+            self._evict(entry)
             return False
         for old in list(self._entries.values()):
             if _replaces(entry, old):
@@ -151,6 +156,12 @@ class SavedPrefixes:
         """A preempted sequence's state is gone."""
         self._reserved -= size
 
+    def disown(self, object_ids: Container[str]) -> None:
+        """Forget what is part of stored objects that are gone."""
+        for entry in list(self._entries.values()):
+            if entry.kept_for and entry.kept_for in object_ids:
+                self._drop(entry)
+
     def clear(self) -> int:
         """Forget every entry; returns their tokens."""
         count = sum(len(entry.tokens) for entry in self._entries.values())
@@ -162,7 +173,13 @@ class SavedPrefixes:
         while self._entries and (
             self.num_bytes + size > self._max_bytes or len(self._entries) > self._max_entries
         ):
-            self._drop(next(iter(self._entries.values())))
+            entry = next(iter(self._entries.values()))
+            self._drop(entry)
+            self._evict(entry)
+
+    def _evict(self, entry: SavedPrefix) -> None:
+        if entry.kept_for:
+            self.on_evicted(entry)
 
     def _drop(self, entry: SavedPrefix) -> None:
         del self._entries[id(entry)]

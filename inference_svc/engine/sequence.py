@@ -40,6 +40,8 @@ class Sequence:
         self.led_deadline: float | None = None
         # Steps since anything of it was computed.
         self.passed_over = 0
+        # The stored object that it is part of, for as long as that is there.
+        self.kept_for = request.keep_for.object_id if request.keep_for is not None else ""
         # Its cells while it waits after a preemption.
         self.saved: SavedPrefix | None = None
 

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Slot:
-    """One KV stream; `is_saved` says that an idle slot's cells are in memory too."""
+    """One KV stream; `is_saved` says that an idle slot's cells are in memory too, `kept_for` which
+    stored object they are part of (empty: none)."""
 
     index: int
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     key: bytes = b""
     owner: int | None = None
     is_saved: bool = False
+    kept_for: str = ""
 
     @property
     def is_idle(self) -> bool:
@@ -37,17 +39,21 @@ class SlotTable:
         slot.owner = sequence_id
         slot.key = key
         slot.is_saved = False
+        slot.kept_for = ""
 
-    def release(self, slot: Slot, *, keep: bool) -> None:
-        """The sequence is gone; what was computed stays for reuse where `keep`."""
+    def release(self, slot: Slot, *, keep: bool, kept_for: str = "") -> None:
+        """The sequence is gone; what was computed stays for reuse where `keep`, as part of a stored
+        object where one is named."""
         slot.owner = None
-        if not keep:
+        if keep:
+            slot.kept_for = kept_for
+        else:
             slot.key = b""
 
     @staticmethod
     def exchange(one: Slot, other: Slot) -> None:
         """The cells of two slots have changed places, and with them whose they are."""
-        for name in ("tokens", "key", "owner", "is_saved"):
+        for name in ("tokens", "key", "owner", "is_saved", "kept_for"):
             mine, its = getattr(one, name), getattr(other, name)
             setattr(one, name, its)
             setattr(other, name, mine)

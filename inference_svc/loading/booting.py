@@ -76,6 +76,7 @@ class Booting:
             None,
             engine.warm_up_s,
             self._snapshots(),
+            self._archive(),
             None if interval_ms is None else interval_ms / 1000,
             engine.abort_on,
         )
@@ -85,6 +86,12 @@ class Booting:
         limits = self.settings.snapshots
         folder = limits.folder or self.settings.data_dir / "snapshots"
         return FolderLimits(folder, limits.max_mib << 20, limits.max_files)
+
+    def _archive(self) -> FolderLimits:
+        """Another folder, which engines share too."""
+        limits = self.settings.snapshots
+        folder = self._snapshots().path / "archive"
+        return FolderLimits(folder, limits.archive_mib << 20, limits.archive_files)
 
     def _saved_bytes(self) -> int:
         """What is configured, or a small part of the memory that is there."""

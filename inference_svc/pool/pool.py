@@ -169,7 +169,7 @@ class ModelPool:
             raise ModelLoading(model=known.name, retry_after=_LOAD_RETRY_S)
         known.resident.acquire(self._clock())
         try:
-            yield LoadedModel(known.front, known.worker)
+            yield LoadedModel(known.front, known.worker, known.digest)
         finally:
             known.resident.release(self._clock())
             if not known.resident.uses:

@@ -15,12 +15,14 @@ from typing import Any
 
 from inference_svc.llama import library
 from inference_svc.llama.weights import ModelLoadError
+from inference_svc.runtime.archive_desk import ArchiveDesk
 from inference_svc.runtime.faults import AbortingPipe
 from inference_svc.runtime.loading import load
 from inference_svc.runtime.messages import Boot, BootFailed, Ready
 from inference_svc.runtime.outbox import usual_interval_s
 from inference_svc.runtime.snapshot_desk import SnapshotDesk
 from inference_svc.runtime.step_loop import StepLoop
+from inference_svc.snapshots.archive import Archive
 from inference_svc.snapshots.folder import SnapshotFolder
 from svc_kit.errors import ModelTooLarge
 from svc_kit.telemetry import configure_logging
@@ -60,6 +62,7 @@ def main(pipe_fd: int) -> None:
         loaded.embedder,
         stream_interval_s=interval_s,
         desk=partial(SnapshotDesk, served, folder),
+        archive=partial(ArchiveDesk, served, Archive(boot.archive)) if served is not None else None,
     ).run()
 
 

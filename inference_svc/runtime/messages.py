@@ -45,6 +45,7 @@ class Boot:
     log_json: bool | None
     warm_up_budget_s: float
     snapshots: FolderLimits = KEEP_NONE
+    archive: FolderLimits = KEEP_NONE
     stream_interval_s: float | None = 0.0
     abort_on: str | None = None
 

@@ -7,10 +7,11 @@ from typing import overload
 
 from inference_svc.engine.request import (
     Command,
+    DropArchived,
     DropSnapshots,
+    FileCommand,
     RestoreSnapshot,
     SaveSnapshot,
-    SnapshotCommand,
 )
 from inference_svc.runtime.messages import SnapshotDone
 from inference_svc.snapshots.description import Snapshot
@@ -33,9 +34,9 @@ class SnapshotJobs:
     async def run(self, command: SaveSnapshot | RestoreSnapshot) -> Snapshot: ...
 
     @overload
-    async def run(self, command: DropSnapshots) -> int: ...
+    async def run(self, command: DropSnapshots | DropArchived) -> int: ...
 
-    async def run(self, command: SnapshotCommand) -> Snapshot | int:
+    async def run(self, command: FileCommand) -> Snapshot | int:
         """What the engine answers; the job's id is given here. Raises `EngineRestarting`, or the
         `DomainError` that the engine answers with.
 
@@ -45,7 +46,7 @@ class SnapshotJobs:
         job_id = next(self._ids)
         done: asyncio.Future[Snapshot | int] = asyncio.get_running_loop().create_future()
         self._waiting[job_id] = done
-        numbered: SnapshotCommand = command._replace(job_id=job_id)
+        numbered: FileCommand = command._replace(job_id=job_id)
         self._send(numbered)
         try:
             return await done

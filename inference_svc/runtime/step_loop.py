@@ -19,6 +19,7 @@ from inference_svc.engine.fairness import Turns
 from inference_svc.engine.request import (
     Cancel,
     Command,
+    DropArchived,
     DropSnapshots,
     Flush,
     Pause,
@@ -28,7 +29,9 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
+from inference_svc.runtime.archive_desk import ArchiveDesk, ArchiveDone
 from inference_svc.runtime.faults import AbortingPipe
+from inference_svc.runtime.messages import SnapshotDone
 from inference_svc.runtime.outbox import Outbox
 from inference_svc.runtime.snapshot_desk import FileDone, SnapshotDesk
 
@@ -41,7 +44,7 @@ Stepper = Engine | Embedder
 class _Arrived(NamedTuple):
     """A command (or a file that is done), and the step that ran when it came in."""
 
-    command: Command | FileDone
+    command: Command | FileDone | ArchiveDone
     step: int
 
 
@@ -57,9 +60,10 @@ class StepLoop:
         clock: Callable[[], float] = time.monotonic,
         stream_interval_s: float = 0.0,
         desk: Callable[[Callable[[FileDone], None]], SnapshotDesk] | None = None,
+        archive: Callable[[Callable[[ArchiveDone], None]], ArchiveDesk] | None = None,
     ) -> None:
-        """`stream_interval_s` is how long tokens may wait to travel together; `desk` makes the desk
-        for snapshots, given the way back to the step thread."""
+        """`stream_interval_s` is how long tokens may wait to travel together; `desk` and `archive`
+        make the desks for files, given the way back to the step thread."""
         self._pipe = pipe
         self._clock = clock
         self._engine = engine
@@ -69,6 +73,7 @@ class StepLoop:
         self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
         self._outbox = Outbox(stream_interval_s)
         self._desk = desk(self._hear_of_file) if desk is not None else None
+        self._archive = archive(self._hear_of_file) if archive is not None else None
         self._step = 0
 
     def run(self) -> NoReturn:
@@ -115,25 +120,29 @@ class StepLoop:
         except Empty:
             return
 
-    def _hear_of_file(self, done: FileDone) -> None:
+    def _hear_of_file(self, done: FileDone | ArchiveDone) -> None:
         self._inbox.put(_Arrived(done, self._step))
 
     def _apply(self, arrived: _Arrived) -> None:
         match arrived.command:
             case SaveSnapshot() | RestoreSnapshot() | DropSnapshots() | FileDone() as news:
                 self._apply_to_desk(news)
+            case DropArchived() | ArchiveDone() as news:
+                self._apply_to_archive(news)
             case SubmitEmbedding(request) if self._embedder is not None:
                 self._embedder.submit(request)
             case Cancel(sequence_id):
+                self._release(sequence_id)
                 for stepper in self._steppers:
                     stepper.cancel(sequence_id, arrived_in_step=arrived.step, step=self._step + 1)
             case command if self._engine is not None:
                 self._apply_to_engine(self._engine, command)
 
-    def _apply_to_engine(self, engine: Engine, command: Command | FileDone) -> None:
+    def _apply_to_engine(self, engine: Engine, command: Command | FileDone | ArchiveDone) -> None:
         match command:
             case Submit(request):
-                engine.submit(request)
+                if self._archive is None or not self._archive.holds(request):
+                    engine.submit(request)
             case Pause(sequence_id) | Unpause(sequence_id):
                 engine.pause(sequence_id, paused=isinstance(command, Pause))
             case Flush(flush_id):
@@ -148,6 +157,25 @@ class StepLoop:
         if self._desk is not None:
             for answer in self._desk.hear(news):
                 self._outbox.put(answer)
+
+    def _apply_to_archive(self, news: DropArchived | ArchiveDone) -> None:
+        if self._archive is None or self._engine is None:
+            if isinstance(news, DropArchived):
+                self._outbox.put(SnapshotDone(news.job_id, 0, None))
+        elif isinstance(news, DropArchived):
+            self._archive.drop(news)
+        else:
+            for result in self._archive.hear(news):
+                if isinstance(result, SnapshotDone):
+                    self._outbox.put(result)
+                else:
+                    self._engine.submit(result)
+
+    def _release(self, sequence_id: int) -> None:
+        """Have the engine know a request that waits for a file."""
+        held = self._archive.release(sequence_id) if self._archive is not None else None
+        if held is not None and self._engine is not None:
+            self._engine.submit(held)
 
     def _read(self) -> NoReturn:
         try:

@@ -32,7 +32,8 @@ class Receiver(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A saved sequence without its cells. The first `num_computed` of its tokens have cells, of
-    `state_bytes`; `key` is whose they are, `created_at` seconds since 1970."""
+    `state_bytes`; `key` is whose they are, `created_at` seconds since 1970. `kept_for` is the
+    stored object that an archived one is part of."""
 
     snapshot_id: str
     created_at: float
@@ -43,6 +44,7 @@ class Snapshot:
     whole: bool
     origin: Origin
     state_bytes: int
+    kept_for: str = ""
 
     def check(self, receiver: Receiver) -> None:
         """Raise `SnapshotIncompatible` for the first thing that differs."""

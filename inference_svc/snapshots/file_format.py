@@ -158,6 +158,7 @@ def _description(snapshot: Snapshot) -> bytes:
             "recipe": origin.recipe,
             "hidden": origin.hidden,
             "adapters": origin.adapters,
+            "kept_for": snapshot.kept_for,
         }
     ).encode()
 
@@ -183,4 +184,5 @@ def _snapshot(said: dict[str, Any], tokens: "array[int]", state_bytes: int) -> S
         whole=said["whole"],
         origin=origin,
         state_bytes=state_bytes,
+        kept_for=said.get("kept_for", ""),  # there was none in the first files
     )

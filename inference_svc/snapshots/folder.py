@@ -85,9 +85,21 @@ class SnapshotFolder:
         """A snapshot, its description read and checked. Raises `SnapshotNotFound`,
         `SnapshotCorrupt`, `SnapshotIncompatible` or `StorageFailed`."""
         with _storage(), self._file(snapshot_id) as file:
-            size = os.fstat(file.fileno()).st_size
-            yield SnapshotReader(file, size, snapshot_id, self._secret)
+            yield self._reader(file, snapshot_id)
             os.utime(file.fileno())  # it was used
+
+    def ids(self) -> list[str]:
+        """All that there are, the least recently used first. Raises `StorageFailed`."""
+        with _storage():
+            return [path.stem for path, _ in self._files()]
+
+    def describe(self, snapshot_id: str) -> Snapshot:
+        """What a snapshot says of itself, which is no use of it. Raises as `open`."""
+        with _storage(), self._file(snapshot_id) as file:
+            return self._reader(file, snapshot_id).snapshot
+
+    def _reader(self, file: BufferedReader, snapshot_id: str) -> SnapshotReader:
+        return SnapshotReader(file, os.fstat(file.fileno()).st_size, snapshot_id, self._secret)
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
         """Delete snapshots; returns how many there were. Raises `StorageFailed`."""

@@ -256,10 +256,12 @@ class RestoreSnapshotResponse(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DropSnapshotsRequest(_message.Message):
-    __slots__ = ("snapshot_ids",)
+    __slots__ = ("snapshot_ids", "object_ids")
     SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
     snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    object_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, snapshot_ids: _Optional[_Iterable[str]] = ..., object_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DropSnapshotsResponse(_message.Message):
     __slots__ = ("num_dropped",)

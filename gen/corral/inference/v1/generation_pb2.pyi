@@ -126,16 +126,18 @@ class TextChoices(_message.Message):
     def __init__(self, values: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CacheOptions(_message.Message):
-    __slots__ = ("reuse", "salt", "affinity", "keep")
+    __slots__ = ("reuse", "salt", "affinity", "keep", "keep_for")
     REUSE_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
     AFFINITY_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FOR_FIELD_NUMBER: _ClassVar[int]
     reuse: bool
     salt: str
     affinity: str
     keep: bool
-    def __init__(self, reuse: _Optional[bool] = ..., salt: _Optional[str] = ..., affinity: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
+    keep_for: str
+    def __init__(self, reuse: _Optional[bool] = ..., salt: _Optional[str] = ..., affinity: _Optional[str] = ..., keep: _Optional[bool] = ..., keep_for: _Optional[str] = ...) -> None: ...
 
 class SchedulingOptions(_message.Message):
     __slots__ = ("priority", "queue_timeout")

@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.engine.adapter_stack import BASE, AppliedAdapter
-from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
+from inference_svc.engine.request import MAX_DRAFT, KeepFor, SequenceRequest
 from inference_svc.engine.sampling import Sampling
 from svc_kit.auth import Principal, Priority
 from svc_kit.errors import (
@@ -21,7 +21,9 @@ from svc_kit.errors import (
     InvalidField,
     MissingField,
     OutOfRange,
+    ServiceOnly,
     TokenOutOfVocabulary,
+    TooLong,
 )
 
 TARGET = Target("demo", vocabulary_size=100, slot_tokens=64, default_sampling=Sampling(top_k=7))
@@ -238,6 +240,40 @@ def test_a_snapshot_brings_back_what_tokens_do_not_tell() -> None:
 
     assert (first.snapshot_id, list(first.resumed), first.keep) == ("", [], True)
     assert (second.snapshot_id, list(second.resumed), second.keep) == ("snap_1", [4], True)
+
+
+SERVICE = replace(CALLER, is_service=True)
+KNOWN = replace(TARGET, digest="d1")
+
+
+def _kept_for(object_id: str, caller: Principal, target: Target, **fields: Any) -> KeepFor | None:
+    options = _options(cache=pb.CacheOptions(keep_for=object_id), **fields)
+    (request,) = to_requests(options, Prompt((1, 2), "prompt"), target, caller, None)
+    return request.keep_for
+
+
+def test_a_service_says_which_object_a_request_is_part_of() -> None:
+    """The engine hears for which model, once that is known."""
+    assert _kept_for("thread_1", SERVICE, KNOWN) == KeepFor("thread_1", "d1")
+    assert _kept_for("thread_1", SERVICE, TARGET) is None
+    assert _kept_for("", CALLER, KNOWN) is None
+
+
+@pytest.mark.parametrize(
+    ("object_id", "caller", "fields", "kind"),
+    [
+        ("thread_1", CALLER, {}, ServiceOnly),
+        ("x" * 129, SERVICE, {}, TooLong),
+        ("thread_1", SERVICE, {"deterministic": True}, InvalidField),
+    ],
+)
+def test_bad_objects_are_refused(
+    object_id: str, caller: Principal, fields: dict[str, Any], kind: type[DomainError]
+) -> None:
+    """By whoever may not name one, with a name too long, and where nothing is kept."""
+    with pytest.raises(kind) as failure:
+        _kept_for(object_id, caller, KNOWN, **fields)
+    assert failure.value.field == "cache.keep_for"
 
 
 def test_a_prompt_over_the_context_is_refused_with_both_numbers() -> None:

@@ -8,7 +8,11 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
 
 from inference_svc.api.snapshots import Snapshots
-from inference_svc.engine.request import DropSnapshots, RestoreSnapshot, SaveSnapshot
+from inference_svc.engine.request import (
+    DropArchived,
+    DropSnapshots,
+    FileCommand,
+)
 from inference_svc.loading.loader import compute_digest
 from inference_svc.models.residency import LoadPolicy
 from inference_svc.snapshots.description import Snapshot
@@ -20,6 +24,7 @@ from svc_kit.errors import (
     SnapshotIncompatible,
     StateNotFound,
     StorageFailed,
+    TooLong,
 )
 from tests.support.pooled import FakeEngine, Pooled, a_known
 from tests.support.snapshots import a_snapshot
@@ -35,10 +40,14 @@ class Desk:
 
     def __init__(self, answer: Snapshot | DomainError) -> None:
         self.use = FolderUse(0, 0)
+        self.dropped: list[str] = []
         self._answer = answer
 
-    async def run(self, command: SaveSnapshot | RestoreSnapshot | DropSnapshots) -> object:
+    async def run(self, command: FileCommand) -> object:
         """The answer."""
+        if isinstance(command, DropArchived):
+            self.dropped += command.object_ids
+            return len(command.object_ids)
         if isinstance(command, DropSnapshots):
             return 1
         if isinstance(self._answer, DomainError):
@@ -108,6 +117,30 @@ async def test_an_engine_that_is_down_may_be_the_one() -> None:
     engine_of(pooled, "c").snapshots = Desk(OF_ANOTHER)
     with pytest.raises(SnapshotIncompatible):
         await snapshots.restore(RESTORE)
+
+
+async def test_every_engine_drops_what_it_has_of_an_object() -> None:
+    """One that is away does not keep the others from it, and the caller hears of it."""
+    pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
+    snapshots, desks = Snapshots(pooled.pool), []
+    for name in "ab":
+        desks.append(Desk(a_sequence()))
+        engine_of(pooled, name).snapshots = desks[-1]
+    asked = pb.DropSnapshotsRequest(object_ids=["thread_1", ""])
+
+    assert (await snapshots.drop(asked)).num_dropped == 2
+    engine_of(pooled, "a").dies()
+    with pytest.raises(EngineRestarting):
+        await snapshots.drop(asked)
+    assert [desk.dropped for desk in desks] == [["thread_1"], ["thread_1"] * 2]
+
+
+@pytest.mark.parametrize("field", ["snapshot_ids", "object_ids"])
+async def test_no_more_are_dropped_at_once_than_a_step_can_bear(field: str) -> None:
+    """The list is bounded before any engine is asked."""
+    with pytest.raises(TooLong) as failure:
+        await Snapshots(Pooled().pool).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
+    assert failure.value.field == field
 
 
 async def test_a_model_without_a_digest_has_no_snapshots() -> None:

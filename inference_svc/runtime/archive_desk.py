@@ -1,0 +1,236 @@
+"""Between the step loop and the archive: prefixes of stored objects that memory evicts go to files,
+and a request that continues one waits for its file to be read.
+
+Files are the business of another thread, in order. The step thread knows what is archived (the
+index); a request whose prefix is nowhere nearer is held until the file's cells are in memory, where
+it is placed as any other is. Whatever goes wrong, the request goes on and computes its prompt.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from inference_svc.engine.placing import MIN_SAVED_TOKENS
+from inference_svc.engine.request import DropArchived, SequenceRequest
+from inference_svc.engine.saved import Origin, SavedPrefix
+from inference_svc.runtime.messages import SnapshotDone
+from inference_svc.runtime.snapshot_desk import Served
+from inference_svc.snapshots.archive import Archive
+from inference_svc.snapshots.description import Fingerprint, Snapshot
+from inference_svc.snapshots.folder import new_snapshot_id
+from svc_kit.errors import DomainError, InternalError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MOST_UNWRITTEN_BYTES = 256 << 20
+"""States on their way to the disk; what is evicted beyond that is lost."""
+
+
+class ArchiveDone(NamedTuple):
+    """The other thread has finished something: `ArchiveDesk.hear` is to be told, on the step
+    thread."""
+
+    take_in: Callable[[], None]
+
+
+class ArchiveDesk:
+    """The archive of one model's engine. Everything but `tell` is called on the step thread; `tell`
+    takes an `ArchiveDone` there from the other one."""
+
+    def __init__(
+        self, served: Served, archive: Archive, tell: Callable[[ArchiveDone], None]
+    ) -> None:
+        self._served = served
+        self._engine = served.engine
+        self._archive = archive
+        self._tell = tell
+        self._files = ThreadPoolExecutor(1, "archive")
+        self._fingerprint: Fingerprint | None = None  # known with the first that is kept
+        self._index: dict[str, SavedPrefix] | None = None  # without their cells
+        self._held: dict[int, SequenceRequest] = {}
+        self._readers: dict[str, list[int]] = {}
+        self._unwritten_bytes = 0
+        self._results: list[SequenceRequest | SnapshotDone] = []
+        self._engine.archive_to(self._write)
+
+    def holds(self, request: SequenceRequest) -> bool:
+        """Whether a request has to wait for its prefix; `hear` gives it back."""
+        if request.keep_for is None or not self._archive.is_on:
+            return False
+        if self._fingerprint is None:
+            fingerprint = replace(self._served.fingerprint, model=request.keep_for.digest)
+            self._fingerprint = fingerprint
+            self._do(
+                lambda: self._archive.usable(fingerprint), self._open, lambda _: self._open([])
+            )
+        if self._index is None:
+            self._held[request.sequence_id] = request
+            return True
+        return self._reads_for(request, self._index)
+
+    def release(self, sequence_id: int) -> SequenceRequest | None:
+        """Stop holding a request, if it is held; it is to be submitted at once."""
+        return self._held.pop(sequence_id, None)
+
+    def drop(self, command: DropArchived) -> None:
+        """Delete what is archived for objects; `hear` gives the answer."""
+        self._engine.disown(command.object_ids)
+
+        def dropped(count: int) -> None:
+            for known in list(self._known):
+                if known.kept_for in command.object_ids:
+                    self._forget(known.snapshot_id)
+            self._results.append(SnapshotDone(command.job_id, count, None))
+
+        def failed(error: DomainError) -> None:
+            self._results.append(SnapshotDone(command.job_id, error, None))
+
+        self._do(lambda: self._archive.drop(command.object_ids), dropped, failed)
+
+    def hear(self, done: ArchiveDone) -> Iterator[SequenceRequest | SnapshotDone]:
+        """Take in what the other thread did; yields the requests that wait no longer, and
+        answers."""
+        done.take_in()
+        results, self._results = self._results, []
+        yield from results
+
+    # --- finding and reading ----------------------------------------------------------------------
+
+    @property
+    def _known(self) -> Collection[SavedPrefix]:
+        return self._index.values() if self._index is not None else ()
+
+    def _open(self, found: list[Snapshot]) -> None:
+        self._index = {one.snapshot_id: _without_cells(one) for one in found}
+        waiting, self._held = self._held, {}
+        for request in waiting.values():
+            if not self._reads_for(request, self._index):
+                self._results.append(request)
+
+    def _reads_for(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
+        tokens = request.prompt + request.resumed
+        shares = {
+            name: known.shared(tokens, request.cache_key, limit=len(tokens) - 1)
+            for name, known in index.items()
+        }
+        name = max(shares, key=shares.__getitem__, default="")
+        if not name or shares[name] - self._engine.reusable(request) < MIN_SAVED_TOKENS:
+            return False
+        self._held[request.sequence_id] = request
+        readers = self._readers.setdefault(name, [])
+        readers.append(request.sequence_id)
+        if len(readers) == 1:
+            read = partial(self._read, name)
+            self._do(lambda: self._archive.state(name), read, lambda _: read(None))
+        return True
+
+    def _read(self, name: str, state: bytearray | None) -> None:
+        known = self._index.get(name) if self._index is not None else None
+        if state is None:
+            self._forget(name)
+        elif known is not None:
+            self._engine.restore(replace(known, state=state))
+        for sequence_id in self._readers.pop(name):
+            if (request := self.release(sequence_id)) is not None:
+                self._results.append(request)
+
+    def _forget(self, name: str) -> None:
+        if self._index is not None:
+            self._index.pop(name, None)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _write(self, prefix: SavedPrefix) -> None:
+        """Archive what memory evicts, unless a file serves for it."""
+        if self._fingerprint is None or self._index is None:
+            return
+        if any(_serves_for(known, prefix) for known in self._known):
+            return
+        size = len(prefix.state)
+        if self._unwritten_bytes and self._unwritten_bytes + size > _MOST_UNWRITTEN_BYTES:
+            log.info("a prefix is not archived: the disk is %d bytes behind", self._unwritten_bytes)
+            return
+        self._unwritten_bytes += size
+        snapshot = self._described(prefix, self._fingerprint)
+        mine = [known for known in self._known if known.kept_for == prefix.kept_for]
+        replaced = [known.snapshot_id for known in mine if _serves_for(prefix, known)]
+
+        def written(is_there: bool) -> None:
+            self._unwritten_bytes -= size
+            if is_there and self._index is not None:
+                self._index[snapshot.snapshot_id] = _without_cells(snapshot)
+                for name in replaced:
+                    self._forget(name)
+
+        def save() -> bool:
+            self._archive.save(snapshot, prefix.state, replaced)
+            return True
+
+        self._do(save, written, lambda _: written(False))
+
+    def _described(self, prefix: SavedPrefix, fingerprint: Fingerprint) -> Snapshot:
+        tokens = prefix.tokens
+        return Snapshot(
+            snapshot_id=new_snapshot_id(),
+            created_at=time.time(),
+            model=self._served.name,
+            fingerprint=fingerprint,
+            key=prefix.key,
+            num_computed=len(tokens),
+            whole=prefix.whole,
+            origin=Origin("", 0, "", tokens, len(tokens), "", ()),
+            state_bytes=len(prefix.state),
+            kept_for=prefix.kept_for,
+        )
+
+    # --- the other thread -------------------------------------------------------------------------
+
+    def _do(
+        self,
+        work: Callable[[], T],
+        then: Callable[[T], None],
+        failed: Callable[[DomainError], None],
+    ) -> None:
+        """Have the other thread work, and one of the two called here with what came of it."""
+
+        def report(done: "Future[T]") -> None:
+            self._tell(ArchiveDone(_outcome(done, then, failed)))
+
+        self._files.submit(work).add_done_callback(report)
+
+
+def _outcome(
+    done: "Future[T]", then: Callable[[T], None], failed: Callable[[DomainError], None]
+) -> Callable[[], None]:
+    try:
+        return partial(then, done.result())
+    except DomainError as error:
+        return partial(failed, error)
+    except Exception:  # a defect here must not leave a request waiting for ever
+        log.exception("the archive's files could not be handled")
+        return partial(failed, InternalError(request_id="archive"))
+
+
+def _without_cells(snapshot: Snapshot) -> SavedPrefix:
+    return SavedPrefix(
+        snapshot.key,
+        snapshot.origin.tokens[: snapshot.num_computed],
+        bytearray(),
+        snapshot.whole,
+        None,
+        snapshot.snapshot_id,
+        snapshot.kept_for,
+    )
+
+
+def _serves_for(one: SavedPrefix, other: SavedPrefix) -> bool:
+    """Whether `one` gives what the other does, but for some tokens (a turn is often written another
+    way when it has become part of a prompt)."""
+    count = len(other.tokens)
+    return count - one.shared(other.tokens, other.key, limit=count) < MIN_SAVED_TOKENS

@@ -1,0 +1,195 @@
+"""What was computed for stored objects outlives slots, memory and the server, and nothing else
+does."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit.auth import ServiceToken
+from tests.support.rpc import Answer, Rpc, connect, failure_of, gather, options, rich
+from tests.support.services import inference_alone, wait_until_serving
+
+pytestmark = pytest.mark.e2e
+
+WORDS = range(300, 900)
+TURN = 250  # tokens; memory has room for one state of as many
+SETTINGS = {"engine.slots": 1, "engine.saved_prefix_mib": 1}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The control service, as the inference service knows it."""
+
+    rpc: Rpc
+    token: str
+
+    def acting(self, project: str) -> tuple[tuple[str, str], ...]:
+        """On whose behalf it calls."""
+        return (
+            ("authorization", f"Bearer {self.token}"),
+            ("x-corral-project", project),
+            ("x-corral-scopes", "admin,inference"),
+        )
+
+    async def say(self, tokens: list[int], kept_for: str = "", project: str = "red") -> Answer:
+        """One turn of an object, or of nobody's."""
+        asked = options(
+            stopping={"max_tokens": 4, "ignore_eos": True},
+            cache=generation.CacheOptions(keep_for=kept_for),
+        )
+        request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=tokens), options=asked)
+        return await gather(self.rpc.inference.Generate(request, metadata=self.acting(project)))
+
+    async def drop(self, *object_ids: str) -> int:
+        """How many files went; all that was evicted before has been written."""
+        asked = engine_pb.DropSnapshotsRequest(object_ids=object_ids)
+        answer = await self.rpc.engine.DropSnapshots(asked, metadata=self.acting("red"))
+        return answer.num_dropped
+
+    async def evict(self) -> None:
+        """Others take the slot, and then the memory."""
+        for first in (50, 51):
+            await self.say([first, *WORDS[:TURN]])
+        await self.drop("nobody")
+
+    async def kill_engine(self) -> None:
+        """Have the engine die, and the frontend know it."""
+        info = await self.rpc.engine.GetServerInfo(
+            engine_pb.GetServerInfoRequest(), metadata=self.acting("red")
+        )
+        endless = pb.GenerateRequest(text="On", options=options(stopping={"ignore_eos": True}))
+        stream = self.rpc.inference.Generate(endless, metadata=self.acting("red"))
+        await anext(aiter(stream))
+        os.kill(info.engine_pid, signal.SIGKILL)
+        assert (await failure_of(stream)).reason == "ENGINE_RESTARTING"
+
+    async def until_known(self) -> None:
+        """Until the digest of the model is known, which a restore waits for."""
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await self.rpc.engine.RestoreSnapshot(
+                engine_pb.RestoreSnapshotRequest(snapshot_id=f"snap_{'0' * 24}"),
+                metadata=self.acting("red"),
+            )
+        assert rich(failure.value).reason == "SNAPSHOT_NOT_FOUND"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A service's folder, and its token."""
+
+    folder: Path
+    token: Path
+
+    @contextmanager
+    def served(self, **settings: object) -> Iterator[str]:
+        """A server over the folder, by its address."""
+        given = {**SETTINGS, "service_token_file": str(self.token), **settings}
+        with inference_alone(self.folder, given) as service:
+            yield service.target
+
+    @property
+    def files(self) -> list[Path]:
+        """What is archived."""
+        return sorted((self.folder / "data" / "snapshots" / "archive").glob("*.snapshot"))
+
+    def caller(self, rpc: Rpc) -> Caller:
+        """A service of this installation."""
+        return Caller(rpc, ServiceToken.read(self.token).secret)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """An empty folder."""
+    token = tmp_path / "token"
+    ServiceToken.create(token)
+    return Place(tmp_path, token)
+
+
+def turns(number: int) -> list[int]:
+    """A thread's prompt after so many turns."""
+    return [49, *WORDS[: TURN + 20 * number]]
+
+
+def reused(answer: Answer) -> tuple[int, int]:
+    """How many tokens were not computed, and where they were from."""
+    return answer.done.usage.cached_tokens, answer.done.usage.cache_source
+
+
+NOTHING = (0, generation.CACHE_SOURCE_UNSPECIFIED)
+FROM_DISK = (TURN + 1, generation.CACHE_SOURCE_DISK)
+
+
+@pytest.mark.timeout(90)  # two servers, one after the other, and an engine that is killed
+async def test_a_thread_goes_on_from_disk(place: Place) -> None:
+    """After it was evicted, after its engine was killed and after a restart with another number of
+    slots only the new turn is computed; the other project computes all of it."""
+    with place.served() as target:
+        async with connect(target) as rpc:
+            caller = place.caller(rpc)
+            await caller.until_known()
+            first = await caller.say(turns(0), "thread_1")
+            await caller.evict()
+            (file,) = place.files
+            modes = file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777
+            second = await caller.say(turns(1), "thread_1")
+            await caller.kill_engine()
+            wait_until_serving(target)
+            other = await caller.say(turns(1), "thread_1", project="blue")
+            third = await caller.say(turns(2), "thread_1")
+
+    with place.served(**{"engine.slots": 2}) as target:
+        async with connect(target) as rpc:
+            caller = place.caller(rpc)
+            await caller.until_known()
+            fourth = await caller.say(turns(3), "response_7")
+
+    assert modes == (0o600, 0o700)
+    assert (reused(first), reused(other)) == (NOTHING, NOTHING)
+    assert [reused(turn) for turn in (second, third, fourth)] == [FROM_DISK] * 3
+
+
+async def test_what_is_damaged_or_dropped_is_computed_again(place: Place) -> None:
+    """A damaged file goes; what is kept for an object goes with it, wherever it is."""
+    with place.served() as target:
+        async with connect(target) as rpc:
+            caller = place.caller(rpc)
+            await caller.until_known()
+            await caller.say(turns(0), "thread_1")
+            await caller.evict()
+            (file,) = place.files
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+            damaged = await caller.say(turns(1), "thread_1")
+            left = place.files
+            await caller.evict()
+            again = await caller.say(turns(2), "thread_1")
+            dropped = await caller.drop("thread_1", "thread_2")
+            await caller.evict()
+            gone = await caller.say(turns(2), "thread_1")
+
+    assert (reused(damaged), left) == (NOTHING, [])
+    assert reused(again) == (TURN + 21, generation.CACHE_SOURCE_DISK)
+    assert dropped == 1
+    assert reused(gone) == NOTHING
+    assert place.files == []
+
+
+async def test_only_services_name_objects(rpc: Rpc) -> None:
+    """A caller that could would read and delete what is kept for others' objects."""
+    asked = options(cache=generation.CacheOptions(keep_for="thread_1"))
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await gather(rpc.inference.Generate(pb.GenerateRequest(text="Hello", options=asked)))
+
+    refusal = rich(failure.value)
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SERVICE_ONLY")
+    assert refusal.metadata == {"field": "cache.keep_for"}
