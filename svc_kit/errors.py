@@ -422,7 +422,7 @@ class ThreadBusy(FailedPrecondition):
     thread: str
     run: str
     action: str
-    """ "add messages to", "change messages of", "delete messages of" or "delete"."""
+    """ "add messages to", "change messages of", "delete messages of", "delete" or "migrate"."""
 
 
 class WebsocketConnectionLimitReached(FailedPrecondition):

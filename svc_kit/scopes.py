@@ -199,6 +199,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "ListThreads",
             "UpdateThread",
             "DeleteThread",
+            "MigrateThread",
         ),
         **_rows(
             "corral.control.v1.MessageService",

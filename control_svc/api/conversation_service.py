@@ -1,13 +1,13 @@
 """Servicer of `ConversationService`: convert, call, convert."""
 
 import grpc
-from corral.control.v1 import conversation_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import conversation_service_pb2_grpc as rpc
 
-from control_svc.api.convert import is_newest_first, timestamp
+from control_svc.api.conversation_convert import conversation_to_pb
+from control_svc.api.convert import is_newest_first
 from control_svc.api.item_convert import given_items, includes_of, items_to_pb
-from control_svc.domain.conversations import Conversation, NewConversation, NewItems
+from control_svc.domain.conversations import NewConversation, NewItems
 from control_svc.domain.listing import PageRequest
 from control_svc.usecases.conversations import DEFAULT_PAGE, Conversations
 from svc_kit.auth import current_principal
@@ -31,14 +31,14 @@ class ConversationServicer(rpc.ConversationServiceServicer):
             request_id=request.request_id,
         )
         made = await self._conversations.create(_project(), asked)
-        return pb.CreateConversationResponse(conversation=_to_pb(made))
+        return pb.CreateConversationResponse(conversation=conversation_to_pb(made))
 
     async def GetConversation(
         self, request: pb.GetConversationRequest, context: Context
     ) -> pb.GetConversationResponse:
         """Describe a conversation."""
         found = await self._conversations.get(_project(), request.conversation_id)
-        return pb.GetConversationResponse(conversation=_to_pb(found))
+        return pb.GetConversationResponse(conversation=conversation_to_pb(found))
 
     async def UpdateConversation(
         self, request: pb.UpdateConversationRequest, context: Context
@@ -46,7 +46,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         """Attach something else."""
         metadata = dict(request.metadata)
         changed = await self._conversations.update(_project(), request.conversation_id, metadata)
-        return pb.UpdateConversationResponse(conversation=_to_pb(changed))
+        return pb.UpdateConversationResponse(conversation=conversation_to_pb(changed))
 
     async def DeleteConversation(
         self, request: pb.DeleteConversationRequest, context: Context
@@ -101,17 +101,8 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         conversation = await self._conversations.remove_item(
             _project(), request.conversation_id, request.item_id
         )
-        return pb.DeleteConversationItemResponse(conversation=_to_pb(conversation))
+        return pb.DeleteConversationItemResponse(conversation=conversation_to_pb(conversation))
 
 
 def _project() -> str:
     return current_principal().project
-
-
-def _to_pb(conversation: Conversation) -> conversation_pb2.Conversation:
-    return conversation_pb2.Conversation(
-        id=conversation.id,
-        create_time=timestamp(conversation.created_at),
-        metadata=conversation.metadata,
-        writing_response_id=conversation.writer,
-    )

@@ -4,6 +4,7 @@ import grpc
 from corral.control.v1 import thread_service_pb2 as pb
 from corral.control.v1 import thread_service_pb2_grpc as rpc
 
+from control_svc.api.conversation_convert import conversation_to_pb
 from control_svc.api.convert import page_request
 from control_svc.api.thread_convert import new_thread, thread_edit, thread_to_pb
 from control_svc.usecases.threads import Threads
@@ -57,3 +58,12 @@ class ThreadServicer(rpc.ThreadServiceServicer):
         """Delete a thread."""
         await self._threads.delete(current_principal().project, request.thread_id)
         return pb.DeleteThreadResponse()
+
+    async def MigrateThread(
+        self, request: pb.MigrateThreadRequest, context: Context
+    ) -> pb.MigrateThreadResponse:
+        """Make a conversation of a thread."""
+        made = await self._threads.migrate(
+            current_principal().project, request.thread_id, request.request_id
+        )
+        return pb.MigrateThreadResponse(conversation=conversation_to_pb(made))

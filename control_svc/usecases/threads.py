@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from control_svc.domain.ids import THREAD, IdSource
+from control_svc.domain.checks import check_request_id
+from control_svc.domain.conversations import Conversation
+from control_svc.domain.ids import CONVERSATION, THREAD, IdSource
 from control_svc.domain.listing import Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
@@ -12,6 +14,7 @@ from control_svc.usecases.adding_messages import MessageAdder
 from control_svc.usecases.once import once
 
 CREATE: Final = "CreateThread"
+MIGRATE: Final = "MigrateThread"
 MAX_PAGE: Final = 100
 
 
@@ -100,3 +103,31 @@ class Threads:
             await repositories.threads.delete(project, thread_id)
 
         await self._transactions.write(drop)
+
+    async def migrate(self, project: str, thread_id: str, request_id: str = "") -> Conversation:
+        """A conversation of the thread's items, which both have from then on.
+
+        Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
+        """
+        made_id, now = self._ids.new(CONVERSATION), self._clock()
+        request = RememberedRequest(
+            method=MIGRATE,
+            request_id=check_request_id(request_id),
+            fingerprint=fingerprint_of(thread_id),
+            resource_id=made_id,
+            created_at=now,
+        )
+
+        async def link(repositories: Repositories) -> Conversation:
+            thread = await repositories.threads.lock(project, thread_id)
+            first = await once(repositories, project, request)
+            if first != made_id:
+                return await repositories.conversations.get(project, first)
+            thread.check_idle("migrate")
+            made = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
+            await repositories.conversations.add(project, made)
+            placed = await repositories.timelines.since(project, thread_id)
+            await repositories.timelines.link(project, made_id, [each.item for each in placed])
+            return made
+
+        return await self._transactions.write(link)

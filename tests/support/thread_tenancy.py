@@ -79,6 +79,7 @@ def thread_calls() -> dict[str, Call]:
         "UpdateThread": lambda ids: [
             pb.UpdateThreadRequest(thread=thread_pb2.Thread(id=ids["thread"], metadata={"x": "y"}))
         ],
+        "MigrateThread": lambda ids: [pb.MigrateThreadRequest(thread_id=ids["thread"])],
         "DeleteThread": lambda ids: [pb.DeleteThreadRequest(thread_id=ids["thread"])],
     }
 

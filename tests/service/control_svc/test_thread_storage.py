@@ -10,8 +10,9 @@ import pytest
 from control_svc.domain.assistants import Assistant, AssistantSettings
 from control_svc.domain.ids import ASSISTANT, THREAD, IdSource
 from control_svc.domain.items import FunctionCall, Image, Item, ItemStatus, Role, Text
-from control_svc.domain.listing import Window
+from control_svc.domain.listing import PageRequest, PageTokens, Window
 from control_svc.domain.messages import (
+    AddedMessage,
     Attachment,
     AttachmentTool,
     IncompleteReason,
@@ -20,7 +21,7 @@ from control_svc.domain.messages import (
     begun_message,
 )
 from control_svc.domain.ports import Repositories
-from control_svc.domain.threads import Thread, ThreadSettings
+from control_svc.domain.threads import NewThread, Thread, ThreadSettings
 from control_svc.domain.tools import (
     FileSearchTool,
     FormatKind,
@@ -31,7 +32,9 @@ from control_svc.domain.tools import (
 from control_svc.storage.database import Database
 from control_svc.storage.models import ItemRow
 from control_svc.storage.thread_models import MessageRow
-from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
+from control_svc.usecases.messages import Messages
+from control_svc.usecases.threads import Threads
+from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadBusy, ThreadNotFound
 from tests.support.control import SetClock
 from tests.support.jobs import a_database
 from tests.support.rows import count_rows
@@ -186,3 +189,37 @@ async def test_nothing_is_left_of_a_deleted_thread(database: Database) -> None:
 
     assert await count_rows(database, MessageRow) == 0
     assert await count_rows(database, ItemRow) == 0
+
+
+async def test_while_a_run_is_active_messages_stay_as_they_are(database: Database) -> None:
+    """Adding, changing and deleting is refused in OpenAI's words, and so is the thread's end; its
+    metadata are the owner's all the time."""
+    shared = database.transactions, IDS, PageTokens(b"key"), CLOCK
+    threads, messages = Threads(*shared), Messages(*shared)
+    new = NewMessage(role=Role.USER, content=(Text(text="hi"),))
+    thread = await threads.create(P, NewThread(messages=(new,)))
+    (message,) = (await messages.page(P, thread.id, PageRequest())).items
+    busy = replace(thread, active_run_id="run_1")
+    await database.transactions.write(lambda r: r.threads.update(P, busy))
+
+    with pytest.raises(ThreadBusy) as refused:
+        await messages.create(P, AddedMessage(thread_id=thread.id, message=new))
+    for forbidden in (
+        messages.update(P, thread.id, message.id, {"a": "b"}),
+        messages.delete(P, thread.id, message.id),
+        threads.delete(P, thread.id),
+    ):
+        with pytest.raises(ThreadBusy):
+            await forbidden
+    renamed = await threads.update(P, thread.id, lambda it: replace(it, metadata={"a": "b"}), "")
+
+    assert refused.value.message == (
+        f"Can't add messages to {thread.id} while a run run_1 is active."
+    )
+    assert (renamed.active_run_id, renamed.settings.metadata) == ("run_1", {"a": "b"})
+    assert list((await messages.page(P, thread.id, PageRequest())).items) == [message]
+
+    await database.transactions.write(lambda r: r.threads.update(P, thread))
+    await threads.delete(P, thread.id)
+    with pytest.raises(ThreadNotFound):
+        await messages.page(P, thread.id, PageRequest())

@@ -1,3 +1,4 @@
+from corral.control.v1 import conversation_pb2 as _conversation_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import message_pb2 as _message_pb2
 from corral.control.v1 import thread_pb2 as _thread_pb2
@@ -83,3 +84,17 @@ class DeleteThreadRequest(_message.Message):
 class DeleteThreadResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class MigrateThreadRequest(_message.Message):
+    __slots__ = ("thread_id", "request_id")
+    THREAD_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    thread_id: str
+    request_id: str
+    def __init__(self, thread_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class MigrateThreadResponse(_message.Message):
+    __slots__ = ("conversation",)
+    CONVERSATION_FIELD_NUMBER: _ClassVar[int]
+    conversation: _conversation_pb2.Conversation
+    def __init__(self, conversation: _Optional[_Union[_conversation_pb2.Conversation, _Mapping]] = ...) -> None: ...

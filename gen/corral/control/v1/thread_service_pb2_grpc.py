@@ -60,6 +60,11 @@ class ThreadServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_thread__service__pb2.DeleteThreadRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_thread__service__pb2.DeleteThreadResponse.FromString,
                 _registered_method=True)
+        self.MigrateThread = channel.unary_unary(
+                '/corral.control.v1.ThreadService/MigrateThread',
+                request_serializer=corral_dot_control_dot_v1_dot_thread__service__pb2.MigrateThreadRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_thread__service__pb2.MigrateThreadResponse.FromString,
+                _registered_method=True)
 
 
 class ThreadServiceServicer:
@@ -106,6 +111,16 @@ class ThreadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MigrateThread(self, request, context):
+        """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
+        shared, not copied; the thread stays, and what either gets from now on the other has not.
+        Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
+        to another request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ThreadServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +148,11 @@ def add_ThreadServiceServicer_to_server(servicer, server):
                     servicer.DeleteThread,
                     request_deserializer=corral_dot_control_dot_v1_dot_thread__service__pb2.DeleteThreadRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_thread__service__pb2.DeleteThreadResponse.SerializeToString,
+            ),
+            'MigrateThread': grpc.unary_unary_rpc_method_handler(
+                    servicer.MigrateThread,
+                    request_deserializer=corral_dot_control_dot_v1_dot_thread__service__pb2.MigrateThreadRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_thread__service__pb2.MigrateThreadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -271,6 +291,33 @@ class ThreadService:
             '/corral.control.v1.ThreadService/DeleteThread',
             corral_dot_control_dot_v1_dot_thread__service__pb2.DeleteThreadRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_thread__service__pb2.DeleteThreadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MigrateThread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.ThreadService/MigrateThread',
+            corral_dot_control_dot_v1_dot_thread__service__pb2.MigrateThreadRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_thread__service__pb2.MigrateThreadResponse.FromString,
             options,
             channel_credentials,
             insecure,

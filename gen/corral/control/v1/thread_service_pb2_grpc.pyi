@@ -52,6 +52,12 @@ class ThreadServiceStub:
     """DeleteThread deletes a thread with its messages and runs.
     Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
     """
+    MigrateThread: _grpc.UnaryUnaryMultiCallable[_thread_service_pb2.MigrateThreadRequest, _thread_service_pb2.MigrateThreadResponse]
+    """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
+    shared, not copied; the thread stays, and what either gets from now on the other has not.
+    Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
+    to another request.
+    """
 
 @_typing.type_check_only
 class ThreadServiceAsyncStub(ThreadServiceStub):
@@ -76,6 +82,12 @@ class ThreadServiceAsyncStub(ThreadServiceStub):
     DeleteThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.DeleteThreadRequest, _thread_service_pb2.DeleteThreadResponse]  # type: ignore[assignment]
     """DeleteThread deletes a thread with its messages and runs.
     Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
+    """
+    MigrateThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.MigrateThreadRequest, _thread_service_pb2.MigrateThreadResponse]  # type: ignore[assignment]
+    """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
+    shared, not copied; the thread stays, and what either gets from now on the other has not.
+    Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
+    to another request.
     """
 
 class ThreadServiceServicer:
@@ -123,6 +135,17 @@ class ThreadServiceServicer:
     ) -> _typing.Union[_thread_service_pb2.DeleteThreadResponse, _abc.Awaitable[_thread_service_pb2.DeleteThreadResponse]]:
         """DeleteThread deletes a thread with its messages and runs.
         Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
+        """
+
+    def MigrateThread(
+        self,
+        request: _thread_service_pb2.MigrateThreadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_thread_service_pb2.MigrateThreadResponse, _abc.Awaitable[_thread_service_pb2.MigrateThreadResponse]]:
+        """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
+        shared, not copied; the thread stays, and what either gets from now on the other has not.
+        Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
+        to another request.
         """
 
 def add_ThreadServiceServicer_to_server(servicer: ThreadServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
