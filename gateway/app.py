@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from gateway.adapters import AdapterClient
+from gateway.assistants import AssistantClient
 from gateway.auth import Authentication, Credentials
 from gateway.config import GatewaySettings
 from gateway.control import ControlClient
@@ -28,6 +29,7 @@ from gateway.live import LiveCalls
 from gateway.parts import Parts
 from gateway.responses import ResponseClient
 from gateway.routes.adapters import adapters_router
+from gateway.routes.assistants import assistants_router
 from gateway.routes.batches import batches_router
 from gateway.routes.chat import chat_router
 from gateway.routes.completions import completions_router
@@ -36,17 +38,27 @@ from gateway.routes.embeddings import embeddings_router
 from gateway.routes.files import files_router
 from gateway.routes.health import health_router
 from gateway.routes.lora import admin_loras_router, lora_router
+from gateway.routes.messages import messages_router
 from gateway.routes.models import models_router
 from gateway.routes.rerank import rerank_router
 from gateway.routes.response_socket import response_socket_router
 from gateway.routes.responses import responses_router, stored_responses_router
+from gateway.routes.threads import threads_router
 from gateway.routes.uploads import uploads_router
 from gateway.routes.vector_store_files import (
     vector_store_batches_router,
     vector_store_files_router,
 )
 from gateway.routes.vector_stores import vector_stores_router
+from gateway.threads import MessageClient, ThreadClient
 from gateway.vector_stores import VectorStoreClient
+from openai_wire.assistants.bodies import AssistantBody, AssistantUpdateBody
+from openai_wire.assistants.threads import (
+    MessageBody,
+    MetadataBody,
+    ThreadBody,
+    ThreadUpdateBody,
+)
 from openai_wire.requests import (
     AdapterBody,
     AdapterFields,
@@ -98,6 +110,12 @@ BODIES = (
     ConversationBody,
     ConversationUpdateBody,
     NewItemsBody,
+    AssistantBody,
+    AssistantUpdateBody,
+    ThreadBody,
+    ThreadUpdateBody,
+    MessageBody,
+    MetadataBody,
 )
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
@@ -153,6 +171,9 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             responses=ResponseClient(control_channel, credentials, patience_s),
             conversations=ConversationClient(control_channel, credentials, patience_s),
             vector_stores=VectorStoreClient(control_channel, credentials, patience_s),
+            assistants=AssistantClient(control_channel, credentials, patience_s),
+            threads=ThreadClient(control_channel, credentials, patience_s),
+            messages=MessageClient(control_channel, credentials, patience_s),
             live=LiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
@@ -281,6 +302,9 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         vector_stores_router,
         vector_store_files_router,
         vector_store_batches_router,
+        assistants_router,
+        threads_router,
+        messages_router,
         health_router,
     ):
         api.include_router(router(parts))

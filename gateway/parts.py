@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.adapters import AdapterClient
+from gateway.assistants import AssistantClient
 from gateway.auth import Authentication
 from gateway.bodies import read_json, read_json_array
 from gateway.calls import Calls
@@ -19,6 +20,7 @@ from gateway.inference import InferenceClient
 from gateway.live import LiveCalls
 from gateway.responses import ResponseClient
 from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
+from gateway.threads import MessageClient, ThreadClient
 from gateway.vector_stores import VectorStoreClient
 from openai_wire.answers import random_suffix
 from openai_wire.envelope import Envelope
@@ -40,6 +42,9 @@ class Parts:
     responses: ResponseClient
     conversations: ConversationClient
     vector_stores: VectorStoreClient
+    assistants: AssistantClient
+    threads: ThreadClient
+    messages: MessageClient
     live: LiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix

@@ -89,6 +89,11 @@ VECTOR_STORE_PARAMS: ParamNames = {
     "expire_after_days": "expires_after.days",
 }
 
+ASSISTANT_PARAMS: ParamNames = _COMMON | {
+    "page_size": "limit",
+    "request_id": "Idempotency-Key",
+}
+
 _MESSAGES = frozenset(
     (
         "new_response",

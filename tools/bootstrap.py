@@ -35,8 +35,8 @@ LOG = ROOT / "bootstrap.log"
 LLAMA = "llama-cpp-python"
 LEVELS = {  # each holds everything that stands above it
     "runtime": ["build", "runtime"],
-    "dev": ["build", "runtime", "dev", "weights"],
-    "bench": ["build", "runtime", "dev", "weights", "bench"],
+    "dev": ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0"],
+    "bench": ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0", "bench"],
 }
 DEMO_MODEL = "demo-model"  # a level too, of the other environment
 CUDA_ONLY = ("torch==", "triton==", "cuda-", "nvidia-")
@@ -133,7 +133,8 @@ class Installation:
         self.stage("installing the run-time packages", [*pip("install"), *locked(others)])
         self.install_llama(llama)
         for name in LEVELS[level][2:]:
-            self.stage(f"installing the packages of {name}.txt", [*pip("install"), *locked(name)])
+            command = [*pip("install"), *beside(name), *locked(name)]
+            self.stage(f"installing the packages of {name}.txt", command)
         editable = ["--no-deps", "--no-build-isolation", "--editable", "."]
         self.stage("installing Corral", [*pip("install"), *editable])
         stamp_path(level).write_text(fingerprint(level))
@@ -234,6 +235,11 @@ def python(venv: Path) -> Path:
 def pip(command: str, venv: Path = VENV) -> list[str]:
     """The pip of a virtual environment with a subcommand."""
     return [str(python(venv)), "-m", "pip", "--no-input", command]
+
+
+def beside(name: str) -> list[str]:
+    """The arguments that keep older releases of a package away from the one in use."""
+    return ["--upgrade", "--target", str(VENV / "sdks" / name)] if name.startswith("sdk-") else []
 
 
 def locked(lock: str | Path) -> list[str]:

@@ -1,0 +1,85 @@
+"""The routes under /v1/assistants. The header `OpenAI-Beta: assistants=v2` is not asked for."""
+
+from typing import Annotated
+
+from corral.control.v1 import assistant_service_pb2
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.errors import json_response
+from gateway.parts import Parts
+from gateway.routes.files import name_request
+from openai_wire.assistants.bodies import (
+    AssistantBody,
+    AssistantUpdateBody,
+    create_assistant_request,
+    update_assistant_request,
+)
+from openai_wire.assistants.objects import assistant_object, deleted_object, list_object
+from openai_wire.errors import ASSISTANT_PARAMS, openai_names
+from openai_wire.requests.listing import PageQuery, page_fields, page_query
+
+
+def assistants_router(parts: Parts) -> APIRouter:
+    """The routes of assistants."""
+    router = APIRouter(prefix="/v1/assistants")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "",
+        summary="Create an assistant",
+        openapi_extra=json_body(AssistantBody),
+        responses=answers("An assistant."),
+    )
+    async def create_assistant(request: Request, caller: known_caller) -> Response:
+        """Keeps a model with instructions and tools, to be run on threads."""
+        body = await parts.read_body(request)
+        with openai_names(ASSISTANT_PARAMS):
+            asked = create_assistant_request(body, name_request(request))
+            assistant = await parts.assistants.create(asked, caller)
+        return json_response(assistant_object(assistant))
+
+    @router.get("", summary="List the assistants", responses=answers("A list of assistants."))
+    async def list_assistants(request: Request, caller: known_caller) -> Response:
+        """A page of assistants: `after`, `before`, `limit` and `order` choose it."""
+        with openai_names(ASSISTANT_PARAMS):
+            query = page_query(PageQuery, request.query_params)
+            asked = assistant_service_pb2.ListAssistantsRequest(**page_fields(query))
+            page = await parts.assistants.page(asked, caller)
+        has_more = bool(page.next_page_token)
+        return json_response(list_object(page.assistants, assistant_object, has_more=has_more))
+
+    @router.get(
+        "/{assistant_id}", summary="Describe an assistant", responses=answers("An assistant.")
+    )
+    async def retrieve_assistant(assistant_id: str, caller: known_caller) -> Response:
+        """One assistant."""
+        return json_response(assistant_object(await parts.assistants.get(assistant_id, caller)))
+
+    @router.post(
+        "/{assistant_id}",
+        summary="Change an assistant",
+        openapi_extra=json_body(AssistantUpdateBody),
+        responses=answers("An assistant."),
+    )
+    async def update_assistant(
+        request: Request, assistant_id: str, caller: known_caller
+    ) -> Response:
+        """Changes what the body names; null clears it. Runs that have begun go on as they were."""
+        with openai_names(ASSISTANT_PARAMS):
+            asked = update_assistant_request(assistant_id, await parts.read_body(request))
+            assistant = await parts.assistants.update(asked, caller)
+        return json_response(assistant_object(assistant))
+
+    @router.delete(
+        "/{assistant_id}", summary="Delete an assistant", responses=answers("What is left.")
+    )
+    async def delete_assistant(assistant_id: str, caller: known_caller) -> Response:
+        """Deletes an assistant; threads and runs keep its id."""
+        await parts.assistants.delete(assistant_id, caller)
+        return json_response(deleted_object(assistant_id, "assistant"))
+
+    return router

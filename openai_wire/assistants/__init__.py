@@ -1,0 +1,1 @@
+"""OpenAI's Assistants: bodies of assistants, threads and messages in, objects out."""
