@@ -14,6 +14,7 @@ from corral_cli.db import db
 from corral_cli.jobs import jobs
 from corral_cli.keys import keys
 from corral_cli.models import models
+from corral_cli.moving.commands import export_group, import_group, threads
 from corral_cli.projects import projects
 from corral_cli.serve import serve
 from corral_cli.up import up
@@ -34,7 +35,23 @@ def version() -> None:
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
 
 
-for command in (up, serve, chat, batch, models, adapters, config, db, projects, keys, usage, jobs):
+for command in (
+    up,
+    serve,
+    chat,
+    batch,
+    models,
+    adapters,
+    config,
+    db,
+    projects,
+    keys,
+    usage,
+    jobs,
+    export_group,
+    import_group,
+    threads,
+):
     cli.add_command(command)
 
 

@@ -1,11 +1,9 @@
 """`corral batch`: files of requests that a running server carries out, over gRPC."""
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 import orjson
@@ -17,6 +15,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
 from corral_cli.batch_progress import Progress, describe, state_of
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from corral_cli.whole_files import whole_file
 from svc_kit.errors import Unavailable
 from svc_kit.rpc_client import open_channel, translate_errors
 
@@ -120,24 +119,12 @@ def download(connection: tuple[str, str | None], batch_id: str, errors: bool, ou
         if not file_id:
             what = "failed lines" if errors else "answers"
             raise click.ClickException(f"{batch_id} is {state_of(found)} and has no {what}")
-        with _whole(output) as written:
+        with whole_file(output) as written:
             wanted = files_pb.DownloadFileRequest(file_id=file_id)
             async for piece in server.files.DownloadFile(wanted):
                 written.write(piece.chunk)
 
     _call(connection, fetch)
-
-
-@contextmanager
-def _whole(output: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `output` when it is whole; nobody else writes to it."""
-    part = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as written:
-            yield written
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:

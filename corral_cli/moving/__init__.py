@@ -1,0 +1,1 @@
+"""Moving house: assistants, threads and messages out of one server and into another."""

@@ -1,0 +1,107 @@
+"""Reading an export: JSON lines, each an object in OpenAI's own shape.
+
+Whoever wrote it may have listed messages newest first, as OpenAI's lists come, or threads after
+their messages. So the lines are looked through once, and only where they begin is kept.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import orjson
+
+Json = dict[str, Any]
+KINDS = {
+    "assistant": "assistants",
+    "thread": "threads",
+    "thread.message": "messages",
+    "file": "files",
+}
+"""Of the objects that an export can have, by their `object`; others are passed over."""
+
+
+class Place(NamedTuple):
+    """Where a line is."""
+
+    file: Path
+    offset: int
+    created_at: int
+
+
+@dataclass
+class Export:
+    """What an export has, in order."""
+
+    assistants: list[Place] = field(default_factory=list)
+    threads: list[Place] = field(default_factory=list)
+    files: list[Place] = field(default_factory=list)
+    messages: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
+    """By the id of their thread."""
+    num_others: int = 0
+    """Lines with objects of other kinds."""
+
+    def messages_of(self, thread_id: str) -> list[Json]:
+        """The messages of a thread, oldest first."""
+        places = self.messages.get(thread_id, [])
+        if places and places[0].created_at > places[-1].created_at:
+            places = places[::-1]  # a list as it came: newest first
+        return [read(place) for place in sorted(places, key=lambda place: place.created_at)]
+
+    @property
+    def num_messages(self) -> int:
+        """How many there are in all threads."""
+        return sum(map(len, self.messages.values()))
+
+
+def look_through(path: Path) -> Export:
+    """An export that is a file, or a folder of files `*.jsonl`. Raises click.ClickException."""
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise click.ClickException(f"{path} has no file that ends with .jsonl")
+    export = Export()
+    for file in files:
+        for number, offset, line in _lines(file):
+            _note(export, Place(file, offset, 0), _parsed(file, number, line))
+    return export
+
+
+def read(place: Place) -> Json:
+    """The object of a line that has been looked through."""
+    with place.file.open("rb") as opened:
+        opened.seek(place.offset)
+        found: Json = orjson.loads(opened.readline())
+    return found
+
+
+def _note(export: Export, place: Place, found: Json) -> None:
+    kind = KINDS.get(str(found.get("object")))
+    created_at = found.get("created_at")
+    place = place._replace(created_at=created_at if isinstance(created_at, int) else 0)
+    if kind is None:
+        export.num_others += 1
+    elif kind == "messages":
+        export.messages[str(found.get("thread_id"))].append(place)
+    else:
+        getattr(export, kind).append(place)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
+    offset = 0
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            if line.strip():
+                yield number, offset, line
+            offset += len(line)
+
+
+def _parsed(file: Path, number: int, line: bytes) -> Json:
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise click.ClickException(f"{file}, line {number}: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+        raise click.ClickException(f"{file}, line {number}: it is no object with an id")
+    return found

@@ -1,0 +1,66 @@
+"""The control service as those see it who move what it keeps."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
+from corral.control.v1.file_service_pb2_grpc import FileServiceStub
+from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
+from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
+
+from corral_cli.remedies import explain_failures
+from svc_kit.rpc_client import open_channel
+
+if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+    from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub
+    from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
+    from corral.control.v1.message_service_pb2_grpc import MessageServiceAsyncStub
+    from corral.control.v1.thread_service_pb2_grpc import ThreadServiceAsyncStub
+
+ResultT = TypeVar("ResultT")
+
+CALL_S = 60.0
+"""Patience with one call; that of a thread with many messages is the longest."""
+
+
+class Server(NamedTuple):
+    """What the commands talk to."""
+
+    assistants: "AssistantServiceAsyncStub"
+    threads: "ThreadServiceAsyncStub"
+    messages: "MessageServiceAsyncStub"
+    files: "FileServiceAsyncStub"
+
+
+def with_server(
+    control: str, api_key: str | None, work: Callable[[Server], Awaitable[ResultT]]
+) -> ResultT:
+    """Work with the server at `control`. Raises click.ClickException."""
+
+    async def connected() -> ResultT:
+        async with open_channel(control, token=api_key) as channel:
+            with explain_failures(control):
+                return await work(
+                    Server(
+                        AssistantServiceStub(channel),
+                        ThreadServiceStub(channel),
+                        MessageServiceStub(channel),
+                        FileServiceStub(channel),
+                    )
+                )
+
+    return asyncio.run(connected())
+
+
+async def every(
+    method: Callable[..., Awaitable[Any]], request: Any, field: str
+) -> AsyncIterator[Any]:
+    """The objects of a list, page after page; `field` is where a page has them."""
+    while True:
+        page = await method(request, timeout=CALL_S)
+        for each in getattr(page, field):
+            yield each
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token

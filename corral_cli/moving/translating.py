@@ -1,0 +1,109 @@
+"""Objects of an export as the requests that make them here; what cannot be had here is left out,
+and said."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from corral.control.v1 import assistant_service_pb2, message_pb2, thread_pb2
+
+from openai_wire.assistants.bodies import create_assistant_request
+from openai_wire.assistants.threads import MessageBody, ThreadBody, messages_from, thread_from
+from openai_wire.requests.fields import validated, without_neutral
+
+Json = dict[str, Any]
+_ASSISTANT_FIELDS = (
+    "model",
+    "name",
+    "description",
+    "instructions",
+    "tools",
+    "metadata",
+    "temperature",
+    "top_p",
+    "reasoning_effort",
+    "response_format",
+)
+_CODE = "code_interpreter"
+
+
+class Translator:
+    """Makes requests of objects. Raises DomainErrors for objects that are none of OpenAI's."""
+
+    def __init__(
+        self, models: Mapping[str, str], default_model: str, new_file: Callable[[str], str | None]
+    ) -> None:
+        """`models` are names here by names there; `default_model` stands for others, unless empty.
+        `new_file` knows what a file has become; None: it is not here."""
+        self._models = models
+        self._default_model = default_model
+        self._new_file = new_file
+        self.left_out: Counter[str] = Counter()
+        """What is not here, by what it is."""
+
+    def assistant(
+        self, found: Json, request_id: str
+    ) -> assistant_service_pb2.CreateAssistantRequest:
+        """An assistant."""
+        fields = {name: found.get(name) for name in _ASSISTANT_FIELDS}
+        model = str(fields["model"])
+        fields["model"] = self._models.get(model, self._default_model or model)
+        tools = [tool for tool in fields["tools"] or () if tool.get("type") != _CODE]
+        self.left_out[f"tools {_CODE}"] += len(fields["tools"] or ()) - len(tools)
+        fields["tools"] = tools
+        self._note_stores(found)
+        return create_assistant_request(fields, request_id)
+
+    def thread(self, found: Json) -> thread_pb2.Thread:
+        """A thread without its messages."""
+        self._note_stores(found)
+        return thread_from(validated(ThreadBody, {"metadata": found.get("metadata") or {}}))
+
+    def message(self, found: Json) -> message_pb2.NewMessage | None:
+        """A message; None: nothing of it can be had here."""
+        parts = [part for part in map(self._part, found.get("content") or ()) if part]
+        if not parts:
+            self.left_out["messages without content"] += 1
+            return None
+        fields = {
+            "role": found.get("role"),
+            "content": parts,
+            "attachments": [each for each in map(self._attachment, _attachments(found)) if each],
+            "metadata": found.get("metadata") or {},
+        }
+        return messages_from([validated(MessageBody, without_neutral(fields, {}))])[0]
+
+    def _part(self, part: Json) -> Json | None:
+        kind = part.get("type")
+        if kind == "text":
+            text = part["text"]["value"] if isinstance(part.get("text"), dict) else part["text"]
+            return {"type": "text", "text": text} if text else None
+        if kind == "refusal":
+            return {"type": "text", "text": part["refusal"]}
+        if kind == "image_url":
+            return {"type": kind, "image_url": part["image_url"]}
+        if kind == "image_file":
+            image = part["image_file"]
+            file_id = self._file(image["file_id"])
+            return file_id and {"type": kind, "image_file": {**image, "file_id": file_id}}
+        self.left_out[f"parts {kind}"] += 1
+        return None
+
+    def _attachment(self, attachment: Json) -> Json | None:
+        file_id = self._file(str(attachment.get("file_id")))
+        tools = [tool for tool in attachment.get("tools") or () if tool.get("type") != _CODE]
+        return file_id and {"file_id": file_id, "tools": [{"type": t["type"]} for t in tools]}
+
+    def _file(self, old: str) -> Any:
+        new = self._new_file(old)
+        if new is None:
+            self.left_out["files that are not here"] += 1
+        return new
+
+    def _note_stores(self, found: Json) -> None:
+        search = (found.get("tool_resources") or {}).get("file_search") or {}
+        self.left_out["vector stores"] += len(search.get("vector_store_ids") or ())
+
+
+def _attachments(found: Json) -> list[Json]:
+    return found.get("attachments") or []

@@ -1,0 +1,198 @@
+"""Moving house: an export by a script with the SDK, an import by the command, and back."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.services import Corral
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK's word on Assistants
+]
+
+ASSISTANT = {
+    "id": "asst_old",
+    "object": "assistant",
+    "created_at": 1,
+    "name": "Tutor",
+    "description": None,
+    "model": "gpt-4o",
+    "instructions": "Be kind.",
+    "tools": [{"type": "code_interpreter"}, {"type": "file_search"}],
+    "tool_resources": {"file_search": {"vector_store_ids": ["vs_old"]}},
+    "metadata": {"team": "a"},
+    "temperature": 0.5,
+    "top_p": 1.0,
+    "response_format": "auto",
+}
+THREAD = {"id": "thread_old", "object": "thread", "created_at": 2, "metadata": {"user": "u"}}
+FILE = {"id": "file-old", "object": "file", "filename": "n.txt", "purpose": "assistants"}
+
+
+def a_message(number: int, created_at: int, role: str = "user", **fields: Any) -> dict[str, Any]:
+    """A message as OpenAI's list has it."""
+    text = {"type": "text", "text": {"value": f"number {number}", "annotations": []}}
+    return {
+        "id": f"msg_old{number}",
+        "object": "thread.message",
+        "created_at": created_at,
+        "thread_id": "thread_old",
+        "role": role,
+        "content": [text],
+        "attachments": [],
+        "metadata": {},
+        **fields,
+    }
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    """What ten lines with OpenAI's SDK write: messages come newest first, before their thread."""
+    attached = [{"file_id": "file-old", "tools": [{"type": "file_search"}]}]
+    messages = [
+        a_message(3, 5, "assistant", content=[]),
+        a_message(2, 4, "assistant", assistant_id="asst_old", run_id="run_old"),
+        a_message(1, 4, attachments=attached),
+        a_message(0, 3),
+    ]
+    lines = [*messages, THREAD, ASSISTANT, FILE]
+    path = tmp_path / "export.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    bytes_there = tmp_path / "export.jsonl.files"
+    bytes_there.mkdir()
+    (bytes_there / "file-old").write_text("The answer is 42.")
+    return path
+
+
+@pytest.fixture
+def client(up: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+def corral(up: Corral, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command, at this server's control service."""
+    command = [sys.executable, "-m", "corral_cli", *map(str, words), "--control", up.control]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
+
+
+def ids_in(path: Path) -> dict[str, str]:
+    """The id map of an import."""
+    lines = path.with_name(path.name + ".ids").read_text().splitlines()
+    return {pair["from"]: pair["to"] for pair in map(json.loads, lines)}
+
+
+def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: Path) -> None:
+    """Everything in its order, with the file's bytes; what is not to be had here is said; a second
+    import brings nothing."""
+    words = ("import", "assistants", export, "--model", "gpt-4o=demo-chat")
+    first, again = corral(up, *words), corral(up, *words)
+    ids = ids_in(export)
+
+    assert first.returncode == 0, first.stderr
+    assert "left out: 1 messages without content" in first.stderr
+    assert "left out: 1 tools code_interpreter" in first.stderr
+    assert "left out: 1 vector stores" in first.stderr
+    assistant = client.beta.assistants.retrieve(ids["asst_old"])
+    assert (assistant.name, assistant.model, assistant.temperature) == ("Tutor", "demo-chat", 0.5)
+    assert [tool.type for tool in assistant.tools] == ["file_search"]
+    thread = client.beta.threads.retrieve(ids["thread_old"])
+    assert thread.metadata == {"user": "u"}
+    messages = client.beta.threads.messages.list(thread.id, order="asc").data
+    assert [message.id for message in messages] == [ids[f"msg_old{n}"] for n in range(3)]
+    assert [message.role for message in messages] == ["user", "user", "assistant"]
+    assert messages[1].attachments is not None
+    assert messages[1].attachments[0].file_id == ids["file-old"]
+    assert client.files.content(ids["file-old"]).text == "The answer is 42."
+
+    assert again.returncode == 0, again.stderr
+    assert ids_in(export) == ids
+    assert len(client.beta.threads.messages.list(thread.id).data) == 3
+
+
+def test_an_import_goes_on_without_its_map(up: Corral, client: openai.OpenAI, export: Path) -> None:
+    """What was made before the map was written is found again by the name of its request."""
+    words = ("import", "assistants", export, "--model", "demo-chat")
+    assert corral(up, *words).returncode == 0
+    ids = ids_in(export)
+    export.with_name(export.name + ".ids").unlink()
+
+    assert corral(up, *words).returncode == 0
+    assert ids_in(export) == ids
+
+
+def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:
+    """It says what would be brought, and what not."""
+    before = client.beta.assistants.list(limit=1).first_id
+    ran = corral(up, "import", "assistants", export, "--dry-run")
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "would bring 1 assistants, 1 threads, 4 messages, 1 files\n"
+    assert "left out: 1 messages without content" in ran.stderr
+    assert client.beta.assistants.list(limit=1).first_id == before
+    assert not export.with_name(export.name + ".ids").exists()
+
+
+def test_a_line_that_is_no_object_is_named(up: Corral, export: Path) -> None:
+    """Before anything is brought."""
+    with export.open("a") as added:
+        added.write("{broken\n")
+    ran = corral(up, "import", "assistants", export)
+
+    assert ran.returncode == 1
+    assert f"{export.name}, line 8" in ran.stderr
+
+
+def test_what_is_exported_can_be_imported(
+    up: Corral, client: openai.OpenAI, tmp_path: Path
+) -> None:
+    """Lines in OpenAI's own shape; a file's bytes stay where they are, which is here."""
+    file = client.files.create(file=("n.txt", b"42"), purpose="assistants")
+    attachment: Any = {"file_id": file.id, "tools": [{"type": "file_search"}]}
+    thread = client.beta.threads.create(
+        messages=[{"role": "user", "content": "hi", "attachments": [attachment]}],
+        metadata={"k": "v"},
+    )
+    path = tmp_path / "all.jsonl"
+    ran = corral(up, "export", "assistants", path)
+    objects = [json.loads(line) for line in path.read_text().splitlines()]
+    mine = [each for each in objects if thread.id in (each["id"], each.get("thread_id"))]
+    only = tmp_path / "mine.jsonl"
+    only.write_text("".join(json.dumps(each) + "\n" for each in mine))
+    assert corral(up, "import", "assistants", only).returncode == 0
+    copy = client.beta.threads.messages.list(ids_in(only)[thread.id])
+
+    assert ran.returncode == 0, ran.stderr
+    assert file.id in {each["id"] for each in objects if each["object"] == "file"}
+    assert [each["object"] for each in mine] == ["thread", "thread.message"]
+    assert copy.data[0].content[0].to_dict() == mine[1]["content"][0]
+
+
+def test_a_thread_becomes_a_conversation_of_the_same_items(
+    up: Corral, client: openai.OpenAI
+) -> None:
+    """By the command, and the same one if it is said again."""
+    thread = client.beta.threads.create(
+        messages=[
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "hello"},
+        ],
+        metadata={"k": "v"},
+    )
+    first = corral(up, "threads", "migrate", thread.id)
+    again = corral(up, "threads", "migrate", thread.id)
+    thread_id, conversation_id = first.stdout.split()
+    messages = client.beta.threads.messages.list(thread.id, order="asc").data
+
+    assert first.stdout == again.stdout
+    assert thread_id == thread.id
+    assert conversation_id.startswith("conv_")
+    assert [message.id[:4] for message in messages] == ["msg_", "msg_"]
