@@ -11,6 +11,8 @@ from control_svc.domain.listing import Window
 from control_svc.domain.threads import Thread, ThreadSettings
 from control_svc.domain.timeline_ports import TimelineRepository
 from control_svc.storage.repositories.windows import in_order, windowed
+from control_svc.storage.run_models import RunRow
+from control_svc.storage.stream_models import StreamRow
 from control_svc.storage.thread_models import ThreadRow
 from svc_kit.errors import ThreadNotFound
 
@@ -55,6 +57,10 @@ class SqlThreads:
 
     async def delete(self, project: str, thread_id: str) -> None:
         """Forget a locked thread and its timeline, and with it every row that hangs on it."""
+        runs = select(RunRow.id).where(RunRow.project == project, RunRow.thread_id == thread_id)
+        await self._session.execute(
+            delete(StreamRow).where(StreamRow.project == project, StreamRow.id.in_(runs))
+        )
         await self._session.execute(
             delete(ThreadRow).where(ThreadRow.project == project, ThreadRow.id == thread_id)
         )
