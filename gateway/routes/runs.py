@@ -1,0 +1,223 @@
+"""The routes under /v1/threads/{thread_id}/runs, and the one that makes a thread with its run."""
+
+import functools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from corral.control.v1 import run_pb2
+from corral.control.v1 import run_service_pb2 as pb
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import Caller
+from gateway.docs import answers, json_body
+from gateway.errors import json_response
+from gateway.parts import Parts
+from gateway.routes.files import name_request
+from gateway.run_stream import RunStream
+from gateway.runs import FollowedRun
+from openai_wire.assistants.objects import list_object
+from openai_wire.assistants.run_objects import poll_after_ms, run_object, step_object
+from openai_wire.assistants.runs import (
+    RunBody,
+    ThreadAndRunBody,
+    ToolOutputsBody,
+    create_run_request,
+    create_thread_and_run_request,
+    includes_results,
+    parse_outputs,
+    parse_run,
+    parse_thread_and_run,
+    submit_request,
+    update_run_request,
+    watch_request,
+)
+from openai_wire.assistants.threads import MetadataBody
+from openai_wire.errors import ASSISTANT_PARAMS, openai_names
+from openai_wire.requests.listing import PageQuery, page_fields, page_query
+
+_POLL_HEADER = "openai-poll-after-ms"
+
+
+def runs_router(parts: Parts) -> APIRouter:
+    """The routes that begin runs, go on with them and describe them."""
+    router = APIRouter(prefix="/v1/threads")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.post(
+        "/runs",
+        summary="Begin a thread and a run",
+        openapi_extra=json_body(ThreadAndRunBody),
+        responses=answers("A run, or its events.", stream=True),
+    )
+    async def create_thread_and_run(request: Request, caller: known_caller) -> Response:
+        """Begins a thread and a run on it; with `stream`, its events."""
+        body = parse_thread_and_run(await parts.read_body(request))
+        with openai_names(ASSISTANT_PARAMS):
+            asked = create_thread_and_run_request(body, name_request(request))
+            create = functools.partial(parts.runs.create_with_thread, asked, caller)
+            if body.stream:
+                return _followed(parts, request, caller, _begun(create))
+            return _run_response(await create())
+
+    @router.post(
+        "/{thread_id}/runs",
+        summary="Begin a run",
+        openapi_extra=json_body(RunBody),
+        responses=answers("A run, or its events.", stream=True),
+    )
+    async def create_run(request: Request, thread_id: str, caller: known_caller) -> Response:
+        """Begins a run on a thread, which takes nothing else until the run has ended."""
+        body = parse_run(await parts.read_body(request))
+        with openai_names(ASSISTANT_PARAMS):
+            asked = create_run_request(thread_id, body, name_request(request))
+            create = functools.partial(parts.runs.create, asked, caller)
+            if body.stream:
+                return _followed(parts, request, caller, _begun(create))
+            return _run_response(await create())
+
+    @router.get("/{thread_id}/runs", summary="List the runs", responses=answers("A list of runs."))
+    async def list_runs(request: Request, thread_id: str, caller: known_caller) -> Response:
+        """A page of runs: `after`, `before`, `limit` and `order` choose it."""
+        with openai_names(ASSISTANT_PARAMS):
+            query = page_query(PageQuery, request.query_params)
+            asked = pb.ListRunsRequest(thread_id=thread_id, **page_fields(query))
+            page = await parts.runs.page(asked, caller)
+        has_more = bool(page.next_page_token)
+        return json_response(list_object(page.runs, run_object, has_more=has_more))
+
+    @router.get("/{thread_id}/runs/{run_id}", summary="Describe a run", responses=answers("A run."))
+    async def retrieve_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
+        """One run; a header says when it is worth asking again."""
+        return _run_response(await parts.runs.get(thread_id, run_id, caller))
+
+    @router.post(
+        "/{thread_id}/runs/{run_id}",
+        summary="Change a run",
+        openapi_extra=json_body(MetadataBody),
+        responses=answers("A run."),
+    )
+    async def update_run(
+        request: Request, thread_id: str, run_id: str, caller: known_caller
+    ) -> Response:
+        """Replaces a run's metadata."""
+        with openai_names(ASSISTANT_PARAMS):
+            asked = update_run_request(thread_id, run_id, await parts.read_body(request))
+            return _run_response(await parts.runs.update(asked, caller))
+
+    @router.post(
+        "/{thread_id}/runs/{run_id}/cancel", summary="Give up", responses=answers("The run.")
+    )
+    async def cancel_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
+        """Ends a run; what it has written stays."""
+        return _run_response(await parts.runs.cancel(thread_id, run_id, caller))
+
+    @router.post(
+        "/{thread_id}/runs/{run_id}/submit_tool_outputs",
+        summary="Answer its calls",
+        openapi_extra=json_body(ToolOutputsBody),
+        responses=answers("The run, or its events.", stream=True),
+    )
+    async def submit_tool_outputs(
+        request: Request, thread_id: str, run_id: str, caller: known_caller
+    ) -> Response:
+        """Gives a run what its calls gave, all at once; it goes on with them."""
+        body = parse_outputs(await parts.read_body(request))
+        asked = submit_request(thread_id, run_id, body, name_request(request))
+        submit = functools.partial(parts.runs.submit, asked, caller)
+        if body.stream:
+            return _followed(parts, request, caller, _gone_on(submit))
+        with openai_names(ASSISTANT_PARAMS):
+            return _run_response((await submit()).run)
+
+    return router
+
+
+def run_details_router(parts: Parts) -> APIRouter:
+    """The routes of what happens in a run: its events and its steps."""
+    router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.get("/events", summary="Follow", responses=answers("Its events.", stream=True))
+    async def follow_run(
+        request: Request, thread_id: str, run_id: str, caller: known_caller
+    ) -> Response:
+        """The events of a run behind `starting_after` or the header Last-Event-ID, also those to
+        come. OpenAI had no such route."""
+        after = request.query_params.get("starting_after")
+        after = request.headers.get("last-event-id") if after is None else after
+        asked = watch_request(thread_id, run_id, after)
+        watch = functools.partial(parts.runs.watch, asked, caller)
+        return parts.answered(watch, _stream(parts, request), _EVENT_PARAMS)
+
+    @router.get("/steps", summary="List its steps", responses=answers("A list of steps."))
+    async def list_steps(
+        request: Request, thread_id: str, run_id: str, caller: known_caller
+    ) -> Response:
+        """A page of steps: `after`, `before`, `limit`, `order` and `include` choose it."""
+        with openai_names(ASSISTANT_PARAMS):
+            query = page_query(PageQuery, request.query_params)
+            asked = pb.ListRunStepsRequest(
+                thread_id=thread_id, run_id=run_id, **page_fields(query)
+            )
+            write = functools.partial(step_object, with_results=_with_results(request))
+            page = await parts.runs.steps(asked, caller)
+        return json_response(list_object(page.steps, write, has_more=bool(page.next_page_token)))
+
+    @router.get("/steps/{step_id}", summary="Describe a step", responses=answers("A step."))
+    async def retrieve_step(
+        request: Request, thread_id: str, run_id: str, step_id: str, caller: known_caller
+    ) -> Response:
+        """One step."""
+        with_results = _with_results(request)
+        step = await parts.runs.step(thread_id, run_id, step_id, caller)
+        return json_response(step_object(step, with_results=with_results))
+
+    return router
+
+
+_EVENT_PARAMS = ASSISTANT_PARAMS | {"after": "starting_after"}
+_Begin = Callable[[], Awaitable[pb.WatchRunRequest]]
+
+
+def _begun(create: Callable[[], Awaitable[run_pb2.Run]]) -> _Begin:
+    async def begin() -> pb.WatchRunRequest:
+        run = await create()
+        return pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
+
+    return begin
+
+
+def _gone_on(submit: Callable[[], Awaitable[pb.SubmitToolOutputsResponse]]) -> _Begin:
+    async def begin() -> pb.WatchRunRequest:
+        gone_on = await submit()
+        run = gone_on.run
+        return pb.WatchRunRequest(
+            thread_id=run.thread_id, run_id=run.id, after=gone_on.last_event
+        )
+
+    return begin
+
+
+def _followed(parts: Parts, request: Request, caller: Caller, begin: _Begin) -> Response:
+    def start() -> FollowedRun:
+        return FollowedRun(begin, lambda asked: parts.runs.watch(asked, caller))
+
+    return parts.answered(start, _stream(parts, request), ASSISTANT_PARAMS)
+
+
+def _stream(parts: Parts, request: Request) -> RunStream:
+    return RunStream(parts.settings.ping_interval_s, with_results=_with_results(request))
+
+
+def _with_results(request: Request) -> bool:
+    query = request.query_params
+    return includes_results([*query.getlist("include[]"), *query.getlist("include")])
+
+
+def _run_response(run: run_pb2.Run) -> Response:
+    response = json_response(run_object(run))
+    response.headers[_POLL_HEADER] = str(poll_after_ms(run, time.time()))
+    return response

@@ -1,0 +1,180 @@
+"""Runs and their steps as OpenAI's objects."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from corral.control.v1 import item_pb2, run_pb2, tool_pb2
+
+from openai_wire.assistants.objects import number_in, word
+from openai_wire.assistants.tools import format_object, tool_objects
+
+Json = dict[str, Any]
+_FINAL: Final = frozenset(("cancelled", "failed", "completed", "incomplete", "expired"))
+_FILE_SEARCH: Final = "file_search"
+
+
+def run_object(run: run_pb2.Run) -> Json:
+    """A run."""
+    status, sampling = run_status(run), run.options.sampling
+    form = run.response_format if run.HasField("response_format") else None
+    return {
+        "id": run.id,
+        "object": "thread.run",
+        "created_at": run.create_time.seconds,
+        "thread_id": run.thread_id,
+        "assistant_id": run.assistant_id,
+        "status": status,
+        "required_action": _required_action(run.required_calls),
+        "last_error": _error(run),
+        "expires_at": _seconds(run, "expire_time"),
+        "started_at": _seconds(run, "start_time"),
+        **_ends(run, status, ("cancelled", "failed", "completed")),
+        "incomplete_details": _incomplete_details(run),
+        "model": run.model,
+        "instructions": run.instructions,
+        "tools": tool_objects(run.tools),
+        "metadata": dict(run.metadata),
+        "usage": _usage(run.usage) if status in _FINAL else None,
+        "temperature": number_in(sampling, "temperature"),
+        "top_p": number_in(sampling, "top_p"),
+        "max_prompt_tokens": _number(run, "max_prompt_tokens"),
+        "max_completion_tokens": _number(run, "max_completion_tokens"),
+        "truncation_strategy": _truncation(run.truncation),
+        "tool_choice": _choice(run.tool_choice),
+        "parallel_tool_calls": run.parallel_tool_calls,
+        "response_format": format_object(form),
+        "reasoning_effort": run.reasoning_effort or None,
+    }
+
+
+def step_object(step: run_pb2.RunStep, *, with_results: bool = False) -> Json:
+    """A step; `with_results`: with the passages that searches found."""
+    status = word(run_pb2.RunStep.State.Name(step.state), "STATE_")
+    return {
+        "id": step.id,
+        "object": "thread.run.step",
+        "created_at": step.create_time.seconds,
+        "run_id": step.run_id,
+        "assistant_id": step.assistant_id,
+        "thread_id": step.thread_id,
+        "type": "message_creation" if step.message_id else "tool_calls",
+        "status": status,
+        **_ends(step, status, ("cancelled", "completed", "expired", "failed")),
+        "last_error": _error(step),
+        "step_details": _step_details(step, with_results=with_results),
+        "usage": None,
+        "metadata": {},
+    }
+
+
+def run_status(run: run_pb2.Run) -> str:
+    """OpenAI's word for its state."""
+    return word(run_pb2.Run.State.Name(run.state), "STATE_")
+
+
+def poll_after_ms(run: run_pb2.Run, now_s: float) -> int:
+    """When it is worth asking again: soon while the run is young, later the older it is."""
+    age_ms = max(0.0, now_s - run.create_time.seconds) * 1000
+    return int(min(1000.0, max(100.0, age_ms / 20)))
+
+
+def _required_action(calls: Sequence[item_pb2.FunctionCallItem]) -> Json | None:
+    if not calls:
+        return None
+    tool_calls = [
+        {
+            "id": call.call_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments_json},
+        }
+        for call in calls
+    ]
+    return {"type": "submit_tool_outputs", "submit_tool_outputs": {"tool_calls": tool_calls}}
+
+
+def _error(owner: run_pb2.Run | run_pb2.RunStep) -> Json | None:
+    if not owner.HasField("error"):
+        return None
+    return {"code": owner.error.code, "message": owner.error.message}
+
+
+def _incomplete_details(run: run_pb2.Run) -> Json | None:
+    if not run.incomplete_reason:
+        return None
+    name = run_pb2.Run.IncompleteReason.Name(run.incomplete_reason)
+    return {"reason": word(name, "INCOMPLETE_REASON_")}
+
+
+def _ends(owner: run_pb2.Run | run_pb2.RunStep, status: str, words: Sequence[str]) -> Json:
+    """When it ended, under the name of how it did."""
+    ended = _seconds(owner, "end_time")
+    return {f"{each}_at": ended if status == each else None for each in words}
+
+
+def _usage(usage: run_pb2.RunUsage) -> Json:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_token_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def _truncation(truncation: run_pb2.RunTruncation) -> Json:
+    count = _number(truncation, "last_messages")
+    return {"type": "auto" if count is None else "last_messages", "last_messages": count}
+
+
+def _choice(choice: tool_pb2.ToolSelection) -> str | Json:
+    if not choice.is_one or not choice.allowed_names:
+        return word(tool_pb2.ToolSelection.Mode.Name(choice.mode), "MODE_")
+    name = choice.allowed_names[0]
+    if name == _FILE_SEARCH:
+        return {"type": name}
+    return {"type": "function", "function": {"name": name}}
+
+
+def _step_details(step: run_pb2.RunStep, *, with_results: bool) -> Json:
+    if step.message_id:
+        return {
+            "type": "message_creation",
+            "message_creation": {"message_id": step.message_id},
+        }
+    calls = [_step_call(call, with_results=with_results) for call in step.tool_calls.calls]
+    return {"type": "tool_calls", "tool_calls": calls}
+
+
+def _step_call(call: run_pb2.StepCall, *, with_results: bool) -> Json:
+    if call.WhichOneof("call") == _FILE_SEARCH:
+        results = [_result(found, with_results=with_results) for found in call.file_search.results]
+        return {"id": call.call_id, "type": _FILE_SEARCH, _FILE_SEARCH: {"results": results}}
+    function = call.function
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {
+            "name": function.name,
+            "arguments": function.arguments_json,
+            "output": function.output if function.HasField("output") else None,
+        },
+    }
+
+
+def _result(found: item_pb2.FileSearchResult, *, with_results: bool) -> Json:
+    written: Json = {
+        "file_id": found.file_id,
+        "file_name": found.filename,
+        "score": found.score,
+    }
+    if with_results:
+        written["content"] = [{"type": "text", "text": found.text}]
+    return written
+
+
+def _seconds(owner: Any, field: str) -> int | None:
+    return getattr(owner, field).seconds if owner.HasField(field) else None
+
+
+def _number(owner: Any, field: str) -> int | None:
+    return getattr(owner, field) if owner.HasField(field) else None
