@@ -159,9 +159,7 @@ def run_details_router(parts: Parts) -> APIRouter:
         """A page of steps: `after`, `before`, `limit`, `order` and `include` choose it."""
         with openai_names(ASSISTANT_PARAMS):
             query = page_query(PageQuery, request.query_params)
-            asked = pb.ListRunStepsRequest(
-                thread_id=thread_id, run_id=run_id, **page_fields(query)
-            )
+            asked = pb.ListRunStepsRequest(thread_id=thread_id, run_id=run_id, **page_fields(query))
             write = functools.partial(step_object, with_results=_with_results(request))
             page = await parts.runs.steps(asked, caller)
         return json_response(list_object(page.steps, write, has_more=bool(page.next_page_token)))
@@ -194,9 +192,7 @@ def _gone_on(submit: Callable[[], Awaitable[pb.SubmitToolOutputsResponse]]) -> _
     async def begin() -> pb.WatchRunRequest:
         gone_on = await submit()
         run = gone_on.run
-        return pb.WatchRunRequest(
-            thread_id=run.thread_id, run_id=run.id, after=gone_on.last_event
-        )
+        return pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id, after=gone_on.last_event)
 
     return begin
 

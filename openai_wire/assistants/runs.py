@@ -164,9 +164,7 @@ def submit_request(
     )
 
 
-def watch_request(
-    thread_id: str, run_id: str, last_event_id: str | None
-) -> pb.WatchRunRequest:
+def watch_request(thread_id: str, run_id: str, last_event_id: str | None) -> pb.WatchRunRequest:
     """The events behind a number. Raises InvalidField."""
     after = None if last_event_id is None else number_of(last_event_id)
     if isinstance(after, str):
