@@ -19,6 +19,7 @@ from control_svc.assembly.files import file_services
 from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
 from control_svc.assembly.jobs import job_service
 from control_svc.assembly.operators import operator_services
+from control_svc.assembly.responses import ModelParts, response_parts
 from control_svc.assembly.runs import run_handlers, run_service
 from control_svc.assembly.streams import streaming
 from control_svc.assembly.threads import thread_services
@@ -77,12 +78,13 @@ async def build(
     clock: Clock | None = None,
     handlers: Sequence[JobHandler] = (),
     sandbox: JobRunner | None = None,
+    model: ModelParts | None = None,
 ) -> AsyncIterator[Control]:
     """Open everything in order and close it in reverse. Raises StartupError.
 
     `blobs` is the store of the settings unless given; `clock` stands in for this process's and for
     the database's; `handlers` do kinds of jobs beside the service's own; `sandbox`
-    stands in for the limited child processes.
+    stands in for the limited child processes; `model` for the inference service.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
@@ -91,12 +93,14 @@ async def build(
             _ground(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
         )
         vectors = Vectors(ground)
+        responses = await response_parts(ground, vectors.search, model)
         keys = Keys(ground.transactions, ground.ids, ground.tokens, ground.clock)
         authenticator = _authenticator(settings, keys)
         services = [
             *file_services(ground),
             batch_service(ground),
             conversation_service(ground),
+            responses.service,
             *thread_services(ground),
             run_service(ground),
             *await operator_services(ground, keys, authenticator),
@@ -114,6 +118,7 @@ async def build(
             *batch_handlers(ground),
             vectors.handler(),
             *run_handlers(ground, vectors.search),
+            responses.handler,
             *handlers,
         ]
         dispatcher = await stack.enter_async_context(

@@ -58,6 +58,21 @@ class StreamSettings(SettingsGroup):
     """How long a stream can still be read once it has ended; its run or response stays."""
 
 
+class ResponseSettings(SettingsGroup):
+    """Responses."""
+
+    keep_s: float = Field(30 * 86_400.0, gt=0)
+    """How long a stored response is kept at least; one that others go on from is kept as long as
+    they are."""
+    at_once: int = Field(256, ge=1)
+    """Responses that run at the same time in one control process. The inference service has them
+    wait for each other."""
+    turn_timeout_s: float = Field(3600.0, gt=0)
+    """How long one call of the model may take, waiting included."""
+    summary_tokens: int = Field(1024, ge=64)
+    """The longest summary that stands for earlier items of a long conversation."""
+
+
 class BatchSettings(SettingsGroup):
     """Batches: bounds on them, and how much of them runs at a time."""
 
@@ -154,6 +169,8 @@ class ControlSettings(ServiceSettings):
     "adapters"."""
     batches: BatchSettings = BatchSettings()
     """Batches."""
+    responses: ResponseSettings = ResponseSettings()
+    """Responses."""
     streams: StreamSettings = StreamSettings()
     """The events of runs and responses."""
     embedding_model: str | None = None

@@ -117,6 +117,10 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "RUN_NOT_CANCELLABLE": None,
     "TOOL_OUTPUTS_NOT_ACCEPTED": None,
     "TOOL_OUTPUTS_INCOMPLETE": None,
+    "RESPONSE_NOT_FOUND": None,
+    "TOOL_CALL_MISSING": None,
+    "TOOL_OUTPUT_MISSING": None,
+    "SEAL_INVALID": "invalid_encrypted_content",
     "VECTOR_STORE_NOT_FOUND": None,
     "VECTOR_STORE_FILE_NOT_FOUND": None,
     "VECTOR_STORE_FILE_BATCH_NOT_FOUND": None,
@@ -236,24 +240,37 @@ def request_id_of(error: grpc.aio.AioRpcError) -> str:
     return str(_trailer(error, REQUEST_ID_KEY, ""))
 
 
-def _from_info(
-    info: error_details_pb2.ErrorInfo, error: grpc.aio.AioRpcError, retry_after: float | None
+def error_of(
+    reason: str,
+    message: str,
+    metadata: Mapping[str, str],
+    *,
+    retry_after: float | None = None,
+    kind: type[DomainError] = errors.Internal,
 ) -> DomainError:
-    metadata, message = dict(info.metadata), error.details() or ""
-    cls = _BY_REASON.get(info.reason)
+    """An error again, from what was written down of it; `kind` is that of a reason without a class
+    here."""
+    cls = _BY_REASON.get(reason)
     if cls is not None:
         try:
             decoded = cls.from_metadata(metadata, retry_after)
         except (TypeError, ValueError):
-            # Another release's metadata. The kind and the reason still stand.
-            return kind_of(cls).foreign(
-                reason=info.reason, message=message, metadata=metadata, retry_after=retry_after
-            )
-        decoded.message = message or decoded.message
-        return decoded
-    kind = _BY_CODE.get(error.code(), errors.Internal)
-    return kind.foreign(
-        reason=info.reason, message=message, metadata=metadata, retry_after=retry_after
+            kind = kind_of(cls)  # another release's metadata; the kind and the reason still stand
+        else:
+            decoded.message = message or decoded.message
+            return decoded
+    return kind.foreign(reason=reason, message=message, metadata=metadata, retry_after=retry_after)
+
+
+def _from_info(
+    info: error_details_pb2.ErrorInfo, error: grpc.aio.AioRpcError, retry_after: float | None
+) -> DomainError:
+    return error_of(
+        info.reason,
+        error.details() or "",
+        dict(info.metadata),
+        retry_after=retry_after,
+        kind=_BY_CODE.get(error.code(), errors.Internal),
     )
 
 

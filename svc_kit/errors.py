@@ -230,6 +230,41 @@ class RangeNotSatisfiable(InvalidArgument):
     size: int
 
 
+class PreviousResponseNotFound(InvalidArgument):
+    """Previous response with id '{response}' not found."""
+
+    reason = "PREVIOUS_RESPONSE_NOT_FOUND"
+    response: str
+    field: str = "previous_response_id"
+    """What named the response."""
+
+
+class ToolCallMissing(InvalidArgument):
+    """No tool call found for function call output with call_id {call}."""
+
+    reason = "TOOL_CALL_MISSING"
+    call: str
+    field: str = "input"
+    """What holds the output."""
+
+
+class ToolOutputMissing(InvalidArgument):
+    """No tool output found for function call {call}."""
+
+    reason = "TOOL_OUTPUT_MISSING"
+    call: str
+    field: str = "input"
+    """What ought to hold the output."""
+
+
+class SealInvalid(InvalidArgument):
+    """The encrypted content of '{field}' could not be verified: it was not made here for this
+    project, or has been changed."""
+
+    reason = "SEAL_INVALID"
+    field: str
+
+
 # ---- FAILED_PRECONDITION
 
 
@@ -466,6 +501,24 @@ class ToolOutputsNotAccepted(FailedPrecondition):
     reason = "TOOL_OUTPUTS_NOT_ACCEPTED"
     run: str
     state: str
+
+
+class ResponseNotCancellable(FailedPrecondition):
+    """Cannot cancel a synchronous response."""
+
+    reason = "RESPONSE_NOT_CANCELLABLE"
+    response: str
+
+
+class PreviousResponseUnfinished(FailedPrecondition):
+    """The previous response '{response}' is {state}; what it will say is not known yet."""
+
+    reason = "PREVIOUS_RESPONSE_UNFINISHED"
+    response: str
+    state: str
+    """"queued" or "in_progress"."""
+    field: str = "previous_response_id"
+    """What named the response."""
 
 
 # ---- UNAUTHENTICATED
@@ -720,6 +773,15 @@ class RunStepNotFound(NotFound):
 
     reason = "RUN_STEP_NOT_FOUND"
     step: str
+
+
+class ResponseNotFound(NotFound):
+    """Response with id '{response}' not found."""
+
+    reason = "RESPONSE_NOT_FOUND"
+    response: str
+    field: str = "response_id"
+    """What named the response."""
 
 
 # ---- ALREADY_EXISTS

@@ -22,6 +22,7 @@ from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
 from control_svc.domain.projects import Project
 from control_svc.domain.requests import RememberedRequest
+from control_svc.domain.response_ports import ResponseRepository
 from control_svc.domain.run_ports import RunRepository, RunStepRepository
 from control_svc.domain.streams import EventLog, EventStreams
 from control_svc.domain.thread_ports import (
@@ -366,6 +367,8 @@ class Repositories(Protocol):
     def file_batches(self) -> FileBatchRepository: ...
     @property
     def chunks(self) -> ChunkRepository: ...
+    @property
+    def responses(self) -> ResponseRepository: ...
     @property
     def jobs(self) -> JobRepository: ...
     @property

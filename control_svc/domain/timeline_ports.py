@@ -18,9 +18,12 @@ class ItemFilter:
     kinds: Collection[str] = field(default_factory=tuple)
     origin: str = ""
     """Those that this run or response made."""
+    is_given: bool = False
+    """Those that none made, but a caller gave."""
 
 
 ALL_ITEMS = ItemFilter()
+GIVEN_ITEMS = ItemFilter(is_given=True)
 
 
 class TimelineRepository(Protocol):

@@ -32,6 +32,7 @@ from control_svc.storage.repositories.keys import SqlKeys
 from control_svc.storage.repositories.messages import SqlMessages
 from control_svc.storage.repositories.projects import SqlProjects
 from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.repositories.responses import SqlResponses
 from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
 from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
 from control_svc.storage.repositories.threads import SqlThreads
@@ -81,6 +82,7 @@ class SqlRepositories:
         self.runs = SqlRuns(session)
         self.run_steps = SqlRunSteps(session)
         self.streams = SqlEventStreams(session, self.now, self.announce)
+        self.responses = SqlResponses(session, self.timelines, self.streams)
         self.event_log = SqlEventLog(session, self.announce)
         self.assistants = SqlAssistants(session)
         self.threads = SqlThreads(session, self.timelines)

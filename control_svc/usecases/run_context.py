@@ -16,6 +16,7 @@ from control_svc.domain.runs import Run
 from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import TurnRequest
+from control_svc.usecases.fitting import first_fitting
 from control_svc.usecases.streaming import StreamWriter
 from svc_kit.errors import ContextLengthExceeded
 
@@ -73,15 +74,12 @@ class RunContext:
         self, request: TurnRequest, items: Sequence[Item], starts: Sequence[int], room: int
     ) -> int:
         """The first of the starts behind which the items have room; the last, if none has."""
-        low, high = 0, len(starts) - 1
-        while low < high:
-            middle = (low + high) // 2
-            messages = turn_messages(self._run.settings.instructions, items[starts[middle] :])
-            if await self._counter.count(replace(request, messages=messages)) <= room:
-                high = middle
-            else:
-                low = middle + 1
-        return starts[low]
+
+        async def fits(start: int) -> bool:
+            messages = turn_messages(self._run.settings.instructions, items[start:])
+            return await self._counter.count(replace(request, messages=messages)) <= room
+
+        return await first_fitting(starts, fits)
 
     async def _cut(self, position: int) -> None:
         """Keep where the thread is cut, for the runs to come."""

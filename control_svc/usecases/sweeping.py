@@ -29,6 +29,8 @@ from svc_kit.errors import DomainError
 _log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 500
+RESPONSES_AT_ONCE: Final = 50
+"""Each takes its items and events along."""
 
 
 class Swept(NamedTuple):
@@ -104,6 +106,9 @@ class Sweeper:
         ended_before = now - self._streams_kept_for
         await self._until_none(
             lambda repositories: repositories.housekeeping.sweep_streams(ended_before, ROWS_AT_ONCE)
+        )
+        await self._until_none(
+            lambda repositories: repositories.responses.drop_expired(now, RESPONSES_AT_ONCE)
         )
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))

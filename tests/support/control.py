@@ -15,6 +15,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
 from control_svc.app import Control, build
+from control_svc.assembly.responses import ModelParts
 from control_svc.config import ControlSettings
 from control_svc.domain.ports import Blob, BlobSink, BlobStore
 from control_svc.storage.blobs import FolderBlobs
@@ -269,10 +270,15 @@ async def a_control(
     database_url: str | None = None,
     sandbox: JobRunner | None = None,
     patience_s: float = 25,
+    model: ModelParts | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningControl]:
     """A control service whose data is in `folder`, for at most so long; nothing has a child process
     unless given."""
+    """A control service whose data is in `folder`; nothing has a child process unless given.
+
+    `model` stands in for the inference service.
+    """
     token_file = a_service_token(folder)
     values: dict[str, Any] = {
         "listen": "127.0.0.1:0",
@@ -289,7 +295,11 @@ async def a_control(
     async with (
         asyncio.timeout(patience_s),
         build(
-            ControlSettings(**values), blobs=store, clock=clock, sandbox=sandbox or InlineJobs()
+            ControlSettings(**values),
+            blobs=store,
+            clock=clock,
+            sandbox=sandbox or InlineJobs(),
+            model=model,
         ) as control,
         open_channel(str(control.server.address)) as channel,
     ):

@@ -35,6 +35,7 @@ from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
 from tests.support.control import BATCH, Client
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.registry import Registry, an_adapter
+from tests.support.response_tenancy import create_response, observe_response, response_calls
 from tests.support.thread_tenancy import (
     assistant_calls,
     create_assistant,
@@ -261,6 +262,12 @@ RESOURCES: Mapping[str, Resource] = {
     ),
     "corral.control.v1.AssistantService": Resource(
         create_assistant, observe_assistant, assistant_calls()
+    ),
+    "corral.control.v1.ResponseService": Resource(
+        create_response,
+        observe_response,
+        response_calls(),
+        refusals={"previous_response_id": "PREVIOUS_RESPONSE_NOT_FOUND"},
     ),
     "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, thread_calls()),
     "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, message_calls()),

@@ -76,7 +76,7 @@ class SqlTimelines:
         for first in range(0, len(known), _ITEMS_AT_ONCE):
             some = known[first : first + _ITEMS_AT_ONCE]
             query = select(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(some))
-            found |= {row.id: _item(row) for row in await self._session.scalars(query)}
+            found |= {row.id: item_of(row) for row in await self._session.scalars(query)}
         return found
 
     async def page(
@@ -190,6 +190,8 @@ def _wanted(wanted: ItemFilter) -> list[ColumnElement[bool]]:
         limits.append(TimelineItemRow.kind.in_(wanted.kinds))
     if wanted.origin:
         limits.append(TimelineItemRow.origin == wanted.origin)
+    if wanted.is_given:
+        limits.append(TimelineItemRow.origin == "")
     return limits
 
 
@@ -214,10 +216,11 @@ def _values(item: Item) -> dict[str, object]:
 
 def _placed_item(found: Row[int, ItemRow]) -> PlacedItem:
     position, row = found
-    return PlacedItem(position, _item(row))
+    return PlacedItem(position, item_of(row))
 
 
-def _item(row: ItemRow) -> Item:
+def item_of(row: ItemRow) -> Item:
+    """An item out of its row."""
     return Item(
         id=row.id,
         status=ItemStatus(row.status),

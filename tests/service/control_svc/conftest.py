@@ -11,6 +11,8 @@ from control_svc.config import ControlSettings
 from control_svc.storage.models import Table
 from tests.support.control import RunningControl, a_control
 from tests.support.postgres import a_postgres, create_database, execute
+from tests.support.response_client import a_model
+from tests.support.scripted_turns import ScriptedTurns, says
 
 FIRST_START_S = 120
 """What the first test with PostgreSQL may take: it makes the server."""
@@ -50,5 +52,8 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningControl]:
     """A control service on each database, with small limits."""
     files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
-    async with a_control(tmp_path, database_url, files=files, embedding_model="meaning") as control:
+    model = a_model(ScriptedTurns(lambda _request: says("Hello")))
+    async with a_control(
+        tmp_path, database_url, model=model, files=files, embedding_model="meaning"
+    ) as control:
         yield control

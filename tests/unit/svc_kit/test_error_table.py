@@ -69,6 +69,10 @@ OPENAI_CODES = {
     "THREAD_BUSY": None,
     "CONVERSATION_NOT_FOUND": None,
     "ITEM_NOT_FOUND": None,
+    "RESPONSE_NOT_FOUND": None,
+    "TOOL_CALL_MISSING": None,
+    "TOOL_OUTPUT_MISSING": None,
+    "SEAL_INVALID": "invalid_encrypted_content",
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 

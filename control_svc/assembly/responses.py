@@ -1,0 +1,116 @@
+"""Responses: what callers do with them, and what works on them."""
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from corral.control.v1 import response_service_pb2_grpc
+
+from control_svc.api.response_event_convert import RESPONSE_EVENTS
+from control_svc.api.response_service import ResponseServicer
+from control_svc.assembly.ground import Ground, shared_secret
+from control_svc.clients.model_client import RpcModels
+from control_svc.clients.token_counter import RpcTokenCounter
+from control_svc.clients.turn_client import RpcTurnClient
+from control_svc.domain.response_ports import Models
+from control_svc.domain.run_ports import TokenCounter
+from control_svc.domain.search import Search
+from control_svc.domain.turns import TurnClient
+from control_svc.storage.envelopes import Envelopes
+from control_svc.usecases.agent_loop import AgentLoop
+from control_svc.usecases.answering import Answering
+from control_svc.usecases.compacting import Compactor
+from control_svc.usecases.response_ending import Endings
+from control_svc.usecases.response_requests import Requests
+from control_svc.usecases.response_tools import ResponseTools
+from control_svc.usecases.response_work import ResponseHandler
+from control_svc.usecases.response_working import ResponseWorker
+from control_svc.usecases.responses import Responses
+from svc_kit.rpc_server import Service
+from svc_kit.sealing import KEY_BYTES, Sealer
+
+
+class ModelParts(NamedTuple):
+    """The inference service, as responses see it."""
+
+    turns: TurnClient
+    models: Models
+    counter: TokenCounter
+
+
+class ResponseParts(NamedTuple):
+    """The service, and the handler of its jobs."""
+
+    service: Service
+    handler: ResponseHandler
+
+
+async def response_parts(
+    ground: Ground, search: Search, model: ModelParts | None = None
+) -> ResponseParts:
+    """`model` stands in for the inference service. Raises StartupError."""
+    bounds = ground.settings.responses
+    seals = Envelopes(Sealer(await shared_secret(ground.database, "seal_key", KEY_BYTES)))
+    model = model or _model(ground)
+    tools = ResponseTools(search)
+    compactor = Compactor(model.turns, bounds.summary_tokens)
+    worker = ResponseWorker(
+        AgentLoop(model.turns, ground.ids, ground.clock),
+        model.counter,
+        compactor,
+        seals,
+        tools,
+        ground.ids,
+        ground.clock,
+    )
+    endings = Endings(RESPONSE_EVENTS, seals)
+    requests = Requests(
+        model.models, seals, tools, ground.ids, ground.clock, timedelta(seconds=bounds.keep_s)
+    )
+    responses = Responses(
+        ground.transactions,
+        ground.streams.followers,
+        requests,
+        endings,
+        RESPONSE_EVENTS,
+        ground.ids,
+        ground.tokens,
+        ground.clock,
+    )
+    answering = Answering(
+        ground.transactions,
+        responses,
+        requests,
+        worker,
+        model.counter,
+        compactor,
+        seals,
+        tools,
+        RESPONSE_EVENTS,
+        ground.ids,
+        ground.clock,
+    )
+    handler = ResponseHandler(
+        ground.transactions,
+        ground.streams.writers,
+        worker,
+        endings,
+        RESPONSE_EVENTS,
+        seals,
+        bounds.at_once,
+    )
+    servicer = ResponseServicer(responses, answering)
+    service = Service(
+        response_service_pb2_grpc.add_ResponseServiceServicer_to_server,
+        servicer,
+        "corral.control.v1.ResponseService",
+    )
+    return ResponseParts(service, handler)
+
+
+def _model(ground: Ground) -> ModelParts:
+    timeout_s = ground.settings.responses.turn_timeout_s
+    return ModelParts(
+        RpcTurnClient(ground.inference, ground.token, timeout_s=timeout_s),
+        RpcModels(ground.inference, ground.token),
+        RpcTokenCounter(ground.inference, ground.token, timeout_s=timeout_s),
+    )

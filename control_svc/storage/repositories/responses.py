@@ -1,0 +1,189 @@
+"""Queries about responses, and the chains that they form."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from sqlalchemy import Boolean, Row, and_, delete, exists, insert, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+from sqlalchemy.sql import ColumnElement
+
+from control_svc.domain.ids import RESPONSE, is_id
+from control_svc.domain.items import PlacedItem
+from control_svc.domain.response_ports import Link
+from control_svc.domain.responses import (
+    Ended,
+    Response,
+    ResponseSettings,
+    ResponseState,
+    Work,
+)
+from control_svc.storage.models import ItemRow, TimelineItemRow
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.timelines import SqlTimelines, item_of
+from control_svc.storage.response_models import ResponseRow
+from svc_kit.errors import ResponseNotFound
+
+_SETTINGS: Final = TypeAdapter(ResponseSettings)
+_WORK: Final = TypeAdapter(Work)
+_ENDING: Final = TypeAdapter(Ended)
+_AS_THEY_ARE: Final = (
+    "id",
+    "model",
+    "seed",
+    "previous_id",
+    "conversation_id",
+    "conversation_end",
+    "context_start",
+    "is_compacted",
+    "created_at",
+    "completed_at",
+    "expires_at",
+)
+_FINAL: Final = [state.value for state in ResponseState if state.is_final]
+_ZERO: Final[ColumnElement[int]] = literal(0)
+
+
+class SqlResponses:
+    """Responses in one transaction."""
+
+    def __init__(
+        self, session: AsyncSession, timelines: SqlTimelines, streams: SqlEventStreams
+    ) -> None:
+        self._session = session
+        self._timelines = timelines
+        self._streams = streams
+
+    async def add(self, project: str, response: Response) -> None:
+        """Keep a new response."""
+        await self._session.execute(
+            insert(ResponseRow).values(project=project, **_values(response))
+        )
+
+    async def get(self, project: str, response_id: str) -> Response:
+        """The response without its output. Raises ResponseNotFound."""
+        return await self._get(project, response_id, locked=False)
+
+    async def lock(self, project: str, response_id: str) -> Response:
+        """As `get`; until the end of the transaction nobody else changes it."""
+        return await self._get(project, response_id, locked=True)
+
+    async def update(self, project: str, response: Response) -> None:
+        """Keep what has changed of a locked response."""
+        await self._session.execute(
+            update(ResponseRow).where(*_of(project, response.id)).values(_values(response))
+        )
+
+    async def delete(self, project: str, response_id: str) -> None:
+        """Forget a response, its items where nothing else has them, and its stream."""
+        await self._timelines.drop(project, response_id)
+        await self._streams.drop(project, response_id)
+        await self._session.execute(delete(ResponseRow).where(*_of(project, response_id)))
+
+    async def chain(self, project: str, response_id: str) -> list[Link]:
+        """The responses up to one, oldest first, with all items, in one query."""
+        if not is_id(response_id, RESPONSE):
+            return []  # not asked for: a database may refuse its characters
+        found = await self._session.execute(_chain_query(project, response_id))
+        return [_link(list(rows)) for _, rows in groupby(found, key=lambda row: row.depth)]
+
+    async def drop_expired(self, now: datetime, limit: int) -> int:
+        """Forget responses whose time has come and from which none goes on."""
+        later = aliased(ResponseRow)
+        goes_on = exists().where(
+            later.project == ResponseRow.project, later.previous_id == ResponseRow.id
+        )
+        found = await self._session.execute(
+            select(ResponseRow.project, ResponseRow.id)
+            .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~goes_on)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        keys = found.all()
+        for project, response_id in keys:
+            await self.delete(project, response_id)
+        return len(keys)
+
+    async def _get(self, project: str, response_id: str, *, locked: bool) -> Response:
+        row = None
+        if is_id(response_id, RESPONSE):  # a database may refuse other characters
+            query = select(ResponseRow).where(*_of(project, response_id))
+            row = await self._session.scalar(query.with_for_update() if locked else query)
+        if row is None:
+            raise ResponseNotFound(response=response_id)
+        return _response(row)
+
+
+def _of(project: str, response_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (ResponseRow.project == project, ResponseRow.id == response_id)
+
+
+def _chain_query(project: str, response_id: str) -> Any:
+    """From the last response to the first; each with its items, or with none once."""
+    columns = (
+        ResponseRow.id,
+        ResponseRow.previous_id,
+        ResponseRow.conversation_id,
+        ResponseRow.conversation_end,
+        ResponseRow.is_compacted,
+    )
+    last = select(*columns, _ZERO.label("depth")).where(*_of(project, response_id))
+    chain = last.cte("chain", recursive=True)
+    chain = chain.union_all(
+        select(*columns, chain.c.depth + 1)
+        .join(chain, ResponseRow.id == chain.c.previous_id)
+        .where(ResponseRow.project == project, ~chain.c.is_compacted.cast(Boolean))
+    )
+    placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == chain.c.id)
+    item = and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id)
+    return (
+        select(chain, TimelineItemRow.position, ItemRow)
+        .select_from(chain)
+        .outerjoin(TimelineItemRow, placed)
+        .outerjoin(ItemRow, item)
+        .order_by(chain.c.depth.desc(), TimelineItemRow.position)
+    )
+
+
+def _link(rows: Sequence[Row[Any]]) -> Link:
+    first = rows[0]
+    return Link(
+        id=first.id,
+        previous_id=first.previous_id,
+        conversation_id=first.conversation_id,
+        conversation_end=first.conversation_end,
+        is_compacted=bool(first.is_compacted),
+        items=[
+            PlacedItem(row.position, item_of(row.ItemRow))
+            for row in rows
+            if row.ItemRow is not None
+        ],
+    )
+
+
+def _values(response: Response) -> dict[str, Any]:
+    settings = response.settings
+    return {
+        **{name: getattr(response, name) for name in _AS_THEY_ARE},
+        "settings": _SETTINGS.dump_json(replace(settings, options=b"")),
+        "options": settings.options,
+        "effective_options": response.options,
+        "state": response.state.value,
+        "work": _WORK.dump_json(response.work),
+        "ending": _ENDING.dump_json(response.ended),
+    }
+
+
+def _response(row: ResponseRow) -> Response:
+    return Response(
+        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        settings=replace(_SETTINGS.validate_json(row.settings), options=row.options),
+        options=row.effective_options,
+        state=ResponseState(row.state),
+        work=_WORK.validate_json(row.work),
+        ended=_ENDING.validate_json(row.ending),
+    )

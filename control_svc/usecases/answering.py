@@ -1,0 +1,228 @@
+"""Answers, as those who ask for them see it: stored responses are followed while a job works on
+them, others are worked on here, and nothing is left of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from control_svc.domain.agent import Progress
+from control_svc.domain.compactions import Summary, check_calls, is_users
+from control_svc.domain.ids import IdSource
+from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
+from control_svc.domain.jobs import EngineDied, JobPriority
+from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
+from control_svc.domain.response_ports import Seals
+from control_svc.domain.responses import NewResponse, Response
+from control_svc.domain.run_ports import TokenCounter
+from control_svc.domain.streams import Event
+from control_svc.domain.turns import TurnUsage
+from control_svc.usecases.compacting import Compactor
+from control_svc.usecases.placing_items import resolved
+from control_svc.usecases.response_ledgers import Say, TransientLedger
+from control_svc.usecases.response_narrating import ResponseNarrator
+from control_svc.usecases.response_pasts import read_past, unsealed
+from control_svc.usecases.response_requests import Requests
+from control_svc.usecases.response_tools import ResponseTools
+from control_svc.usecases.response_working import (
+    Begun,
+    ResponseWorker,
+    fail,
+    loop_settings,
+)
+from control_svc.usecases.responses import Responses, check_not_refused, previous_of
+from control_svc.usecases.turn_requests import Toolbox, turn_request
+from svc_kit.errors import DomainError
+
+_CREATED: Final = LifeEvent(Moment.CREATED, None)
+_FAILED: Final = LifeEvent(Moment.FAILED, None)
+_EVENTS_AHEAD: Final = 256
+"""How many groups of events a slow reader may be behind before the work waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What stands for earlier items."""
+
+    id: str
+    created_at: datetime
+    output: Sequence[Item]
+    usage: TurnUsage
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Answers, counts and sums up."""
+
+    transactions: Transactions
+    responses: Responses
+    requests: Requests
+    worker: ResponseWorker
+    counter: TokenCounter
+    compactor: Compactor
+    seals: Seals
+    tools: ResponseTools
+    codec: EventCodec
+    ids: IdSource
+    clock: Clock
+
+    async def answer(
+        self, project: str, asked: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
+    ) -> Response:
+        """The response once it has ended, or at once where it runs in the background.
+
+        Raises what `Responses.create` does, and what the response was refused with.
+        """
+        if asked.settings.store:
+            response = await self.responses.create(project, asked)
+            if asked.settings.background:
+                return await self.responses.get(project, response.id)
+            return await self.responses.ended(project, response.id)
+        narrator, begun = await self._begin(project, asked, _silence)
+        await self._work(project, narrator, begun, priority)
+        check_not_refused(narrator.response)
+        return narrator.response
+
+    async def stream(
+        self, project: str, asked: NewResponse
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """What happens, from the first event to the last.
+
+        Raises as `answer`, before the first event: that the response was created is told once its
+        model has begun.
+        """
+        if not asked.settings.store:
+            telling = self._tell(project, asked)
+        else:
+            response = await self.responses.create(project, asked)
+            telling = self._followed(project, response)
+        held: list[Event] = []
+        async with aclosing(telling) as groups:
+            async for group in groups:
+                held += group
+                if asked.settings.background or self._has_begun(held):
+                    yield held
+                    held = []
+
+    def _has_begun(self, events: Sequence[Event]) -> bool:
+        """Whether there is more to tell than that the response was created."""
+        return len(events) > 1 or self.codec.decode(events[0].data) != _CREATED
+
+    async def _followed(
+        self, project: str, response: Response
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a stored response. Raises what it was refused with."""
+        async with aclosing(self.responses.follow(project, response.id)) as groups:
+            async for group in groups:
+                if self.codec.decode(group[-1].data) == _FAILED:
+                    check_not_refused(await self.responses.get(project, response.id))
+                yield group
+
+    async def _tell(
+        self, project: str, asked: NewResponse
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a response of which nothing is left. Raises what it was refused with."""
+        queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_EVENTS_AHEAD)
+        narrator, begun = await self._begin(project, asked, queue.put)
+        queue.put_nowait([LifeEvent(Moment.CREATED, narrator.response)])
+
+        async def work() -> None:
+            try:
+                await self._work(project, narrator, begun, JobPriority.INTERACTIVE)
+            finally:
+                await queue.put([])
+
+        working, number = asyncio.create_task(work()), 0
+        try:
+            while events := await queue.get():
+                check_not_refused(narrator.response)
+                encoded = [self.codec.encode(event) for event in events]
+                yield [Event(number + place, data) for place, data in enumerate(encoded)]
+                number += len(encoded)
+            await working
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+    async def count(self, project: str, asked: NewResponse) -> int:
+        """The tokens of the prompt that a response would have. Raises as `answer`."""
+        narrator, begun = await self._begin(project, asked, _silence)
+        settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
+        toolbox = Toolbox(settings.tools, self.tools.hosted(settings.tools))
+        items = unsealed(project, begun.items, self.seals)
+        return await self.counter.count(turn_request(settings, Progress(), toolbox, items))
+
+    async def compact(self, project: str, asked: NewResponse) -> Compacted:
+        """The user's messages as they were, and a summary of everything. Raises as `answer`."""
+        narrator, begun = await self._begin(project, asked, _silence)
+        response, seen = narrator.response, unsealed(project, begun.items, self.seals)
+        try:
+            text, usage = await self.compactor.sum_up(project, response, seen)
+        except EngineDied as died:
+            raise died.error from died
+        summary = Summary(text=text, replaces_all=False)
+        item = Item(
+            id=self.ids.new(ITEM_PREFIXES[Compaction]),
+            status=ItemStatus.COMPLETED,
+            created_at=self.clock(),
+            content=Compaction(sealed=self.seals.seal_summary(project, summary)),
+        )
+        said = [each for each in begun.items if is_users(each)]
+        return Compacted(
+            id=response.id, created_at=response.created_at, output=[*said, item], usage=usage
+        )
+
+    async def _begin(
+        self, project: str, asked: NewResponse, say: Say
+    ) -> tuple[ResponseNarrator, Begun]:
+        """A response of which nothing is kept, and what was said before. Raises as `answer`."""
+        response = await self.requests.make(project, asked)
+
+        async def read(repositories: Repositories) -> Begun:
+            past = await _past(repositories, project, response)
+            items = await resolved(
+                repositories, project, asked.input, self.ids, response.created_at, "input"
+            )
+            check_calls(past, items)
+            return Begun([*past, *items], items)
+
+        begun = await self.transactions.read(read)
+        ledger = TransientLedger(say)
+        return ResponseNarrator(project, response, (), ledger, self.seals), begun
+
+    async def _work(
+        self, project: str, narrator: ResponseNarrator, begun: Begun, priority: JobPriority
+    ) -> None:
+        """Until the end. What broke off a response of which readers have heard is its end."""
+        try:
+            await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
+        except EngineDied as died:
+            await _break_off(narrator, died.error)
+        except DomainError as error:
+            await _break_off(narrator, error)
+
+
+async def _silence(_events: Sequence[ResponseEvent]) -> None:
+    """Nobody listens."""
+
+
+async def _break_off(narrator: ResponseNarrator, error: DomainError) -> None:
+    """An error that another attempt may not meet is the caller's to try again, where nothing was
+    said; else it is how the response ends."""
+    if not narrator.has_begun:
+        raise error
+    await fail(narrator, error)
+
+
+async def _past(repositories: Repositories, project: str, response: Response) -> list[Item]:
+    if response.previous_id:
+        previous = await previous_of(repositories, project, response)
+        return await read_past(repositories, project, previous.id)
+    if not response.conversation_id:
+        return []
+    await repositories.conversations.get(project, response.conversation_id)
+    placed = await repositories.timelines.since(project, response.conversation_id)
+    return [each.item for each in placed]

@@ -1,0 +1,55 @@
+"""Summaries of what was said, written by the model itself."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from control_svc.domain.agent import NO_USAGE
+from control_svc.domain.compactions import SUMMARY_REQUEST
+from control_svc.domain.items import Item
+from control_svc.domain.responses import Response
+from control_svc.domain.turn_messages import turn_messages
+from control_svc.domain.turns import (
+    Delta,
+    Done,
+    TextPart,
+    TurnClient,
+    TurnMessage,
+    TurnRequest,
+    TurnRole,
+    TurnUsage,
+)
+
+
+class Compactor:
+    """Has items summed up."""
+
+    def __init__(self, turns: TurnClient, summary_tokens: int) -> None:
+        """`summary_tokens` bounds a summary."""
+        self._turns = turns
+        self._summary_tokens = summary_tokens
+
+    async def sum_up(
+        self, project: str, response: Response, items: Sequence[Item]
+    ) -> tuple[str, TurnUsage]:
+        """A summary of the items, as they would be shown for this response, and what it cost.
+
+        Raises what `TurnClient.run` does.
+        """
+        request = TurnMessage(TurnRole.USER, (TextPart(SUMMARY_REQUEST),))
+        turn = TurnRequest(
+            project=project,
+            model=response.model,
+            messages=(*turn_messages(response.settings.instructions or "", items), request),
+            max_tokens=self._summary_tokens,
+            thinks=False,
+            seed=response.seed,
+            label=response.id,
+        )
+        text, usage = "", NO_USAGE
+        async with aclosing(self._turns.run(turn)) as events:
+            async for event in events:
+                if isinstance(event, Delta):
+                    text += event.content
+                elif isinstance(event, Done):
+                    usage = event.usage
+        return text, usage

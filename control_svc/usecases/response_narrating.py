@@ -1,0 +1,225 @@
+"""A response as its worker has it, and what it tells and keeps of it: the narrator of responses.
+
+Where things are kept is a `Ledger`'s business: the database for stored responses, memory for those
+of which nothing is to be left.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from control_svc.domain.agent import NO_USAGE, EndedTurn, added
+from control_svc.domain.citations import citations_of
+from control_svc.domain.drafts import Added, Draft, DraftKind, Said
+from control_svc.domain.items import (
+    FileSearchCall,
+    Item,
+    ItemStatus,
+    Message,
+    Reasoning,
+    SearchResult,
+    Text,
+)
+from control_svc.domain.response_events import LifeEvent, Moment, ResponseEvent
+from control_svc.domain.response_ports import Seals
+from control_svc.domain.response_telling import TurnTelling, searched, searching
+from control_svc.domain.responses import Response, ResponseState, Work
+from control_svc.domain.showing import Include, shown
+from control_svc.domain.turns import Started, TurnUsage
+
+
+class Ledger(Protocol):
+    """Keeps a response. Each method may raise LeaseLost."""
+
+    async def tell(
+        self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
+    ) -> None:
+        """Tell readers, and keep the tokens that this was made from."""
+
+    async def keep(
+        self,
+        turn: int,
+        response: Response,
+        events: Sequence[ResponseEvent],
+        items: Sequence[Item] = (),
+        changed: Sequence[Item] = (),
+    ) -> None:
+        """Tell readers, and keep the response as it is now, with new and changed items of it."""
+
+    async def end(
+        self,
+        turn: int,
+        response: Response,
+        events: Sequence[ResponseEvent],
+        items: Sequence[Item] = (),
+    ) -> None:
+        """As `keep`, for the last time."""
+
+
+class ResponseNarrator:
+    """Tells and keeps a response; it is what the worker knows of it."""
+
+    def __init__(
+        self,
+        project: str,
+        response: Response,
+        output: Sequence[Item],
+        ledger: Ledger,
+        seals: Seals,
+        drafts: Sequence[Draft] = (),
+    ) -> None:
+        """`output` are its items so far, `drafts` what has been told of the open turn."""
+        self.response = response
+        self.output = list(output)
+        self._project = project
+        self._ledger = ledger
+        self._seals = seals
+        self._held: tuple[list[ResponseEvent], list[int]] = ([], [])
+        self._telling = self._new_telling(drafts)
+        self._drafts = list(drafts)
+        self._cost = NO_USAGE
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether readers have heard that the response is being worked on."""
+        return self.response.state is not ResponseState.QUEUED
+
+    async def begin(self) -> None:
+        """The response is being worked on; said once."""
+        if not self.has_begun:
+            self.response = self.response.started()
+            await self._keep(self._turn, [LifeEvent(Moment.IN_PROGRESS, self.response)])
+
+    async def turn_started(self, turn: int, started: Started) -> None:
+        """The model computes."""
+        self._cost = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
+        await self.begin()
+
+    async def tell(self, turn: int, said: Sequence[Said], token_ids: Sequence[int]) -> None:
+        """The model said something."""
+        self._drafts += [each.draft for each in said if isinstance(each, Added)]
+        self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
+        events = self._telling.tell(said)
+        if self._telling.is_held:
+            held_events, held_tokens = self._held
+            held_events += events
+            held_tokens += token_ids
+        else:
+            await self._ledger.tell(turn, events, token_ids)
+
+    async def turn_ended(self, turn: EndedTurn, *, awaits_client: bool) -> None:
+        """A turn ended, and its hosted calls follow."""
+        items, events = self._told(turn)
+        work = _after(self.response.work, turn, awaits_client=awaits_client)
+        self.response = replace(self.response, work=work)
+        await self._keep(turn.number, events, items)
+        self._held, self._drafts, self._cost = ([], []), [], NO_USAGE
+        self._telling = self._new_telling(())
+
+    async def call_started(self, item: Item) -> None:
+        """A search begins."""
+        await self._ledger.tell(self._turn, searching(item, self._place(item)))
+
+    async def call_ended(self, item: Item) -> None:
+        """A search has ended."""
+        events = searched(item, self._show(item), self._place(item))
+        self.output = [item if old.id == item.id else old for old in self.output]
+        await self._ledger.keep(self._turn, self.response, events, changed=[item])
+
+    async def compacted(self, item: Item, usage: TurnUsage) -> None:
+        """Earlier items were summed up: from here on this one stands for them."""
+        events = TurnTelling(len(self.output), self._show).end([item])
+        work = replace(self.response.work, usage=added(self.response.work.usage, usage))
+        self.response = replace(self.response, work=work, is_compacted=True)
+        await self._keep(self._turn, events, [item])
+        self._telling = self._new_telling(())
+
+    async def cut(self, first_item: str) -> None:
+        """Items before this one are not shown to the model any more."""
+        self.response = replace(self.response, context_start=first_item)
+        await self._keep(self._turn, [])
+
+    async def end(
+        self, turn: EndedTurn | None, moment: Moment, ended: Callable[[Work], Response]
+    ) -> None:
+        """The response has ended, with its last turn; `ended` makes of the work done what it is."""
+        number, work = self._turn, self.response.work
+        items, events = ([], []) if turn is None else self._told(turn)
+        if turn is not None:
+            work = _after(work, turn, awaits_client=False)
+        self.output += items
+        self.response = replace(ended(work), work=work, output=tuple(self.output))
+        last = LifeEvent(moment, self.as_shown())
+        await self._ledger.end(number, self.response, [*events, last], items)
+
+    def broken_turn(self) -> EndedTurn | None:
+        """The open turn, as far as it has come; None: there is none."""
+        if not self._drafts and not any(self._cost):
+            return None
+        written = [draft for draft in self._drafts if draft.kind is not DraftKind.HOSTED]
+        items = [
+            draft.item(ItemStatus.COMPLETED if draft.is_done else ItemStatus.INCOMPLETE)
+            for draft in written
+        ]
+        return EndedTurn(number=self._turn, items=tuple(items), usage=self._cost)
+
+    def as_shown(self) -> Response:
+        """The response as its caller sees it."""
+        output = tuple(self._show(item) for item in self.response.output)
+        return replace(self.response, output=output)
+
+    @property
+    def _turn(self) -> int:
+        return self.response.work.num_turns
+
+    def _told(self, turn: EndedTurn) -> tuple[list[Item], list[ResponseEvent]]:
+        """The items of a turn, and everything that is left to tell of them."""
+        items = [self._finished(item) for item in turn.items]
+        events = [*self._held[0], *self._telling.end(items)]
+        return items, events
+
+    async def _keep(
+        self, turn: int, events: Sequence[ResponseEvent], items: Sequence[Item] = ()
+    ) -> None:
+        self.output += items
+        await self._ledger.keep(turn, self.response, events, items)
+
+    def _new_telling(self, drafts: Sequence[Draft]) -> TurnTelling:
+        return TurnTelling(len(self.output), self._show, drafts)
+
+    def _place(self, item: Item) -> int:
+        return next(place for place, other in enumerate(self.output) if other.id == item.id)
+
+    def _show(self, item: Item) -> Item:
+        return shown(self._finished(item), self.response.settings.include)
+
+    def _finished(self, item: Item) -> Item:
+        """An item with what we add to it, always the same."""
+        match item.content:
+            case Reasoning(sealed="") as thought if self._seals_thoughts:
+                sealed = self._seals.seal_thought(self._project, thought.text)
+                return replace(item, content=replace(thought, sealed=sealed))
+            case Message(content=(Text(annotations=()) as text,)) as said:
+                cited = replace(text, annotations=citations_of(text.text, self._found()))
+                return replace(item, content=replace(said, content=(cited,)))
+            case _:
+                return item
+
+    @property
+    def _seals_thoughts(self) -> bool:
+        """Whether the caller keeps thoughts himself, and gives them back."""
+        return Include.SEALED_REASONING in self.response.settings.include
+
+    def _found(self) -> Sequence[SearchResult]:
+        """What the last search found; its passages are those that the model names."""
+        calls = [item.content for item in self.output if isinstance(item.content, FileSearchCall)]
+        return calls[-1].results if calls else ()
+
+
+def _after(work: Work, turn: EndedTurn, *, awaits_client: bool) -> Work:
+    return Work(
+        num_turns=work.num_turns + 1,
+        usage=added(work.usage, turn.usage),
+        num_hosted_calls=work.num_hosted_calls + turn.num_hosted_calls,
+        awaits_client=awaits_client,
+    )

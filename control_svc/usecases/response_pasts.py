@@ -1,0 +1,113 @@
+"""What a response's model is shown: what was said before, read and unsealed; and less of it, where
+there is no room for all."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from control_svc.domain.compactions import is_users
+from control_svc.domain.items import Compaction, Item, Reasoning
+from control_svc.domain.ports import Repositories
+from control_svc.domain.response_ports import Seals
+from control_svc.domain.responses import Truncation
+from control_svc.domain.run_ports import TokenCounter
+from control_svc.domain.turn_messages import turn_messages
+from control_svc.domain.turns import TurnRequest
+from control_svc.usecases.fitting import first_fitting
+from control_svc.usecases.response_narrating import ResponseNarrator
+from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, SealInvalid
+
+_SHARE_AFTER_CUT: Final = 2
+"""A past that is cut is cut to this part of the window, so that the next cut is far away."""
+
+
+async def read_past(repositories: Repositories, project: str, response_id: str) -> list[Item]:
+    """All items up to a response, with its own. Raises PreviousResponseNotFound."""
+    links = await repositories.responses.chain(project, response_id)
+    if not links:
+        raise PreviousResponseNotFound(response=response_id)
+    first = links[0]
+    own = [placed.item for link in links for placed in link.items]
+    if first.is_compacted:
+        return own
+    if first.previous_id:
+        raise PreviousResponseNotFound(response=first.previous_id)
+    if not first.conversation_id:
+        return own
+    before = await repositories.timelines.since(project, first.conversation_id)
+    end = first.conversation_end
+    return [*(placed.item for placed in before if placed.position < end), *own]
+
+
+def unsealed(project: str, items: Sequence[Item], seals: Seals) -> list[Item]:
+    """Items as the model sees them. Raises SealInvalid."""
+    seen: list[Item] = []
+    for index, item in enumerate(items):
+        match item.content:
+            case Compaction(sealed=sealed):
+                summary = seals.open_summary(project, sealed)
+                if summary is None:
+                    raise SealInvalid(field=f"input[{index}].encrypted_content")
+                seen = [*([] if summary.replaces_all else seen), *summary.shown(item)]
+            case Reasoning(sealed=sealed, text="") if sealed:
+                thought = seals.open_thought(project, sealed)
+                if thought is None:
+                    raise SealInvalid(field=f"input[{index}].encrypted_content")
+                seen.append(item.ended(Reasoning(text=thought), item.status))
+            case _:
+                seen.append(item)
+    return seen
+
+
+def since(items: Sequence[Item], first_id: str) -> list[Item]:
+    """The items from one on; all, where it is not among them."""
+    start = next((place for place, item in enumerate(items) if item.id == first_id), 0)
+    return list(items[start:])
+
+
+class ResponseContext:
+    """The context of the loop: items that are read once, and cut where the caller allows it."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        own: Sequence[Item],
+        narrator: ResponseNarrator,
+        counter: TokenCounter,
+    ) -> None:
+        """`own` are the response's own items, which are never left out."""
+        self._items = items
+        self._own = {item.id for item in own}
+        self._narrator = narrator
+        self._counter = counter
+
+    async def items(self) -> list[Item]:
+        """All items in order."""
+        return list(self._items)
+
+    async def shortened(
+        self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
+    ) -> list[Item] | None:
+        """Fewer items; None: none may be left out."""
+        settings = self._narrator.response.settings
+        if settings.truncation is not Truncation.AUTO:
+            return None
+        starts = self._starts(items)
+        if not starts:
+            return None
+
+        async def fits(start: int) -> bool:
+            messages = turn_messages(settings.instructions or "", items[start:])
+            tokens = await self._counter.count(replace(request, messages=messages))
+            return tokens * _SHARE_AFTER_CUT <= error.context_tokens
+
+        start = await first_fitting(starts, fits)
+        await self._narrator.cut(items[start].id)
+        return list(items[start:])
+
+    def _starts(self, items: Sequence[Item]) -> list[int]:
+        """Where the past may begin: with something that a user said, at the latest with the
+        response's own input."""
+        end = next((place for place, item in enumerate(items) if item.id in self._own), 0)
+        starts = [place for place in range(1, end) if is_users(items[place])]
+        return [*starts, end] if end else starts

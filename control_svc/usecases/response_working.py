@@ -1,0 +1,233 @@
+"""The work of a response, stored or not: compact, run the loop, end."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from control_svc.domain.agent import Ending, LoopLimits, LoopSettings, Outcome, Progress
+from control_svc.domain.compactions import Summary
+from control_svc.domain.drafts import Draft
+from control_svc.domain.hosted_tools import HostedTool
+from control_svc.domain.ids import IdSource
+from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
+from control_svc.domain.jobs import JobPriority
+from control_svc.domain.ports import Clock
+from control_svc.domain.response_events import Moment
+from control_svc.domain.response_ports import Seals
+from control_svc.domain.responses import (
+    IncompleteReason,
+    Response,
+    ResponseError,
+    ResponseState,
+    Work,
+)
+from control_svc.domain.run_ports import TokenCounter
+from control_svc.domain.tools import ResponseFormat, ToolChoice
+from control_svc.domain.turns import TurnUsage
+from control_svc.usecases.agent_loop import AgentLoop
+from control_svc.usecases.compacting import Compactor
+from control_svc.usecases.response_narrating import ResponseNarrator
+from control_svc.usecases.response_pasts import ResponseContext, since, unsealed
+from control_svc.usecases.response_tools import ResponseTools
+from control_svc.usecases.turn_requests import Toolbox, turn_request
+from svc_kit.error_table import is_retryable
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DomainError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How far a response is, when an attempt begins."""
+
+    items: Sequence[Item]
+    """Everything that was said, its own items at the end."""
+    own: Sequence[Item]
+    """Its input and what it has made."""
+    drafts: Sequence[Draft] = ()
+    """What has been told of the open turn."""
+    token_ids: Sequence[int] = ()
+
+
+class ResponseWorker:
+    """Works on responses."""
+
+    def __init__(
+        self,
+        loop: AgentLoop,
+        counter: TokenCounter,
+        compactor: Compactor,
+        seals: Seals,
+        tools: ResponseTools,
+        ids: IdSource,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self._counter = counter
+        self._compactor = compactor
+        self._seals = seals
+        self._tools = tools
+        self._ids = ids
+        self._clock = clock
+
+    async def work(
+        self,
+        project: str,
+        narrator: ResponseNarrator,
+        begun: Begun,
+        cancelled: asyncio.Event,
+        priority: JobPriority = JobPriority.INTERACTIVE,
+    ) -> Outcome | None:
+        """Until the response has ended; None: with an error. A cancelled one is not ended here.
+
+        Raises LeaseLost, EngineDied, and errors that another attempt may not meet again.
+        """
+        try:
+            ending = await self._run(project, narrator, begun, cancelled, priority)
+        except DomainError as error:
+            if is_retryable(error):
+                raise
+            await fail(narrator, error)
+            return None
+        if ending.outcome is not Outcome.CANCELLED:
+            await self._end(narrator, ending)
+        return ending.outcome
+
+    async def _run(
+        self,
+        project: str,
+        narrator: ResponseNarrator,
+        begun: Begun,
+        cancelled: asyncio.Event,
+        priority: JobPriority,
+    ) -> Ending:
+        response = narrator.response
+        settings = loop_settings(project, response, priority)
+        progress = _progress(response, narrator.output, begun)
+        seen = since(unsealed(project, begun.items, self._seals), response.context_start)
+        hosted = self._tools.hosted(response.settings.tools)
+        if await self._is_to_be_compacted(settings, progress, hosted, narrator, seen):
+            seen = await self._compact(project, narrator, seen, begun.own)
+        context = ResponseContext(seen, begun.own, narrator, self._counter)
+        return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
+
+    async def _is_to_be_compacted(
+        self,
+        settings: LoopSettings,
+        progress: Progress,
+        hosted: Sequence[HostedTool],
+        narrator: ResponseNarrator,
+        seen: Sequence[Item],
+    ) -> bool:
+        threshold = narrator.response.settings.compact_threshold
+        has_begun = progress.num_turns or progress.token_ids or progress.drafts
+        if threshold is None or has_begun or narrator.response.is_compacted:
+            return False
+        request = turn_request(settings, progress, Toolbox(settings.tools, hosted), seen)
+        return await self._counter.count(request) > threshold
+
+    async def _compact(
+        self, project: str, narrator: ResponseNarrator, seen: Sequence[Item], own: Sequence[Item]
+    ) -> list[Item]:
+        """A summary in place of everything before the response's own items."""
+        own_ids = {item.id for item in own}
+        before = [item for item in seen if item.id not in own_ids]
+        if not before:
+            return list(seen)
+        text, usage = await self._compactor.sum_up(project, narrator.response, before)
+        summary = Summary(text=text, replaces_all=True, kept=tuple(own))
+        item = Item(
+            id=self._ids.new(ITEM_PREFIXES[Compaction]),
+            status=ItemStatus.COMPLETED,
+            created_at=self._clock(),
+            content=Compaction(sealed=self._seals.seal_summary(project, summary)),
+        )
+        await narrator.begin()
+        await narrator.compacted(item, usage)
+        return summary.shown(item)
+
+    async def _end(self, narrator: ResponseNarrator, ending: Ending) -> None:
+        response, now = narrator.response, self._clock()
+        if ending.outcome in (Outcome.ANSWERED, Outcome.ACTION_REQUIRED):
+            await narrator.end(
+                ending.turn, Moment.COMPLETED, lambda work: response.completed(work.usage, now)
+            )
+            return
+        reason = IncompleteReason.MAX_OUTPUT_TOKENS
+        await narrator.end(
+            ending.turn, Moment.INCOMPLETE, lambda work: response.broken_off(work.usage, reason)
+        )
+
+
+async def fail(narrator: ResponseNarrator, error: DomainError) -> None:
+    """End a response with an error, and what it has said until then."""
+    response, described = narrator.response, failure(error)
+    is_refusal = (
+        response.state is ResponseState.QUEUED
+        and not response.settings.background
+        and isinstance(error, InvalidArgument | NotFound | FailedPrecondition)
+    )
+    told = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
+    await narrator.end(
+        narrator.broken_turn(), Moment.FAILED, lambda work: response.failed(_cost(work), told)
+    )
+
+
+def failure(error: DomainError) -> ResponseError:
+    """An error in OpenAI's words for responses."""
+    if isinstance(error, ContextLengthExceeded):
+        code = "context_length_exceeded"
+    elif isinstance(error, InvalidArgument):
+        code = "invalid_prompt"
+    else:
+        code = "server_error"
+    return ResponseError(
+        code=code,
+        message=error.message,
+        param=error.field or "",
+        reason=error.reason,
+        metadata=error.metadata,
+    )
+
+
+def loop_settings(project: str, response: Response, priority: JobPriority) -> LoopSettings:
+    """What is asked of the model in every turn."""
+    settings = response.settings
+    return LoopSettings(
+        project=project,
+        label=response.id,
+        model=response.model,
+        instructions=settings.instructions or "",
+        tools=settings.tools,
+        choice=settings.choice or ToolChoice(),
+        parallel_calls=settings.parallel_tool_calls,
+        format=settings.format or ResponseFormat(),
+        options=settings.options,
+        effort=settings.effort,
+        seed=response.seed,
+        limits=LoopLimits(
+            completion_tokens=settings.max_output_tokens, hosted_calls=settings.max_tool_calls
+        ),
+        priority=priority,
+    )
+
+
+def _progress(response: Response, output: Sequence[Item], begun: Begun) -> Progress:
+    work = response.work
+    return Progress(
+        num_turns=work.num_turns,
+        usage=work.usage,
+        num_hosted_calls=work.num_hosted_calls,
+        token_ids=list(begun.token_ids),
+        drafts=list(begun.drafts),
+        open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
+        awaits_client=work.awaits_client,
+    )
+
+
+def _cost(work: Work) -> TurnUsage | None:
+    return work.usage if any(work.usage) else None

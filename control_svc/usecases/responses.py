@@ -1,0 +1,227 @@
+"""Responses: what callers do with those that are stored. The work itself is a job's."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final
+
+from control_svc.domain.compactions import CALL_KINDS, check_calls
+from control_svc.domain.ids import JOB, IdSource, age_of
+from control_svc.domain.items import Item
+from control_svc.domain.jobs import JobPriority, NewJob
+from control_svc.domain.listing import Page, PageRequest, PageTokens, Window
+from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
+from control_svc.domain.responses import NewResponse, Response
+from control_svc.domain.streams import BEFORE_FIRST, Event
+from control_svc.domain.timeline_ports import GIVEN_ITEMS, ItemFilter
+from control_svc.usecases.once import once
+from control_svc.usecases.placing_items import place, resolved
+from control_svc.usecases.response_ending import Endings
+from control_svc.usecases.response_ledgers import close_conversation
+from control_svc.usecases.response_requests import Requests
+from control_svc.usecases.response_work import KIND
+from control_svc.usecases.streaming import Followers
+from svc_kit.error_table import error_of
+from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
+
+CREATE: Final = "CreateResponse"
+MAX_PAGE: Final = 100
+DEFAULT_PAGE: Final = 20
+
+
+@dataclass(frozen=True)
+class Responses:
+    """What callers do with stored responses."""
+
+    transactions: Transactions
+    followers: Followers
+    requests: Requests
+    endings: Endings
+    codec: EventCodec
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+
+    async def create(self, project: str, asked: NewResponse) -> Response:
+        """Begin a response.
+
+        Raises what `Requests.make` does; RequestIdReused, PreviousResponseNotFound,
+        PreviousResponseUnfinished, ConversationNotFound, ConversationLocked, ItemNotFound,
+        FileNotFound, ToolCallMissing or ToolOutputMissing.
+        """
+        response = await self.requests.make(project, asked)
+        request = RememberedRequest(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=response.id,
+            created_at=response.created_at,
+        )
+
+        async def add(repositories: Repositories) -> Response:
+            made = await once(repositories, project, request)
+            if made != response.id:
+                return await repositories.responses.get(project, made)
+            return await self._add(repositories, project, asked, response)
+
+        return await self.transactions.write(add)
+
+    async def _add(
+        self, repositories: Repositories, project: str, asked: NewResponse, response: Response
+    ) -> Response:
+        before, response = await _what_was_said(repositories, project, response)
+        items = await resolved(
+            repositories, project, asked.input, self.ids, response.created_at, "input"
+        )
+        check_calls(before, items)
+        await repositories.responses.add(project, response)
+        await place(repositories, project, response.id, asked.input, items, "input")
+        await repositories.streams.create(
+            project, response.id, [self.codec.encode(event) for event in _first_events(response)]
+        )
+        job = NewJob(
+            id=self.ids.new(JOB), kind=KIND, subject=response.id, priority=JobPriority.INTERACTIVE
+        )
+        await repositories.jobs.add(project, job)
+        return response
+
+    async def get(self, project: str, response_id: str) -> Response:
+        """A response, with its output once it has ended. Raises ResponseNotFound."""
+
+        async def read(repositories: Repositories) -> Response:
+            found = await repositories.responses.get(project, response_id)
+            if not found.state.is_final:
+                return found
+            made = await repositories.timelines.since(
+                project, response_id, wanted=ItemFilter(origin=response_id)
+            )
+            return replace(found, output=tuple(placed.item for placed in made))
+
+        return await self.transactions.read(read)
+
+    def follow(
+        self, project: str, response_id: str, after: int = BEFORE_FIRST
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a response beyond a number, to its end.
+
+        Raises ResponseNotFound, StreamExpired or OutOfRange.
+        """
+        missing = ResponseNotFound(response=response_id)
+        return self.followers.follow(
+            project, response_id, after, missing=missing, field="starting_after"
+        )
+
+    async def ended(self, project: str, response_id: str) -> Response:
+        """A response once it has ended. Raises ResponseNotFound where it was deleted, and what it
+        was refused with, if it was."""
+        found = await self.get(project, response_id)
+        if not found.state.is_final:
+            async with aclosing(self.follow(project, response_id)) as events:
+                async for _ in events:
+                    pass
+            found = await self.get(project, response_id)
+        check_not_refused(found)
+        return found
+
+    async def delete(self, project: str, response_id: str) -> None:
+        """Forget a response; one that is under way is given up. Raises ResponseNotFound."""
+
+        async def forget(repositories: Repositories) -> None:
+            await repositories.responses.get(project, response_id)
+            # The job's row comes first, as it does for whoever works on the response.
+            await repositories.jobs.request_cancel(project, KIND, response_id)
+            found = await repositories.responses.lock(project, response_id)
+            if not found.state.is_final:
+                await close_conversation(repositories, project, found)
+            await repositories.responses.delete(project, response_id)
+
+        await self.transactions.write(forget)
+
+    async def cancel(self, project: str, response_id: str) -> Response:
+        """Give a background response up; one that has ended stays as it is.
+
+        Raises ResponseNotFound or ResponseNotCancellable.
+        """
+
+        async def give_up(repositories: Repositories) -> None:
+            (await repositories.responses.get(project, response_id)).check_cancellable()
+            await repositories.jobs.request_cancel(project, KIND, response_id)
+            found = await repositories.responses.lock(project, response_id)
+            if not found.state.is_final:
+                await self.endings.end(
+                    repositories,
+                    project,
+                    found,
+                    Moment.CANCELLED,
+                    lambda work: found.cancelled(work.usage),
+                )
+
+        await self.transactions.write(give_up)
+        return await self.get(project, response_id)
+
+    async def input_items(self, project: str, response_id: str, asked: PageRequest) -> Page[Item]:
+        """A page of what a response was asked. Raises ResponseNotFound, OutOfRange or
+        InvalidField."""
+        if asked.after and not age_of(asked.after):
+            raise InvalidField(field="after", problem="it is not the id of an item")
+        binding = (project, "input items", response_id)
+        window = self.tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(repositories: Repositories) -> list[Item]:
+            await repositories.responses.get(project, response_id)
+            found = await repositories.timelines.page(project, response_id, window, GIVEN_ITEMS)
+            return [placed.item for placed in found]
+
+        found = await self.transactions.read(read)
+        return self.tokens.page(found, window, asked, binding)
+
+
+def check_not_refused(response: Response) -> None:
+    """Raises the error with which a response was refused before its model began."""
+    error = response.ended.error
+    if error is not None and error.is_refusal:
+        raise error_of(error.reason, error.message, error.metadata)
+
+
+async def _what_was_said(
+    repositories: Repositories, project: str, response: Response
+) -> tuple[list[Item], Response]:
+    """The calls that may be open, and the response with its place in what was said before.
+
+    Those of a chain are in its last response: the calls before it were answered by then.
+    """
+    if response.previous_id:
+        previous = await previous_of(repositories, project, response)
+        own = await repositories.timelines.since(project, previous.id)
+        changed = replace(response, context_start=previous.context_start)
+        return [placed.item for placed in own], changed
+    if not response.conversation_id:
+        return [], response
+    conversation = await repositories.conversations.lock(project, response.conversation_id)
+    await repositories.conversations.update(project, conversation.claimed_by(response.id))
+    last = await repositories.timelines.page(project, conversation.id, Window(1))
+    end = last[0].position + 1 if last else 0
+    calls = await repositories.timelines.since(
+        project, conversation.id, wanted=ItemFilter(kinds=CALL_KINDS)
+    )
+    return [placed.item for placed in calls], replace(response, conversation_end=end)
+
+
+async def previous_of(repositories: Repositories, project: str, response: Response) -> Response:
+    """The response that this one goes on from. Raises PreviousResponseNotFound or
+    PreviousResponseUnfinished."""
+    try:
+        previous = await repositories.responses.get(project, response.previous_id)
+    except ResponseNotFound:
+        raise PreviousResponseNotFound(response=response.previous_id) from None
+    previous.check_can_be_followed()
+    return previous
+
+
+def _first_events(response: Response) -> list[ResponseEvent]:
+    created: list[ResponseEvent] = [LifeEvent(Moment.CREATED, response)]
+    if response.settings.background:
+        created.append(LifeEvent(Moment.QUEUED, response))
+    return created
