@@ -9,18 +9,16 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple, Protocol, TypeVar
+from datetime import datetime
+from typing import NamedTuple, Protocol, TypeVar
 
-from control_svc.domain.adapters import Adapter, AdapterReport, DesiredState
+from control_svc.domain.adapter_ports import AdapterRepository, DesiredRepository
 from control_svc.domain.batch_ports import BatchLineRepository, BatchRepository
 from control_svc.domain.conversation_ports import ConversationRepository
-from control_svc.domain.files import File, FilePurpose
-from control_svc.domain.job_ports import JobRecords
-from control_svc.domain.jobs import Claim, Job, JobState, NewJob
-from control_svc.domain.keys import ApiKey, PresentedKey
-from control_svc.domain.listing import Window
-from control_svc.domain.projects import Project
+from control_svc.domain.file_ports import FileRepository, UploadRepository
+from control_svc.domain.job_ports import JobQueue, JobRecords, JobRepository
+from control_svc.domain.jobs import JobState
+from control_svc.domain.operator_ports import KeyRepository, ProjectRepository, UsageRepository
 from control_svc.domain.requests import RememberedRequest
 from control_svc.domain.response_ports import ResponseRepository
 from control_svc.domain.run_ports import RunRepository, RunStepRepository
@@ -31,8 +29,6 @@ from control_svc.domain.thread_ports import (
     ThreadRepository,
 )
 from control_svc.domain.timeline_ports import TimelineRepository
-from control_svc.domain.uploads import Taken, Upload, UploadPart
-from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
 from control_svc.domain.vector_ports import (
     ChunkRepository,
     FileBatchRepository,
@@ -45,52 +41,6 @@ Clock = Callable[[], datetime]
 ResultT = TypeVar("ResultT")
 
 
-class FileRepository(Protocol):
-    """The rows of files."""
-
-    async def add(self, project: str, file: File) -> None:
-        """Keep a new file."""
-
-    async def get(self, project: str, file_id: str, now: datetime) -> File:
-        """Raises FileNotFound, also for a file that has expired."""
-
-    async def page(
-        self, project: str, window: Window, purpose: FilePurpose | None, now: datetime
-    ) -> list[File]:
-        """The files of a window that have not expired; `purpose` None: any."""
-
-    async def delete(self, project: str, file_id: str, now: datetime) -> File:
-        """Forget a file; its bytes are the caller's to delete. Raises FileNotFound."""
-
-
-class UploadRepository(Protocol):
-    """The rows of uploads and their parts."""
-
-    async def add(self, project: str, upload: Upload) -> None:
-        """Keep a new upload."""
-
-    async def get(self, project: str, upload_id: str) -> Upload:
-        """Raises UploadNotFound."""
-
-    async def lock(self, project: str, upload_id: str) -> Upload:
-        """As `get`; until the end of the transaction nobody else changes the upload."""
-
-    async def update(self, project: str, upload: Upload) -> None:
-        """Keep what has changed of a locked upload: its state and its file."""
-
-    async def add_part(self, project: str, part: UploadPart) -> None:
-        """Keep a new part."""
-
-    async def taken(self, project: str, upload_id: str) -> Taken:
-        """How many parts there are, and their bytes."""
-
-    async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
-        """The parts, oldest first."""
-
-    async def drop_parts(self, project: str, upload_id: str) -> list[str]:
-        """Forget all parts; the keys of their bytes, which are the caller's to delete."""
-
-
 class RequestRepository(Protocol):
     """The rows of remembered requests."""
 
@@ -101,176 +51,6 @@ class RequestRepository(Protocol):
 
     async def add(self, project: str, request: RememberedRequest) -> None:
         """Remember a request."""
-
-
-JOBS_TOPIC: Final = "jobs"
-"""What is announced when a job can be claimed, or is to be cancelled."""
-
-
-class JobRepository(Protocol):
-    """The jobs of a project, for the use cases that cause them.
-
-    Where a transaction locks both, it locks the job before the resource that it works for.
-    """
-
-    async def add(self, project: str, new: NewJob) -> Job:
-        """Queue a job, in the transaction of the change that causes it."""
-
-    async def get(self, project: str, job_id: str) -> Job | None:
-        """A job; None: there is none, or no longer."""
-
-    async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
-        """Ask for the end of the subject's unfinished job, and lock it; None: there is none.
-
-        The job runs once more, if it waits: its worker ends the subject as it should.
-        """
-
-
-class JobCount(NamedTuple):
-    """How many jobs of a kind are in a state, and since when the oldest could have run."""
-
-    kind: str
-    state: JobState
-    num_jobs: int
-    oldest: datetime
-
-
-class JobQueue(Protocol):
-    """The jobs of all projects, for the workers alone. Rows it returns are locked, unless told."""
-
-    async def due(self, kinds: Collection[str]) -> Job | None:
-        """The job that comes next; nobody else gets it.
-
-        By priority, then of the project with the fewest running jobs, then the one that has been
-        due for longest.
-        """
-
-    async def lock(self, claim: Claim) -> Job:
-        """The job of a claim. Raises LeaseLost."""
-
-    async def lock_all(self, claims: Collection[Claim]) -> list[Job]:
-        """The jobs of those claims that count; the others are lost."""
-
-    async def orphans(
-        self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
-    ) -> list[Job]:
-        """Running jobs of other owners whose leases ran out, not locked; alone: of all others."""
-
-    async def held(self, owner: str) -> list[Job]:
-        """The running jobs of an owner, not locked."""
-
-    async def save(self, job: Job) -> None:
-        """Keep what has changed of a locked job."""
-
-    async def renew(self, owner: str, lease: timedelta) -> None:
-        """Let the owner's leases run anew from now on. Jobs that somebody has locked are left."""
-
-    async def census(self) -> list[JobCount]:
-        """How many jobs there are, not locked."""
-
-
-class ProjectRepository(Protocol):
-    """The rows of projects."""
-
-    async def add(self, project: Project) -> None:
-        """Keep a new project. Raises ProjectExists."""
-
-    async def get(self, project_id: str, *, locked: bool = False) -> Project:
-        """Raises ProjectNotFound. Of a locked project nobody else changes the row until the end of
-        the transaction."""
-
-    async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
-        """The projects of a window."""
-
-    async def update(self, project: Project) -> None:
-        """Keep what has changed of a locked project: whether it is archived."""
-
-
-class KeyRepository(Protocol):
-    """The rows of API keys."""
-
-    async def add(self, key: ApiKey) -> None:
-        """Keep a new key."""
-
-    async def get(self, key_id: str) -> ApiKey:
-        """Raises ApiKeyNotFound."""
-
-    async def find(self, sha256: str) -> PresentedKey | None:
-        """The key with this hash."""
-
-    async def page(self, window: Window, project: str, *, with_revoked: bool) -> list[ApiKey]:
-        """The keys of a window; `project` empty: of all."""
-
-    async def revoke(self, key_id: str, now: datetime) -> ApiKey:
-        """End a key; one that was revoked stays as it was. Raises ApiKeyNotFound."""
-
-    async def note_use(self, key_id: str, now: datetime) -> None:
-        """Remember when a key was last asked for."""
-
-
-class UsageRepository(Protocol):
-    """The rows of usage."""
-
-    async def add(self, report: UsageReport, now: datetime) -> None:
-        """Add a report to the sums, unless that was done before."""
-
-    async def page(self, query: UsageQuery, after: str, limit: int) -> list[UsageSum]:
-        """Sums by time, project and model, beyond the cursor `after`; empty: from the first."""
-
-
-ADAPTERS_TOPIC: Final = "adapters"
-"""What is announced when the registry of adapters changes, or a frontend reports."""
-
-
-class AdapterRepository(Protocol):
-    """The rows of adapters. An adapter is named by its id or by its name."""
-
-    async def add(self, project: str, adapter: Adapter) -> None:
-        """Keep a new adapter."""
-
-    async def get(self, project: str, adapter: str) -> Adapter:
-        """Raises AdapterNotFound."""
-
-    async def lock(self, project: str, adapter: str) -> Adapter:
-        """As `get`; until the end of the transaction nobody else changes it."""
-
-    async def find(self, project: str, name: str) -> Adapter | None:
-        """The one of this name, locked."""
-
-    async def count(self, project: str) -> int:
-        """How many there are."""
-
-    async def page(self, project: str, window: Window) -> list[Adapter]:
-        """The adapters of a window."""
-
-    async def update(self, project: str, adapter: Adapter) -> None:
-        """Keep what has changed of a locked adapter."""
-
-    async def delete(self, project: str, adapter_id: str) -> None:
-        """Forget an adapter; its bytes are the caller's to delete."""
-
-    async def reports(self, project: str, adapter_id: str, since: datetime) -> list[AdapterReport]:
-        """What frontends have said of it since a time."""
-
-
-class DesiredRepository(Protocol):
-    """What every frontend should have, over all projects: for our own services alone."""
-
-    async def next_revision(self) -> int:
-        """A number above all before. Whoever changes the registry takes one first: then changes
-        are committed in the order of their numbers."""
-
-    async def revision(self) -> int:
-        """The newest number."""
-
-    async def state(self) -> DesiredState:
-        """Everything."""
-
-    async def blob_of(self, sha256: str) -> tuple[str, int] | None:
-        """The key and size of the bytes of a registered digest."""
-
-    async def replace_reports(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
-        """Keep what a frontend says, in place of what it said."""
 
 
 class Dropped(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from control_svc.domain.adapter_ports import ADAPTERS_TOPIC
 from control_svc.domain.adapters import (
     REPORTS_COUNT_FOR,
     Adapter,
@@ -15,7 +16,6 @@ from control_svc.domain.adapters import (
 from control_svc.domain.ids import ADAPTER, IdSource, is_id
 from control_svc.domain.listing import Page, PageRequest, PageTokens
 from control_svc.domain.ports import (
-    ADAPTERS_TOPIC,
     Blob,
     BlobStore,
     Clock,

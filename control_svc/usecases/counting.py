@@ -4,8 +4,9 @@ import asyncio
 import logging
 from datetime import datetime
 
+from control_svc.domain.job_ports import JobCount
 from control_svc.domain.jobs import JobState
-from control_svc.domain.ports import JobCount, Repositories, Transactions
+from control_svc.domain.ports import Repositories, Transactions
 from svc_kit.errors import DomainError
 from svc_kit.telemetry import JobMetrics
 

@@ -8,12 +8,12 @@ however many changes that was, and a new one gets everything.
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+from control_svc.domain.adapter_ports import ADAPTERS_TOPIC
 from control_svc.domain.adapters import AdapterReport, DesiredChange, DesiredState
 from control_svc.domain.checks import check_digest, check_text
 from control_svc.domain.files import SHA256_DIGITS
 from control_svc.domain.ids import MAX_KEY_CHARACTERS
 from control_svc.domain.ports import (
-    ADAPTERS_TOPIC,
     BlobMissing,
     BlobStore,
     Notices,

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from control_svc.domain.job_ports import JOBS_TOPIC
 from control_svc.domain.jobs import Claim, Ending, EngineDied, Job, JobState, LeaseLost, Outcome
-from control_svc.domain.ports import JOBS_TOPIC, Notices
+from control_svc.domain.ports import Notices
 from control_svc.usecases.leasing import Leases
 from control_svc.usecases.working import JobContext, JobHandler
 from svc_kit.error_table import is_retryable

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from control_svc.domain import usage
+from control_svc.domain.job_ports import JOBS_TOPIC
 from control_svc.domain.jobs import DEAD_KEPT_FOR, DONE_KEPT_FOR, JobState
 from control_svc.domain.ports import (
-    JOBS_TOPIC,
     BlobStore,
     Clock,
     Dropped,

@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from control_svc.domain.assistants import Assistant, AssistantSettings
 from control_svc.domain.ids import ASSISTANT, THREAD, IdSource
 from control_svc.domain.items import Item, Role, Text
+from control_svc.domain.job_ports import JOBS_TOPIC
 from control_svc.domain.jobs import Job
 from control_svc.domain.listing import PageRequest, PageTokens
 from control_svc.domain.messages import NewMessage, ThreadMessage
-from control_svc.domain.ports import JOBS_TOPIC, Clock
+from control_svc.domain.ports import Clock
 from control_svc.domain.run_steps import RunStep
 from control_svc.domain.runs import NewRun, Run
 from control_svc.domain.search import Ranking, Search, SearchHit

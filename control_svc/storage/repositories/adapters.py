@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from control_svc.domain.adapter_ports import ADAPTERS_TOPIC
 from control_svc.domain.adapters import (
     Adapter,
     AdapterReport,
@@ -17,7 +18,6 @@ from control_svc.domain.adapters import (
 )
 from control_svc.domain.ids import ADAPTER, is_id
 from control_svc.domain.listing import Window
-from control_svc.domain.ports import ADAPTERS_TOPIC
 from control_svc.storage.models import AdapterReportRow, AdapterRow, CounterRow
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import is_adapter_name

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from control_svc.domain.ids import JOB, is_id
+from control_svc.domain.job_ports import JOBS_TOPIC, JobCount
 from control_svc.domain.jobs import (
     UNFINISHED,
     Claim,
@@ -21,7 +22,6 @@ from control_svc.domain.jobs import (
     NewJob,
 )
 from control_svc.domain.listing import Window
-from control_svc.domain.ports import JOBS_TOPIC, JobCount
 from control_svc.storage.models import JobRow
 from control_svc.storage.repositories.windows import in_order, windowed
 from svc_kit.errors import JobNotFound
