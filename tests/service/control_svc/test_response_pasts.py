@@ -1,0 +1,355 @@
+"""What responses go on from: chains, conversations, summaries, and what callers keep themselves."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corral.control.v1 import item_pb2, response_pb2
+from sqlalchemy import Engine, event
+
+from control_svc.domain.ids import RESPONSE, IdSource
+from control_svc.domain.items import Item, ItemStatus, Message, Role, Text
+from control_svc.domain.ports import Repositories
+from control_svc.domain.responses import Response, ResponseSettings, ResponseState
+from control_svc.storage.models import ItemRow, TimelineItemRow
+from control_svc.usecases.response_pasts import read_past
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    ConversationLocked,
+    PreviousResponseNotFound,
+    PreviousResponseUnfinished,
+    SealInvalid,
+)
+from tests.support.control import RunningControl, SetClock, a_control
+from tests.support.conversation_client import ConversationClient
+from tests.support.conversation_client import text_of as text_of_item
+from tests.support.jobs import a_database
+from tests.support.response_client import ResponseClient, a_model, names, text_of, words_of
+from tests.support.rows import count_rows
+from tests.support.scripted_turns import Script, ScriptedTurns, says
+
+AUTO = response_pb2.ResponseSettings.TRUNCATION_AUTO
+SEALED = response_pb2.RESPONSE_INCLUDE_SEALED_REASONING
+P = "p"
+
+
+class Model(ScriptedTurns):
+    """Says "Fine", and has a small window."""
+
+    def __init__(self) -> None:
+        self.script: Script = says("Fine")
+        self.window = 40
+        """Tokens, which are words."""
+        super().__init__(self._choose)
+
+    def _choose(self, request: object) -> Script:
+        num_words = words_of(self.requests[-1])
+        if num_words > self.window:
+            raise ContextLengthExceeded(
+                field="messages", prompt_tokens=num_words, context_tokens=self.window
+            )
+        return self.script
+
+    @property
+    def shown(self) -> str:
+        """All texts of the last prompt."""
+        parts = [part for message in self.requests[-1].messages for part in message.parts]
+        return " | ".join(getattr(part, "text", "") for part in parts)
+
+
+@pytest.fixture
+def model() -> Model:
+    """The model."""
+    return Model()
+
+
+@pytest.fixture
+async def running(
+    tmp_path: Path, database_url: str | None, model: Model
+) -> AsyncIterator[RunningControl]:
+    """A control service on each database."""
+    async with a_control(tmp_path, database_url, model=a_model(model)) as control:
+        yield control
+
+
+@pytest.fixture
+def client(running: RunningControl) -> ResponseClient:
+    """A caller."""
+    return ResponseClient(running.client)
+
+
+# ---- chains
+
+
+def a_response(response_id: str, previous_id: str, clock: SetClock) -> Response:
+    """A response that has ended."""
+    return Response(
+        id=response_id,
+        state=ResponseState.COMPLETED,
+        created_at=clock(),
+        settings=ResponseSettings(),
+        model="m",
+        options=b"",
+        seed=1,
+        previous_id=previous_id,
+    )
+
+
+def said(text: str, ids: IdSource, clock: SetClock) -> Item:
+    """What a user said."""
+    return Item(
+        id=ids.new("msg_"),
+        status=ItemStatus.COMPLETED,
+        created_at=clock(),
+        content=Message(role=Role.USER, content=(Text(text=text),)),
+    )
+
+
+async def test_a_thousand_responses_are_a_thousand_rows_and_one_query(
+    tmp_path: Path, database_url: str | None
+) -> None:
+    """Storage grows by what each one adds, and the whole past is read by one statement."""
+    clock, length = SetClock(), 1000
+    ids, statements = IdSource(clock), list[str]()
+
+    def note(*call: Any) -> None:
+        statements.append(call[2])
+
+    async with a_database(tmp_path, database_url, clock) as database:
+        made = [ids.new(RESPONSE) for _ in range(length)]
+
+        async def add(repositories: Repositories) -> None:
+            for previous, each in zip(["", *made], made, strict=False):
+                await repositories.responses.add(P, a_response(each, previous, clock))
+                await repositories.timelines.append(P, each, [said(each, ids, clock)])
+
+        await database.transactions.write(add)
+        event.listen(Engine, "before_cursor_execute", note)
+        past = await database.transactions.read(lambda each: read_past(each, P, made[-1]))
+        event.remove(Engine, "before_cursor_execute", note)
+        reads = [statement for statement in statements if "SELECT" in statement.upper()]
+
+        assert [item.content.text for item in past if isinstance(item.content, Message)] == made
+        assert len(reads) == 1
+        assert await count_rows(database, ItemRow) == length
+        assert await count_rows(database, TimelineItemRow) == length
+
+
+async def test_two_responses_can_go_on_from_one(client: ResponseClient, model: Model) -> None:
+    """Neither sees the other."""
+    root = await client.create("root")
+    await client.create("left", previous_response_id=root.id)
+    await client.create("right", previous_response_id=root.id)
+
+    assert model.shown == "root | Fine | right"
+
+
+async def test_a_broken_chain_is_refused(client: ResponseClient) -> None:
+    """The one that is missing is named; the model does not silently forget."""
+    first = await client.create("one")
+    second = await client.create("two", previous_response_id=first.id)
+    await client.delete(first.id)
+
+    with pytest.raises(PreviousResponseNotFound) as refused:
+        await client.create("three", previous_response_id=second.id)
+    assert refused.value.response == first.id
+
+
+async def test_what_has_not_ended_cannot_be_gone_on_from(
+    client: ResponseClient, model: Model
+) -> None:
+    """What it will say is not known."""
+    gate = asyncio.Event()
+
+    async def wait(_request: object, _number: int) -> None:
+        await gate.wait()
+
+    model.before_token = wait
+    begun = await client.create("one", background=True)
+    with pytest.raises(PreviousResponseUnfinished):
+        await client.create("two", previous_response_id=begun.id)
+    gate.set()
+
+
+async def test_old_responses_are_forgotten_once_none_goes_on_from_them(
+    running: RunningControl, client: ResponseClient
+) -> None:
+    """With their items and events; a chain is kept as long as its end."""
+    first = await client.create("one")
+    running.clock.advance(days=29)
+    second = await client.create("two", previous_response_id=first.id)
+    running.clock.advance(days=2)
+    await running.control.sweeper.sweep()
+    assert (await client.get(first.id)).id == first.id
+    running.clock.advance(days=30)
+    await running.control.sweeper.sweep()
+    for made in (first, second):
+        with pytest.raises(PreviousResponseNotFound):
+            await client.create("three", previous_response_id=made.id)
+
+
+async def test_a_deleted_response_leaves_no_row(tmp_path: Path, model: Model) -> None:
+    """Nor does one that is not stored, in any table."""
+    async with a_control(tmp_path, model=a_model(model)) as running:
+        client = ResponseClient(running.client)
+        kept = await client.create("kept")
+        before = everything(tmp_path)
+        answer = await client.create("sesame", store=False, previous_response_id=kept.id)
+        told = [each async for each in client.stream("sesame", store=False)]
+        await client.count("sesame", store=False)
+        await client.compact("sesame")
+
+        assert everything(tmp_path) == before
+        assert text_of(answer) == "Fine"
+        assert names(told)[-1] == "completed"
+        assert model.requests[0].messages == model.requests[1].messages[:1]
+        gone = await client.create("sesame")
+        await client.delete(gone.id)
+        after = [line for line in everything(tmp_path) if gone.id in line or "sesame" in line]
+        assert [line for line in after if 'INTO "jobs"' not in line] == []
+
+
+def everything(folder: Path) -> list[str]:
+    """All rows of all tables."""
+    (file,) = (folder / "control").glob("*.sqlite3")
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+        return sorted(connection.iterdump())
+
+
+# ---- conversations
+
+
+async def test_a_conversation_is_read_and_added_to(
+    running: RunningControl, client: ResponseClient, model: Model
+) -> None:
+    """Its items come first; input and output are appended once, in order."""
+    conversations = ConversationClient(running.client)
+    made = await conversations.create()
+    await client.create("one", conversation_id=made.id)
+    await client.create("two", conversation_id=made.id)
+    items = await conversations.items(made.id)
+
+    assert model.shown == "one | Fine | two"
+    assert sorted(map(text_of_item, items)) == sorted(["one", "Fine", "two", "Fine"])
+
+
+async def test_a_conversation_has_one_writer(
+    running: RunningControl, client: ResponseClient, model: Model
+) -> None:
+    """A second response is refused until the first has ended, also by being cancelled."""
+    gate, conversations = asyncio.Event(), ConversationClient(running.client)
+
+    async def wait(_request: object, _number: int) -> None:
+        await gate.wait()
+
+    model.before_token = wait
+    made = await conversations.create()
+    begun = await client.create("one", conversation_id=made.id, background=True)
+    with pytest.raises(ConversationLocked):
+        await client.create("two", conversation_id=made.id)
+    await client.cancel(begun.id)
+    gate.set()
+    await client.create("three", conversation_id=made.id)
+
+    assert model.shown == "three"
+
+
+async def test_a_deleted_response_stays_in_its_conversation(
+    running: RunningControl, client: ResponseClient
+) -> None:
+    """What was said belongs to the conversation by then."""
+    conversations = ConversationClient(running.client)
+    made = await conversations.create()
+    answer = await client.create("one", conversation_id=made.id)
+    await client.delete(answer.id)
+
+    assert len(await conversations.items(made.id)) == 2
+
+
+# ---- less of the past
+
+
+async def test_a_past_without_room_is_cut_or_refused(client: ResponseClient, model: Model) -> None:
+    """By half the window at once, at something that a user said; later responses begin alike."""
+    last = await client.create("w " * 20 + "first")
+    for text in ("second", "third"):
+        last = await client.create(f"{text} " + "w " * 5, previous_response_id=last.id)
+    with pytest.raises(ContextLengthExceeded):
+        await client.create("x " * 10, previous_response_id=last.id)
+    last = await client.create("x " * 10, previous_response_id=last.id, truncation=AUTO)
+    assert model.shown.startswith("third")
+    num_calls = len(model.requests)
+    await client.create("y", previous_response_id=last.id, truncation=AUTO)
+    assert model.shown.startswith("third")
+    assert len(model.requests) == num_calls + 1
+
+
+async def test_a_long_past_is_compacted_by_itself(client: ResponseClient, model: Model) -> None:
+    """The model sums up what was said; from there on the summary is all that is seen of it."""
+    model.window = 10_000
+    first = await client.create("a " * 1100)
+    model.script = says("Many times a")
+    told = client.stream("b", previous_response_id=first.id, compact_threshold=1000)
+    events = [each async for each in told]
+    made = events[-1].completed
+    assert names(events)[:6] == [
+        "created",
+        "in_progress",
+        "output_item_added",
+        "compaction_compacting",
+        "output_item_done",
+        "output_item_added",
+    ]
+    summary = "Summary of the conversation so far:\n\nMany times a"
+    assert [item.WhichOneof("content") for item in made.output] == ["compaction", "message"]
+    assert model.shown == f"{summary} | b"
+    assert made.usage.input_tokens == 20
+    model.script = says("Fine")
+    await client.create("c", previous_response_id=made.id, compact_threshold=1000)
+    assert model.shown == f"{summary} | b | Many times a | c"
+    await client.delete(first.id)
+    await client.create("d", previous_response_id=made.id)
+    assert model.shown == f"{summary} | b | Many times a | d"
+    # A caller who keeps the list himself gives everything back.
+    await client.create("a " * 1100, "b", *made.output, "e", store=False)
+    assert model.shown == f"{summary} | b | Many times a | e"
+
+
+# ---- what callers keep
+
+
+async def test_a_thought_that_was_sealed_is_read_again(
+    running: RunningControl, client: ResponseClient, model: Model
+) -> None:
+    """By its own project alone, and only as it was."""
+    model.script = says("Fine", thinks="deep thought")
+    made = await client.create("one", store=False, include=[SEALED])
+    sealed = made.output[0].reasoning.sealed
+    thought = item_pb2.Item(reasoning=item_pb2.ReasoningItem(sealed=sealed))
+    await client.create("one", thought, *made.output[1:], "two", store=False)
+    reasoned = [message.reasoning for message in model.requests[-1].messages]
+
+    assert "deep thought" in reasoned
+    forged = item_pb2.Item(reasoning=item_pb2.ReasoningItem(sealed=sealed[:-4] + "AAA="))
+    with pytest.raises(SealInvalid):
+        await client.create("one", forged, "two")
+    with pytest.raises(SealInvalid):
+        await ResponseClient(running.of_project("other")).create("one", thought, "two")
+
+
+async def test_a_compaction_is_accepted_as_input(
+    running: RunningControl, client: ResponseClient, model: Model
+) -> None:
+    """User messages stay as they were, and the summary stands for the rest."""
+    model.script = says("They agreed")
+    compacted = await client.compact("let us agree")
+    model.script = says("Fine")
+    await client.create(*compacted.output, "and now?")
+
+    assert model.shown.startswith("let us agree | Summary of the conversation so far:")
+    assert model.shown.endswith("They agreed | and now?")
+    with pytest.raises(SealInvalid):
+        await ResponseClient(running.of_project("other")).create(*compacted.output, "and now?")
