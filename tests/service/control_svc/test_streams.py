@@ -109,7 +109,7 @@ async def test_nobody_sees_what_is_not_committed(here: StreamProcess, jobs: Jobs
 async def test_a_follower_elsewhere_is_told_by_notices(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
-    """It never polls, and one commit is at most one read for it."""
+    """It never polls, and each commit is a read or two for it."""
     await begin(jobs, "run_1")
     follower = elsewhere.follow("run_1")
     async with here.committer.writer(await claim(here), "run_1") as writer:
@@ -121,7 +121,8 @@ async def test_a_follower_elsewhere_is_told_by_notices(
     await follower.reading
 
     assert follower.texts == numbered(20)
-    assert elsewhere.transactions.num_read <= 22
+    # PostgreSQL tells of its own notices once more.
+    assert elsewhere.transactions.num_read <= 2 * 22
 
 
 async def test_a_slow_follower_reads_what_memory_has_forgotten(
@@ -332,9 +333,9 @@ async def test_many_streams_are_one_commit_and_their_readers_one_read(
         await asyncio.gather(*(follower.until(6) for follower in (*near, *far)))
 
         written = here.transactions.num_written - before[0]
-        assert written <= 2 * 5
+        assert written == 5
         assert here.transactions.num_read == before[1]
-        assert elsewhere.transactions.num_read <= 10 * 5
+        assert elsewhere.transactions.num_read <= 4 * 6
         assert here.value("corral_stream_events_per_commit_sum") == 6 * MANY
         assert here.value("corral_streams_written") == MANY
         assert elsewhere.value("corral_streams_followed") == MANY
