@@ -75,6 +75,14 @@ from openai_wire.requests import (
     UnloadLoraBody,
     UploadBody,
 )
+from openai_wire.requests.vector_search import VectorSearchBody
+from openai_wire.requests.vector_stores import (
+    VectorStoreBody,
+    VectorStoreFileBatchBody,
+    VectorStoreFileBody,
+    VectorStoreFileUpdateBody,
+    VectorStoreUpdateBody,
+)
 from openai_wire.responses.bodies import CompactBody, ResponseBody
 from openai_wire.responses.lists import ConversationBody, ConversationUpdateBody, NewItemsBody
 from svc_kit.addresses import Address, parse_address
@@ -105,6 +113,12 @@ BODIES = (
     UnloadLoraBody,
     NamedPathBody,
     BatchBody,
+    VectorStoreBody,
+    VectorStoreUpdateBody,
+    VectorStoreFileBody,
+    VectorStoreFileUpdateBody,
+    VectorStoreFileBatchBody,
+    VectorSearchBody,
     ResponseBody,
     CompactBody,
     ConversationBody,
