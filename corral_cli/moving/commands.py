@@ -58,6 +58,11 @@ def export_assistants(file: Path, control: str, api_key: str | None) -> None:
     multiple=True,
     help="A model here, for every assistant, or THERE=HERE for those of one. Default: their own.",
 )
+@click.option(
+    "--search/--no-search",
+    default=True,
+    help="Whether attached files can be searched; that needs an embedding model here.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be brought and left out.")
 @click.option(
     "--id-map",
@@ -69,6 +74,7 @@ def import_assistants(
     export: Path,
     models: tuple[str, ...],
     dry_run: bool,
+    search: bool,
     id_map: Path | None,
     control: str,
     api_key: str | None,
@@ -82,7 +88,9 @@ def import_assistants(
     default, names = _models(models)
     if dry_run:
         here = {read(place)["id"] for place in found.files}
-        translator = Translator(names, default, lambda old: old if old in here else None)
+        translator = Translator(
+            names, default, lambda old: old if old in here else None, with_search=search
+        )
         _rehearse(found, translator)
         click.echo(f"would bring {_summed(_counts(found))}")
         _say_left_out(translator.left_out, found)
@@ -90,7 +98,7 @@ def import_assistants(
 
     async def work(server: Server) -> Translator:
         with IdMap(id_map or _beside(export, ".ids"), control) as ids:
-            translator = Translator(names, default, ids.get)
+            translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, found, ids, translator, _beside(export, ".files"))
             total = len(found.files) + len(found.assistants) + len(found.threads)
             await _shown(importer.steps(), total)

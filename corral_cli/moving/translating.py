@@ -25,19 +25,27 @@ _ASSISTANT_FIELDS = (
     "response_format",
 )
 _CODE = "code_interpreter"
+_SEARCH = "file_search"
 
 
 class Translator:
     """Makes requests of objects. Raises DomainErrors for objects that are none of OpenAI's."""
 
     def __init__(
-        self, models: Mapping[str, str], default_model: str, new_file: Callable[[str], str | None]
+        self,
+        models: Mapping[str, str],
+        default_model: str,
+        new_file: Callable[[str], str | None],
+        *,
+        with_search: bool,
     ) -> None:
         """`models` are names here by names there; `default_model` stands for others, unless empty.
-        `new_file` knows what a file has become; None: it is not here."""
+        `new_file` knows what a file has become; None: it is not here. Without search no tool is
+        given attached files."""
         self._models = models
         self._default_model = default_model
         self._new_file = new_file
+        self._with_search = with_search
         self.left_out: Counter[str] = Counter()
         """What is not here, by what it is."""
 
@@ -91,8 +99,9 @@ class Translator:
 
     def _attachment(self, attachment: Json) -> Json | None:
         file_id = self._file(str(attachment.get("file_id")))
-        tools = [tool for tool in attachment.get("tools") or () if tool.get("type") != _CODE]
-        return file_id and {"file_id": file_id, "tools": [{"type": t["type"]} for t in tools]}
+        kinds = {tool.get("type") for tool in attachment.get("tools") or ()}
+        tools = [{"type": _SEARCH}] if self._with_search and _SEARCH in kinds else []
+        return file_id and {"file_id": file_id, "tools": tools}
 
     def _file(self, old: str) -> Any:
         new = self._new_file(old)
