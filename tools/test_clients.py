@@ -21,7 +21,7 @@ def main() -> int:
     """Run the tests; 0 when they pass, or when this machine has no Node."""
     missing = [program for program in ("node", "npm") if shutil.which(program) is None]
     if missing:
-        print(f"SKIPPED tests/clients/openai.test.mjs: no {' and no '.join(missing)} here")
+        print(f"SKIPPED tests/clients/*.test.mjs: no {' and no '.join(missing)} here")
         return 0
     quiet = ["npm", "ci", "--silent", "--ignore-scripts"]
     if subprocess.run(quiet, cwd=CLIENTS, check=False).returncode != 0:
@@ -29,7 +29,8 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
         environment = {**os.environ, "CORRAL_BASE_URL": base_url}
-        command = ["node", "--test", "--test-reporter=spec", "openai.test.mjs"]
+        programs = sorted(path.name for path in CLIENTS.glob("*.test.mjs"))
+        command = ["node", "--test", "--test-reporter=spec", *programs]
         return subprocess.run(command, cwd=CLIENTS, env=environment, check=False).returncode
 
 

@@ -76,7 +76,7 @@ message = client.beta.threads.messages.create(
     thread.id,
     role="user",
     content="And this one?",
-    attachments=[{"file_id": file.id, "tools": [{"type": "file_search"}]}],
+    attachments=[{"file_id": file.id, "tools": []}],
     metadata={"n": "1"},
 )
 seen["message"] = message.to_dict()
