@@ -18,6 +18,7 @@ from control_svc.api.tool_convert import (
     tools_from_pb,
     tools_to_pb,
 )
+from control_svc.api.vector_convert import new_store
 from control_svc.domain.assistants import Assistant, AssistantSettings, NewAssistant
 
 EDITABLE: Final = (
@@ -37,7 +38,11 @@ EDITABLE: Final = (
 
 def new_assistant(request: assistant_service_pb2.CreateAssistantRequest) -> NewAssistant:
     """What a caller asks for."""
-    return NewAssistant(settings=_settings(request.assistant), request_id=request.request_id)
+    return NewAssistant(
+        settings=_settings(request.assistant),
+        new_stores=tuple(map(new_store, request.new_vector_stores)),
+        request_id=request.request_id,
+    )
 
 
 def assistant_edit(

@@ -10,6 +10,7 @@ from control_svc.api.convert import optional_timestamp, timestamp
 from control_svc.api.merging import check_mask, merged
 from control_svc.api.part_convert import parts_from_pb, parts_to_pb
 from control_svc.api.tool_convert import resources_from_pb, resources_to_pb
+from control_svc.api.vector_convert import new_store
 from control_svc.domain.items import Part, Role, Text
 from control_svc.domain.messages import Attachment, AttachmentTool, NewMessage, ThreadMessage
 from control_svc.domain.threads import NewThread, Thread, ThreadSettings
@@ -27,6 +28,7 @@ def new_thread(request: thread_service_pb2.CreateThreadRequest) -> NewThread:
     return NewThread(
         settings=thread_settings(request.thread),
         messages=new_messages(request.messages),
+        new_stores=tuple(map(new_store, request.new_vector_stores)),
         request_id=request.request_id,
     )
 

@@ -30,6 +30,7 @@ def run_service(ground: Ground) -> Service:
         ground.tokens,
         ground.clock,
         wait=_wait(ground),
+        embedding_model=ground.settings.embedding_model,
     )
     return Service(
         run_service_pb2_grpc.add_RunServiceServicer_to_server,

@@ -19,20 +19,21 @@ from svc_kit.rpc_server import Service
 def thread_services(ground: Ground) -> list[Service]:
     """What callers do with assistants, threads and messages."""
     shared = ground.transactions, ground.ids, ground.tokens, ground.clock
+    embedding_model = ground.settings.embedding_model
     return [
         Service(
             assistant_service_pb2_grpc.add_AssistantServiceServicer_to_server,
-            AssistantServicer(Assistants(*shared)),
+            AssistantServicer(Assistants(*shared, embedding_model)),
             "corral.control.v1.AssistantService",
         ),
         Service(
             thread_service_pb2_grpc.add_ThreadServiceServicer_to_server,
-            ThreadServicer(Threads(*shared)),
+            ThreadServicer(Threads(*shared, embedding_model)),
             "corral.control.v1.ThreadService",
         ),
         Service(
             message_service_pb2_grpc.add_MessageServiceServicer_to_server,
-            MessageServicer(Messages(*shared)),
+            MessageServicer(Messages(*shared, embedding_model)),
             "corral.control.v1.MessageService",
         ),
     ]

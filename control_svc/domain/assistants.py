@@ -11,6 +11,7 @@ from control_svc.domain.tool_checks import (
     MAX_TOOLS,
     check_effort,
     check_format,
+    check_new_stores,
     check_resources,
     check_tools,
 )
@@ -22,6 +23,7 @@ from control_svc.domain.tools import (
     Tool,
     ToolResources,
 )
+from control_svc.domain.vector_stores import NewVectorStore
 from svc_kit.errors import StaleGeneration, TooLong, UnsupportedValue
 
 MAX_NAME_CHARACTERS: Final = 256
@@ -66,11 +68,14 @@ class NewAssistant:
     """An assistant that a caller creates."""
 
     settings: AssistantSettings
+    new_stores: tuple[NewVectorStore, ...] = ()
+    """Made with it, for its file_search."""
     request_id: str = ""
 
     def check(self) -> None:
-        """Raises what the settings' check does."""
+        """Raises what the checks of settings and stores do."""
         self.settings.check()
+        check_new_stores(self.new_stores, self.settings.resources)
         check_request_id(self.request_id)
 
 

@@ -8,8 +8,9 @@ from typing import Final
 from control_svc.domain.assistants import etag_of
 from control_svc.domain.checks import check_metadata, check_request_id
 from control_svc.domain.messages import NewMessage
-from control_svc.domain.tool_checks import check_resources
+from control_svc.domain.tool_checks import check_new_stores, check_resources
 from control_svc.domain.tools import NO_RESOURCES, ToolResources
+from control_svc.domain.vector_stores import NewVectorStore
 from svc_kit.errors import StaleGeneration, ThreadBusy, TooLong
 
 MAX_FIRST_MESSAGES: Final = 1000
@@ -34,11 +35,14 @@ class NewThread:
 
     settings: ThreadSettings = ThreadSettings()
     messages: tuple[NewMessage, ...] = ()
+    new_stores: tuple[NewVectorStore, ...] = ()
+    """Made with it, for file_search."""
     request_id: str = ""
 
     def check(self) -> None:
-        """Raises MissingField, TooLong, InvalidField or UnsupportedValue."""
+        """Raises MissingField, TooLong, InvalidField, OutOfRange or UnsupportedValue."""
         self.settings.check()
+        check_new_stores(self.new_stores, self.settings.resources)
         if len(self.messages) > MAX_FIRST_MESSAGES:
             raise TooLong(field="messages", length=len(self.messages), limit=MAX_FIRST_MESSAGES)
         for index, message in enumerate(self.messages):

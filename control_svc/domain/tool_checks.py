@@ -17,6 +17,7 @@ from control_svc.domain.tools import (
     Tool,
     ToolResources,
 )
+from control_svc.domain.vector_stores import NewVectorStore
 from svc_kit.errors import (
     InvalidField,
     InvalidJson,
@@ -87,6 +88,21 @@ def check_resources(resources: ToolResources, field: str = "tool_resources") -> 
             raise MissingField(field=path)
         if len(store) > MAX_ID_CHARACTERS:
             raise TooLong(field=path, length=len(store), limit=MAX_ID_CHARACTERS, unit="characters")
+
+
+def check_new_stores(
+    stores: Sequence[NewVectorStore], resources: ToolResources, field: str = "tool_resources"
+) -> None:
+    """Stores that are made with an object, beside those that it names.
+
+    Raises MissingField, InvalidField, OutOfRange or TooLong.
+    """
+    length = len(stores) + len(resources.vector_store_ids)
+    if length > MAX_STORES:
+        path = f"{field}.file_search.vector_stores"
+        raise TooLong(field=path, length=length, limit=MAX_STORES)
+    for store in stores:
+        store.check()
 
 
 def check_effort(effort: str, field: str = "reasoning_effort") -> None:

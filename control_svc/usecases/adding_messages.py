@@ -7,6 +7,8 @@ from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Message
 from control_svc.domain.messages import NewMessage, ThreadMessage
 from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.threads import Thread
+from control_svc.usecases.tool_stores import ToolStores
 from svc_kit.errors import FileNotFound
 
 MESSAGE: Final = ITEM_PREFIXES[Message]
@@ -15,42 +17,67 @@ MESSAGE: Final = ITEM_PREFIXES[Message]
 class MessageAdder:
     """Adds messages within a transaction that has locked the thread, or made it."""
 
-    def __init__(self, ids: IdSource, clock: Clock) -> None:
+    def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
         self._ids = ids
         self._clock = clock
+        self._stores = ToolStores(ids, clock, embedding_model)
 
     async def add(
         self,
         repositories: Repositories,
         project: str,
-        thread_id: str,
+        thread: Thread,
         messages: Sequence[NewMessage],
         path: str = "messages",
-    ) -> list[ThreadMessage]:
-        """Keep checked messages at the end of the thread; `path` is the field that they were in.
+    ) -> Thread:
+        """Keep checked messages at the end of the thread; the thread as it is then.
 
-        Raises FileNotFound for a file that one of them names.
+        `path` is the field that they were in. Raises FileNotFound for a file that one of them
+        names, and what `ToolStores.attach` does.
         """
         now = self._clock()
         for index, message in enumerate(messages):
             await self._check_files(repositories, project, message, f"{path}[{index}].")
-        made = [message.make(self._ids.new(MESSAGE), thread_id, now) for message in messages]
+        made = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
         await repositories.messages.add(project, made)
-        return made
+        return await self._attached(repositories, project, thread, made)
 
     async def add_one(
         self,
         repositories: Repositories,
         project: str,
-        thread_id: str,
+        thread: Thread,
         message: NewMessage,
         message_id: str,
     ) -> ThreadMessage:
         """As `add`, for the message of a request of its own, which has given it an id."""
         await self._check_files(repositories, project, message, "")
-        made = message.make(message_id, thread_id, self._clock())
+        made = message.make(message_id, thread.id, self._clock())
         await repositories.messages.add(project, [made])
+        await self._attached(repositories, project, thread, [made])
         return made
+
+    async def _attached(
+        self,
+        repositories: Repositories,
+        project: str,
+        thread: Thread,
+        messages: Sequence[ThreadMessage],
+    ) -> Thread:
+        """The thread, kept with the store that attached files have gone into."""
+        file_ids = [
+            attachment.file_id
+            for message in messages
+            for attachment in message.attachments
+            if attachment.tools
+        ]
+        changed = await self._stores.attach(
+            repositories, project, thread, list(dict.fromkeys(file_ids))
+        )
+        if changed != thread:
+            await repositories.threads.update(project, changed)
+        return changed
 
     async def _check_files(
         self, repositories: Repositories, project: str, message: NewMessage, path: str

@@ -1,6 +1,7 @@
 """Assistants: what callers do with them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from control_svc.domain.assistants import Assistant, AssistantSettings, NewAssistant
@@ -9,6 +10,7 @@ from control_svc.domain.listing import Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import once
+from control_svc.usecases.tool_stores import ToolStores, check_stores
 
 CREATE: Final = "CreateAssistant"
 MAX_PAGE: Final = 100
@@ -18,15 +20,25 @@ class Assistants:
     """What callers do with assistants."""
 
     def __init__(
-        self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
+        self,
+        transactions: Transactions,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        embedding_model: str | None,
     ) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
         self._transactions = transactions
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
+        self._stores = ToolStores(ids, clock, embedding_model)
 
     async def create(self, project: str, asked: NewAssistant) -> Assistant:
-        """Add an assistant. Raises what its check does, and RequestIdReused."""
+        """Add an assistant.
+
+        Raises what its check does, what `ToolStores.made` does, and RequestIdReused.
+        """
         asked.check()
         assistant = Assistant(
             id=self._ids.new(ASSISTANT), settings=asked.settings, created_at=self._clock()
@@ -43,8 +55,12 @@ class Assistants:
             made = await once(repositories, project, request)
             if made != assistant.id:
                 return await repositories.assistants.get(project, made)
-            await repositories.assistants.add(project, assistant)
-            return assistant
+            resources = await self._stores.made(
+                repositories, project, asked.settings.resources, asked.new_stores
+            )
+            added = replace(assistant, settings=replace(asked.settings, resources=resources))
+            await repositories.assistants.add(project, added)
+            return added
 
         return await self._transactions.write(add)
 
@@ -81,6 +97,8 @@ class Assistants:
             found.check_etag(etag)
             settings = edit(found.settings)
             settings.check()
+            if settings.resources != found.settings.resources:
+                await check_stores(repositories, project, settings.resources)
             changed = found.changed(settings)
             await repositories.assistants.update(project, changed)
             return changed

@@ -21,12 +21,18 @@ class Messages:
     """What callers do with messages."""
 
     def __init__(
-        self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
+        self,
+        transactions: Transactions,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        embedding_model: str | None,
     ) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
         self._transactions = transactions
         self._tokens = tokens
         self._clock = clock
-        self._adder = MessageAdder(ids, clock)
+        self._adder = MessageAdder(ids, clock, embedding_model)
         self._ids = ids
 
     async def create(self, project: str, asked: AddedMessage) -> ThreadMessage:
@@ -51,7 +57,7 @@ class Messages:
                 return await repositories.messages.get(project, thread.id, before.resource_id)
             thread.check_idle("add messages to")
             return await self._adder.add_one(
-                repositories, project, thread.id, asked.message, message_id
+                repositories, project, thread, asked.message, message_id
             )
 
         return await self._transactions.write(add)

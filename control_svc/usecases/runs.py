@@ -30,6 +30,7 @@ from control_svc.usecases.once import earlier, once
 from control_svc.usecases.run_ending import CANCELLED, end_run
 from control_svc.usecases.run_work import KIND, run_job
 from control_svc.usecases.streaming import Followers
+from control_svc.usecases.tool_stores import check_stores
 from svc_kit.errors import RunActive, RunNotFound
 
 CREATE: Final = "CreateRun"
@@ -81,8 +82,10 @@ class Runs:
         *,
         wait: timedelta,
         seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS),
+        embedding_model: str | None = None,
     ) -> None:
-        """`wait` is how long a run waits for outputs before it expires."""
+        """`wait` is how long a run waits for outputs before it expires; `embedding_model` None:
+        no file can be searched."""
         self._transactions = transactions
         self._followers = followers
         self._codec = codec
@@ -91,7 +94,7 @@ class Runs:
         self._clock = clock
         self._wait = wait
         self._seed = seed
-        self._adder = MessageAdder(ids, clock)
+        self._adder = MessageAdder(ids, clock, embedding_model)
 
     # ---- creation
 
@@ -131,12 +134,13 @@ class Runs:
             made = await once(repositories, project, request)
             if made != run_id:
                 return await repositories.runs.lock(project, made)
+            await check_stores(repositories, project, first.settings.resources)
             await repositories.threads.add(project, thread)
-            await self._adder.add(
-                repositories, project, thread.id, first.messages, "thread.messages"
+            begun = await self._adder.add(
+                repositories, project, thread, first.messages, "thread.messages"
             )
-            told = [ThreadCreated(thread=thread)]
-            return await self._begin(repositories, project, thread, asked, run_id, told)
+            told = [ThreadCreated(thread=begun)]
+            return await self._begin(repositories, project, begun, asked, run_id, told)
 
         return await self._transactions.write(add)
 
@@ -153,10 +157,10 @@ class Runs:
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
         assistant = await repositories.assistants.get(project, asked.assistant_id)
-        run = self._made(asked, assistant, thread, run_id)
-        await self._adder.add(
-            repositories, project, thread.id, asked.additional_messages, "additional_messages"
+        thread = await self._adder.add(
+            repositories, project, thread, asked.additional_messages, "additional_messages"
         )
+        run = self._made(asked, assistant, thread, run_id)
         await repositories.runs.add(project, run)
         await repositories.threads.update(project, replace(thread, active_run_id=run.id))
         events = [*told, *(RunChanged(what=what, run=run) for what in ("created", "queued"))]

@@ -1,6 +1,7 @@
 """Threads: what callers do with them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from control_svc.domain.checks import check_request_id
@@ -12,6 +13,7 @@ from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.threads import NewThread, Thread, ThreadSettings
 from control_svc.usecases.adding_messages import MessageAdder
 from control_svc.usecases.once import once
+from control_svc.usecases.tool_stores import ToolStores, check_stores
 
 CREATE: Final = "CreateThread"
 MIGRATE: Final = "MigrateThread"
@@ -22,16 +24,26 @@ class Threads:
     """What callers do with threads."""
 
     def __init__(
-        self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
+        self,
+        transactions: Transactions,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        embedding_model: str | None,
     ) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
         self._transactions = transactions
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
-        self._adder = MessageAdder(ids, clock)
+        self._adder = MessageAdder(ids, clock, embedding_model)
+        self._stores = ToolStores(ids, clock, embedding_model)
 
     async def create(self, project: str, asked: NewThread) -> Thread:
-        """Begin a thread. Raises what its check does, FileNotFound and RequestIdReused."""
+        """Begin a thread.
+
+        Raises what its check, `ToolStores.made` and `MessageAdder.add` do, and RequestIdReused.
+        """
         asked.check()
         thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
         request = RememberedRequest(
@@ -46,9 +58,12 @@ class Threads:
             made = await once(repositories, project, request)
             if made != thread.id:
                 return await repositories.threads.get(project, made)
-            await repositories.threads.add(project, thread)
-            await self._adder.add(repositories, project, thread.id, asked.messages)
-            return thread
+            resources = await self._stores.made(
+                repositories, project, asked.settings.resources, asked.new_stores
+            )
+            begun = replace(thread, settings=replace(asked.settings, resources=resources))
+            await repositories.threads.add(project, begun)
+            return await self._adder.add(repositories, project, begun, asked.messages)
 
         return await self._transactions.write(add)
 
@@ -85,6 +100,8 @@ class Threads:
             found.check_etag(etag)
             settings = edit(found.settings)
             settings.check()
+            if settings.resources != found.settings.resources:
+                await check_stores(repositories, project, settings.resources)
             changed = found.changed(settings)
             await repositories.threads.update(project, changed)
             return changed

@@ -20,7 +20,7 @@ from control_svc.domain.vector_stores import (
 )
 from control_svc.usecases.once import once
 from control_svc.usecases.vector_adding import FileAdder, move, take_out
-from control_svc.usecases.vector_stores import MAX_PAGE, check_cursors
+from control_svc.usecases.vector_stores import MAX_PAGE
 from svc_kit.errors import MissingField, VectorStoreFileNotFound
 
 DEFAULT_TEXTS: Final = 100
@@ -91,7 +91,7 @@ class VectorFiles:
     ) -> Page[StoreFile]:
         """A page of a store's files, or of a batch's. Raises VectorStoreNotFound,
         VectorStoreFileBatchNotFound, OutOfRange or InvalidField."""
-        check_cursors(asked, FILE, "a file")
+        asked.check_cursors(FILE, "a file")
         binding = (project, "vector_store_files", store_id, batch_id, state or "")
         window = self._tokens.window(asked, binding, MAX_PAGE)
 

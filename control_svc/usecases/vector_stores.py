@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, TypeVar
 
-from control_svc.domain.ids import VECTOR_STORE, IdSource, is_id
+from control_svc.domain.ids import VECTOR_STORE, IdSource
 from control_svc.domain.listing import Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Notices, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
@@ -12,7 +12,6 @@ from control_svc.domain.vector_stores import NewVectorStore, StoreChanges, Vecto
 from control_svc.usecases.once import once
 from control_svc.usecases.vector_adding import FileAdder
 from control_svc.usecases.watching import follow
-from svc_kit.errors import InvalidField
 
 DEFAULT_PAGE: Final = 20
 MAX_PAGE: Final = 100
@@ -78,7 +77,7 @@ class VectorStores:
 
     async def page(self, project: str, asked: PageRequest) -> Page[VectorStore]:
         """A page of the project's stores. Raises OutOfRange or InvalidField."""
-        check_cursors(asked, VECTOR_STORE, "a vector store")
+        asked.check_cursors(VECTOR_STORE, "a vector store")
         binding = (project, "vector_stores")
         window = self._tokens.window(asked, binding, MAX_PAGE)
         found = await self._transactions.read(
@@ -124,11 +123,3 @@ class VectorStores:
             await repositories.vector_stores.delete(project, store_id)
 
         await self._transactions.write(forget)
-
-
-def check_cursors(asked: PageRequest, prefix: str, kind: str) -> None:
-    """Raises InvalidField for a cursor that is no id of a list's objects."""
-    for field in ("after", "before"):
-        cursor = getattr(asked, field)
-        if cursor and not is_id(cursor, prefix):
-            raise InvalidField(field=field, problem=f"it is not the id of {kind}")

@@ -19,6 +19,7 @@ from openai_wire.assistants.tools import (
     AssistantTool,
     ToolResourcesBody,
     format_from,
+    new_stores_from,
     resources_from,
     tools_from,
 )
@@ -114,7 +115,11 @@ def create_assistant_request(
 ) -> service_pb.CreateAssistantRequest:
     """The assistant that a body describes. Raises DomainErrors with the body's field names."""
     body = validated(AssistantBody, without_neutral(fields, ASSISTANT_UNSUPPORTED))
-    return service_pb.CreateAssistantRequest(assistant=_assistant(body), request_id=request_id)
+    return service_pb.CreateAssistantRequest(
+        assistant=_assistant(body, makes_stores=True),
+        new_vector_stores=new_stores_from(body.tool_resources),
+        request_id=request_id,
+    )
 
 
 def update_assistant_request(
@@ -146,14 +151,14 @@ def _paths(name: str) -> list[str]:
     return [f"options.sampling.{name}"] if is_sampling else []
 
 
-def _assistant(body: AssistantBody) -> assistant_pb2.Assistant:
+def _assistant(body: AssistantBody, *, makes_stores: bool = False) -> assistant_pb2.Assistant:
     return assistant_pb2.Assistant(
         model=body.model,
         name=body.name or "",
         description=body.description or "",
         instructions=body.instructions or "",
         tools=tools_from(body.tools or ()),
-        tool_resources=resources_from(body.tool_resources),
+        tool_resources=resources_from(body.tool_resources, makes_stores=makes_stores),
         metadata=body.metadata or {},
         options=options_from(body),
         response_format=format_from(body.response_format),

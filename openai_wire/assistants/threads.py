@@ -9,7 +9,7 @@ from corral.control.v1 import thread_service_pb2 as thread_service
 from google.protobuf.field_mask_pb2 import FieldMask
 from pydantic import Field, Tag
 
-from openai_wire.assistants.tools import ToolResourcesBody, resources_from
+from openai_wire.assistants.tools import ToolResourcesBody, new_stores_from, resources_from
 from openai_wire.requests.fields import BY_KIND, WireModel, validated, without_neutral
 from openai_wire.requests.listing import PageQuery
 from svc_kit.errors import MissingField, UnsupportedValue
@@ -100,7 +100,8 @@ def create_thread_request(
     """The thread that a body describes. Raises DomainErrors with the body's field names."""
     body = validated(ThreadBody, without_neutral(fields, {}))
     return thread_service.CreateThreadRequest(
-        thread=thread_from(body),
+        thread=thread_from(body, makes_stores=True),
+        new_vector_stores=new_stores_from(body.tool_resources),
         messages=messages_from(body.messages or ()),
         request_id=request_id,
     )
@@ -138,10 +139,11 @@ def update_message_request(
     return message_service.UpdateMessageRequest(message=changes, update_mask=FieldMask(paths=named))
 
 
-def thread_from(body: ThreadBody) -> thread_pb2.Thread:
+def thread_from(body: ThreadBody, *, makes_stores: bool = False) -> thread_pb2.Thread:
     """What a body says of a thread. Raises UnsupportedField."""
     return thread_pb2.Thread(
-        tool_resources=resources_from(body.tool_resources), metadata=body.metadata or {}
+        tool_resources=resources_from(body.tool_resources, makes_stores=makes_stores),
+        metadata=body.metadata or {},
     )
 
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import orjson
-from corral.control.v1 import tool_pb2
+from corral.control.v1 import tool_pb2, vector_store_service_pb2
 from pydantic import Field, Tag
 
 from openai_wire.requests.constraints import JsonSchemaFormat
 from openai_wire.requests.fields import BY_KIND, WireModel
 from openai_wire.requests.tools import FunctionDefinition
+from openai_wire.requests.vector_stores import create_store_request
 from svc_kit.errors import MissingField, UnsupportedField, UnsupportedValue
 
 Json = dict[str, Any]
@@ -44,7 +45,9 @@ class FileSearchResources(WireModel):
     """What file_search works with."""
 
     vector_store_ids: list[str] | None = Field(None, description="At most one.")
-    vector_stores: list[dict[str, Any]] | None = Field(None, description="Not supported.")
+    vector_stores: list[dict[str, Any]] | None = Field(
+        None, description="At most one, made with the object; only where one is created."
+    )
 
 
 class CodeInterpreterResources(WireModel):
@@ -82,16 +85,30 @@ def tool_objects(tools: Sequence[tool_pb2.Tool]) -> list[Json]:
     return [_tool_object(tool) for tool in tools]
 
 
-def resources_from(resources: ToolResourcesBody | None) -> tool_pb2.ToolResources:
-    """Typed resources. Raises UnsupportedField."""
+def resources_from(
+    resources: ToolResourcesBody | None, *, makes_stores: bool = False
+) -> tool_pb2.ToolResources:
+    """Typed resources; `makes_stores` says that `new_stores_from` looks after new ones.
+
+    Raises UnsupportedField.
+    """
     if resources is None:
         return tool_pb2.ToolResources()
     if resources.code_interpreter is not None and resources.code_interpreter.file_ids:
         raise UnsupportedField(field="tool_resources.code_interpreter")
     search = resources.file_search or FileSearchResources()
-    if search.vector_stores:
+    if search.vector_stores and not makes_stores:
         raise UnsupportedField(field="tool_resources.file_search.vector_stores")
     return tool_pb2.ToolResources(vector_store_ids=search.vector_store_ids)
+
+
+def new_stores_from(
+    resources: ToolResourcesBody | None,
+) -> list[vector_store_service_pb2.CreateVectorStoreRequest]:
+    """The stores that are made with an object. Raises DomainErrors."""
+    search = None if resources is None else resources.file_search
+    stores = [] if search is None else search.vector_stores or []
+    return [create_store_request(store, "") for store in stores]
 
 
 def resources_object(resources: tool_pb2.ToolResources) -> Json:

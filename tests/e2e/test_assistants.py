@@ -106,7 +106,7 @@ def test_messages_have_openais_shape(seen: dict[str, Any]) -> None:
         "content": [{"type": "text", "text": {"value": "And this one?", "annotations": []}}],
         "assistant_id": None,
         "run_id": None,
-        "attachments": [{"file_id": seen["file"], "tools": [{"type": "file_search"}]}],
+        "attachments": [{"file_id": seen["file"], "tools": []}],
         "metadata": {"n": "1"},
     }
     assert seen["messages"][2] == [

@@ -195,7 +195,7 @@ async def test_while_a_run_is_active_messages_stay_as_they_are(database: Databas
     """Adding, changing and deleting is refused in OpenAI's words, and so is the thread's end; its
     metadata are the owner's all the time."""
     shared = database.transactions, IDS, PageTokens(b"key"), CLOCK
-    threads, messages = Threads(*shared), Messages(*shared)
+    threads, messages = Threads(*shared, None), Messages(*shared, None)
     new = NewMessage(role=Role.USER, content=(Text(text="hi"),))
     thread = await threads.create(P, NewThread(messages=(new,)))
     (message,) = (await messages.page(P, thread.id, PageRequest())).items

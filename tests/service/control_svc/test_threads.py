@@ -1,8 +1,9 @@
 """Assistants, threads and messages over gRPC, on both databases."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from corral.control.v1 import (
     message_service_pb2,
     thread_service_pb2,
     tool_pb2,
+    vector_store_service_pb2,
 )
+from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 from corral.inference.v1 import generation_pb2, sampling_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +26,7 @@ from hypothesis import strategies as st
 from svc_kit.errors import (
     AssistantNotFound,
     DomainError,
+    EmbeddingModelMissing,
     FileNotFound,
     InvalidField,
     MessageNotFound,
@@ -32,11 +36,13 @@ from svc_kit.errors import (
     TooLong,
     UnsupportedField,
     UnsupportedValue,
+    VectorStoreNotFound,
 )
-from tests.support.control import RunningControl
+from tests.support.control import RunningControl, a_control
 from tests.support.threads import ThreadClient, saying, text_of
 
 UNSPECIFIED = message_pb2.ATTACHMENT_TOOL_UNSPECIFIED
+FILE_SEARCH = message_pb2.ATTACHMENT_TOOL_FILE_SEARCH
 OLDEST, NEWEST = listing_pb2.LIST_ORDER_OLDEST_FIRST, listing_pb2.LIST_ORDER_NEWEST_FIRST
 SAMPLING = sampling_pb2.SamplingParams(temperature=0.5, top_k=3)
 
@@ -184,9 +190,7 @@ async def test_a_request_that_is_sent_twice_makes_one_object(client: ThreadClien
 async def test_a_thread_begins_with_its_messages(client: ThreadClient) -> None:
     """In order, each with what only the thread's view has."""
     file = await client.client.create()
-    attached = message_pb2.Attachment(
-        file_id=file.id, tools=[message_pb2.ATTACHMENT_TOOL_FILE_SEARCH]
-    )
+    attached = message_pb2.Attachment(file_id=file.id)
     thread = await client.new_thread(
         saying("one", metadata={"k": "v"}),
         saying("two", role=item_pb2.ITEM_ROLE_ASSISTANT, attachments=[attached]),
@@ -356,3 +360,94 @@ async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient, cursor:
 
     with pytest.raises(InvalidField, match=cursor):
         await client.page(thread.id, **{cursor: thread.id})
+
+
+# ---- files that are searched
+
+
+@pytest.fixture
+async def meaningless(tmp_path: Path, database_url: str | None) -> AsyncIterator[ThreadClient]:
+    """A caller of a service that has no embedding model."""
+    async with a_control(tmp_path, database_url) as control:
+        yield ThreadClient(control.client)
+
+
+async def test_attached_files_go_into_a_store_of_the_thread(client: ThreadClient) -> None:
+    """The first one makes the store, for a week; later ones go there, too."""
+    one, two = [await client.client.create(filename=name) for name in ("a.txt", "b.txt")]
+    attached = [message_pb2.Attachment(file_id=one.id, tools=[FILE_SEARCH])]
+    thread = await client.new_thread(saying("x", attachments=attached))
+    attached = [message_pb2.Attachment(file_id=two.id, tools=[FILE_SEARCH])]
+    await client.say(thread.id, "y", attachments=attached)
+    later = await client.get_thread(thread.id)
+    (store_id,) = thread.tool_resources.vector_store_ids
+    stores = VectorStoreServiceStub(client.client.channel)
+    request = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=store_id)
+    store = (await client.ask(stores.GetVectorStore, request)).vector_store
+
+    assert list(later.tool_resources.vector_store_ids) == [store_id]
+    assert store.file_counts.total == 2
+    assert store.expire_after_days == 7
+
+
+async def test_without_an_embedding_model_nothing_is_attached_for_search(
+    meaningless: ThreadClient,
+) -> None:
+    """Refused with the command that adds one, before anything is kept; a file that no tool gets is
+    no matter of search."""
+    file = await meaningless.client.create()
+    thread = await meaningless.new_thread()
+    attached = [message_pb2.Attachment(file_id=file.id, tools=[FILE_SEARCH])]
+
+    with pytest.raises(EmbeddingModelMissing, match="--embedding-model"):
+        await meaningless.say(thread.id, "x", attachments=attached)
+    assert not (await meaningless.page(thread.id)).messages
+    await meaningless.say(thread.id, "x", attachments=[message_pb2.Attachment(file_id=file.id)])
+
+
+async def test_a_store_that_nobody_has_is_refused(client: ThreadClient) -> None:
+    """For assistants and threads, when they are made and when they are changed."""
+    nowhere = tool_pb2.ToolResources(vector_store_ids=["vs_nowhere"])
+    assistant = await client.new_assistant()
+
+    for forbidden in (
+        client.new_assistant(tool_resources=nowhere),
+        client.new_thread(tool_resources=nowhere),
+        client.change_assistant(assistant.id, tool_resources=nowhere),
+    ):
+        with pytest.raises(VectorStoreNotFound) as refused:
+            await forbidden
+        assert refused.value.field == "tool_resources.file_search.vector_store_ids"
+
+
+async def test_a_store_is_made_with_an_assistant_or_a_thread(client: ThreadClient) -> None:
+    """All in one transaction: of what is refused there is no store either."""
+    file = await client.client.create()
+    new = vector_store_service_pb2.CreateVectorStoreRequest(name="notes", file_ids=[file.id])
+    lost = vector_store_service_pb2.CreateVectorStoreRequest(file_ids=["file-0"])
+    named = tool_pb2.ToolResources(vector_store_ids=["vs_x"])
+    make_assistant, make_thread = client.assistants.CreateAssistant, client.threads.CreateThread
+    model = assistant_pb2.Assistant(model="demo")
+
+    def an_assistant(**fields: Any) -> Any:
+        return assistant_service_pb2.CreateAssistantRequest(assistant=model, **fields)
+
+    made = (await client.ask(make_assistant, an_assistant(new_vector_stores=[new]))).assistant
+    request = thread_service_pb2.CreateThreadRequest(new_vector_stores=[new])
+    thread = (await client.ask(make_thread, request)).thread
+    with pytest.raises(TooLong, match="vector_stores"):
+        await client.ask(make_assistant, an_assistant(new_vector_stores=[new, new]))
+    model.tool_resources.CopyFrom(named)
+    with pytest.raises(TooLong, match="vector_stores"):
+        await client.ask(make_assistant, an_assistant(new_vector_stores=[new]))
+    request = thread_service_pb2.CreateThreadRequest(new_vector_stores=[lost])
+    with pytest.raises(FileNotFound, match="file-0"):
+        await client.ask(make_thread, request)
+    stores = VectorStoreServiceStub(client.client.channel)
+    listed = await client.ask(
+        stores.ListVectorStores, vector_store_service_pb2.ListVectorStoresRequest()
+    )
+
+    ids = [each.tool_resources.vector_store_ids[0] for each in (thread, made)]
+    assert [store.id for store in listed.vector_stores] == ids
+    assert [store.file_counts.total for store in listed.vector_stores] == [1, 1]

@@ -1,5 +1,6 @@
 from corral.control.v1 import assistant_pb2 as _assistant_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
+from corral.control.v1 import vector_store_service_pb2 as _vector_store_service_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -10,12 +11,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateAssistantRequest(_message.Message):
-    __slots__ = ("assistant", "request_id")
+    __slots__ = ("assistant", "request_id", "new_vector_stores")
     ASSISTANT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NEW_VECTOR_STORES_FIELD_NUMBER: _ClassVar[int]
     assistant: _assistant_pb2.Assistant
     request_id: str
-    def __init__(self, assistant: _Optional[_Union[_assistant_pb2.Assistant, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    new_vector_stores: _containers.RepeatedCompositeFieldContainer[_vector_store_service_pb2.CreateVectorStoreRequest]
+    def __init__(self, assistant: _Optional[_Union[_assistant_pb2.Assistant, _Mapping]] = ..., request_id: _Optional[str] = ..., new_vector_stores: _Optional[_Iterable[_Union[_vector_store_service_pb2.CreateVectorStoreRequest, _Mapping]]] = ...) -> None: ...
 
 class CreateAssistantResponse(_message.Message):
     __slots__ = ("assistant",)

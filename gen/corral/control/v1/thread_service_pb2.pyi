@@ -2,6 +2,7 @@ from corral.control.v1 import conversation_pb2 as _conversation_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import message_pb2 as _message_pb2
 from corral.control.v1 import thread_pb2 as _thread_pb2
+from corral.control.v1 import vector_store_service_pb2 as _vector_store_service_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -12,14 +13,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateThreadRequest(_message.Message):
-    __slots__ = ("thread", "messages", "request_id")
+    __slots__ = ("thread", "messages", "request_id", "new_vector_stores")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NEW_VECTOR_STORES_FIELD_NUMBER: _ClassVar[int]
     thread: _thread_pb2.Thread
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.NewMessage]
     request_id: str
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.NewMessage, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    new_vector_stores: _containers.RepeatedCompositeFieldContainer[_vector_store_service_pb2.CreateVectorStoreRequest]
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.NewMessage, _Mapping]]] = ..., request_id: _Optional[str] = ..., new_vector_stores: _Optional[_Iterable[_Union[_vector_store_service_pb2.CreateVectorStoreRequest, _Mapping]]] = ...) -> None: ...
 
 class CreateThreadResponse(_message.Message):
     __slots__ = ("thread",)

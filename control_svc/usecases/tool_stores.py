@@ -1,0 +1,94 @@
+"""What file_search works with: stores that callers name, stores that are made with an assistant or
+a thread, and one of a thread's own for files that come with its messages."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from control_svc.domain.ids import VECTOR_STORE, IdSource
+from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.threads import Thread
+from control_svc.domain.tools import ToolResources
+from control_svc.domain.vector_stores import NewStoreFile, NewVectorStore, StoreState
+from control_svc.usecases.vector_adding import FileAdder
+from svc_kit.errors import FileNotFound, VectorStoreNotFound
+
+LIFE_DAYS: Final = 7
+"""How long the store of a thread outlives its last use, as at OpenAI."""
+_SEARCH: Final = "tool_resources.file_search"
+
+
+class ToolStores:
+    """Works within a transaction that has locked the object, or makes it."""
+
+    def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
+        self._ids = ids
+        self._clock = clock
+        self._adder = FileAdder(ids, clock, embedding_model)
+
+    async def made(
+        self,
+        repositories: Repositories,
+        project: str,
+        resources: ToolResources,
+        new_stores: Sequence[NewVectorStore],
+    ) -> ToolResources:
+        """The resources of a new object, with the stores that are made with it.
+
+        Raises VectorStoreNotFound, FileNotFound or, where there are files, EmbeddingModelMissing.
+        """
+        await check_stores(repositories, project, resources)
+        made = [await self._begin(repositories, project, new) for new in new_stores]
+        return ToolResources(vector_store_ids=(*resources.vector_store_ids, *made))
+
+    async def attach(
+        self, repositories: Repositories, project: str, thread: Thread, file_ids: Sequence[str]
+    ) -> Thread:
+        """The thread, whose store has the files now; not yet kept.
+
+        Raises EmbeddingModelMissing or FileNotFound.
+        """
+        if not file_ids:
+            return thread
+        self._adder.check_model()
+        if not await self._has_store(repositories, project, thread):
+            store_id = await self._begin(repositories, project, NewVectorStore(life_days=LIFE_DAYS))
+            resources = ToolResources(vector_store_ids=(store_id,))
+            thread = thread.changed(replace(thread.settings, resources=resources))
+        (store_id,) = thread.settings.resources.vector_store_ids
+        files = [NewStoreFile(file_id=file_id) for file_id in file_ids]
+        await self._adder.add(repositories, project, store_id, files)
+        return thread
+
+    async def _has_store(self, repositories: Repositories, project: str, thread: Thread) -> bool:
+        """Whether the thread has one that can take files: it may be gone, or have expired."""
+        for store_id in thread.settings.resources.vector_store_ids:
+            try:
+                store = await repositories.vector_stores.get(project, store_id)
+            except VectorStoreNotFound:
+                return False
+            return store.state(self._clock()) is not StoreState.EXPIRED
+        return False
+
+    async def _begin(self, repositories: Repositories, project: str, new: NewVectorStore) -> str:
+        store = new.make(self._ids.new(VECTOR_STORE), self._clock())
+        await repositories.vector_stores.add(project, store)
+        if new.files:
+            self._adder.check_model()
+            try:
+                await self._adder.add(repositories, project, store.id, new.files)
+            except FileNotFound as error:
+                field = f"{_SEARCH}.vector_stores[0].file_ids"
+                raise FileNotFound(file=error.file, field=field) from None
+        return store.id
+
+
+async def check_stores(repositories: Repositories, project: str, resources: ToolResources) -> None:
+    """That the stores are there. Raises VectorStoreNotFound."""
+    for store_id in resources.vector_store_ids:
+        try:
+            await repositories.vector_stores.get(project, store_id)
+        except VectorStoreNotFound:
+            field = f"{_SEARCH}.vector_store_ids"
+            raise VectorStoreNotFound(vector_store=store_id, field=field) from None
