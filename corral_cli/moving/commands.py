@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from corral.control.v1 import thread_service_pb2
 
-from corral_cli.moving.export_file import Export, look_through, read
+from corral_cli.moving.export_file import Export, look_through, naming, read
 from corral_cli.moving.exporting import Exporter
 from corral_cli.moving.id_map import IdMap
 from corral_cli.moving.importing import Importer
@@ -16,7 +16,6 @@ from corral_cli.moving.server import CALL_S, Server, every, with_server
 from corral_cli.moving.translating import Translator
 from corral_cli.registry import control_options
 from corral_cli.whole_files import whole_file
-from svc_kit.errors import DomainError
 
 
 @click.group("export")
@@ -152,15 +151,13 @@ def _rehearse(export: Export, translator: Translator) -> None:
     """Translate everything, for what is wrong to show. Raises click.ClickException."""
     for place in (*export.assistants, *export.threads):
         found = read(place)
-        try:
+        with naming(found):
             if found["object"] == "assistant":
                 translator.assistant(found, "")
             else:
                 translator.thread(found)
                 for message in export.messages_of(found["id"]):
                     translator.message(message)
-        except DomainError as error:
-            raise click.ClickException(f"{found['id']}: {error.message}") from error
 
 
 def _models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:

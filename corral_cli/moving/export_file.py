@@ -6,12 +6,16 @@ their messages. So the lines are looked through once, and only where they begin 
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import orjson
+
+from svc_kit.errors import DomainError, Unauthenticated, Unavailable
+from svc_kit.rpc_client import translate_errors
 
 Json = dict[str, Any]
 KINDS = {
@@ -74,6 +78,23 @@ def read(place: Place) -> Json:
         opened.seek(place.offset)
         found: Json = orjson.loads(opened.readline())
     return found
+
+
+@contextmanager
+def naming(found: Json) -> Iterator[None]:
+    """Around what is done with an object: what is wrong with it is said with its id.
+
+    Raises click.ClickException.
+    """
+    try:
+        with translate_errors():
+            yield
+    except (Unauthenticated, Unavailable):  # of every object, and explained elsewhere
+        raise
+    except DomainError as error:
+        raise click.ClickException(f"{found['id']}: {error.message}") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise click.ClickException(f"{found['id']}: it has not the shape of OpenAI's") from error
 
 
 def _note(export: Export, place: Place, found: Json) -> None:

@@ -1,6 +1,7 @@
 """An export: everything of a project's assistants, a line for each object, as OpenAI writes it."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import orjson
@@ -15,7 +16,7 @@ from corral.control.v1 import (
 from corral_cli.moving.server import CALL_S, Server, every
 from openai_wire.assistants.objects import assistant_object, message_object, thread_object
 from openai_wire.files import file_object
-from svc_kit.errors import FileNotFound
+from svc_kit.errors import FileNotFound, ThreadNotFound
 from svc_kit.rpc_client import translate_errors
 
 OLDEST = listing_pb2.LIST_ORDER_OLDEST_FIRST
@@ -40,7 +41,8 @@ class Exporter:
             yield assistant.id
         listing = thread_service_pb2.ListThreadsRequest(page_size=_PAGE, order=OLDEST)
         async for thread in every(self._server.threads.ListThreads, listing, "threads"):
-            await self._write_thread(thread)
+            with suppress(ThreadNotFound), translate_errors():  # deleted meanwhile
+                await self._write_thread(thread)
             yield thread.id
 
     async def _write_thread(self, thread: Any) -> None:

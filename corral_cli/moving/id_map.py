@@ -19,12 +19,15 @@ class IdMap:
         self._path = path
         self._target = target
         self._known: dict[str, str] = {}
-        if path.exists():
-            for line in path.read_bytes().splitlines():
-                self._take(line)
+        there = path.read_bytes() if path.exists() else b""
+        for line in there.splitlines():
+            self._take(line)
+        # A line that was being written when an import was killed must not take the next one along.
+        self._gap = b"" if there.endswith(b"\n") or not there else b"\n"
 
     def __enter__(self) -> Self:
         self._written = self._path.open("ab")
+        self._written.write(self._gap)
         return self
 
     def __exit__(
@@ -52,7 +55,8 @@ class IdMap:
     def _take(self, line: bytes) -> None:
         try:
             pair = orjson.loads(line)
-        except orjson.JSONDecodeError:  # the end of a line that was being written
+            target, old, new = pair["target"], pair["from"], pair["to"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):  # it was being written
             return
-        if pair["target"] == self._target:
-            self._known[pair["from"]] = pair["to"]
+        if target == self._target:
+            self._known[old] = new

@@ -13,7 +13,7 @@ from corral.control.v1 import (
     thread_service_pb2,
 )
 
-from corral_cli.moving.export_file import Export, Json, read
+from corral_cli.moving.export_file import Export, Json, naming, read
 from corral_cli.moving.exporting import OLDEST
 from corral_cli.moving.id_map import IdMap
 from corral_cli.moving.server import CALL_S, Server, every
@@ -23,6 +23,11 @@ from svc_kit.rpc_client import translate_errors
 
 FIRST_MESSAGES = 500
 """Messages that come with a new thread, all of them or none; later ones come one by one."""
+_PURPOSES = {
+    "vision": file_pb2.FILE_PURPOSE_VISION,
+    "user_data": file_pb2.FILE_PURPOSE_USER_DATA,
+}
+"""Of files that messages name; what was made by an assistant is for assistants here."""
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -41,18 +46,16 @@ class Importer:
 
     async def steps(self) -> AsyncIterator[str]:
         """Bring everything; after each file, assistant and thread, its old id."""
-        for place in self._export.files:
-            found = read(place)
-            await self._bring_file(found)
-            yield found["id"]
-        for place in self._export.assistants:
-            found = read(place)
-            await self._bring_assistant(found)
-            yield found["id"]
-        for place in self._export.threads:
-            found = read(place)
-            await self._bring_thread(found)
-            yield found["id"]
+        for places, bring in (
+            (self._export.files, self._bring_file),
+            (self._export.assistants, self._bring_assistant),
+            (self._export.threads, self._bring_thread),
+        ):
+            for place in places:
+                found = read(place)
+                with naming(found):
+                    await bring(found)
+                yield found["id"]
 
     async def _bring_file(self, found: Json) -> None:
         old = found["id"]
@@ -60,10 +63,10 @@ class Importer:
             return
         bytes_there = self._files / Path(old).name
         if bytes_there.is_file():
-            purpose = str(found.get("purpose", "assistants")).upper().replace("-", "_")
+            purpose = found.get("purpose")
             header = file_pb2.FileHeader(
                 filename=found.get("filename") or old,
-                purpose=f"FILE_PURPOSE_{purpose.removesuffix('_OUTPUT')}",
+                purpose=_PURPOSES.get(purpose, file_pb2.FILE_PURPOSE_ASSISTANTS),
                 request_id=_request_id(old),
             )
             answer = await self._server.files.CreateFile(_pieces(header, bytes_there))

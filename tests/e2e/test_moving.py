@@ -197,3 +197,15 @@ def test_a_thread_becomes_a_conversation_of_the_same_items(
     assert thread_id == thread.id
     assert conversation_id.startswith("conv_")
     assert [message.id[:4] for message in messages] == ["msg_", "msg_"]
+
+
+def test_an_object_of_another_shape_is_named(up: Corral, export: Path) -> None:
+    """By a dry run already."""
+    with export.open("a") as added:
+        odd = {"id": "asst_odd", "object": "assistant", "model": "m", "tools": ["what"]}
+        added.write(json.dumps(odd) + "\n")
+    ran = corral(up, "import", "assistants", export, "--dry-run")
+
+    assert ran.returncode == 1
+    assert "asst_odd: it has not the shape of OpenAI's" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,78 @@
+"""What an import remembers, and in which order it reads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral_cli.moving.export_file import look_through
+from corral_cli.moving.id_map import IdMap
+from corral_cli.moving.translating import Translator
+
+HERE = "127.0.0.1:50052"
+
+
+def written(folder: Path, *objects: dict[str, Any], name: str = "a.jsonl") -> Path:
+    """An export."""
+    path = folder / name
+    path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+    return path
+
+
+def a_message(message_id: str, created_at: int, thread: str = "thread_1") -> dict[str, Any]:
+    """A message."""
+    return {
+        "id": message_id,
+        "object": "thread.message",
+        "created_at": created_at,
+        "thread_id": thread,
+    }
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_messages_are_read_oldest_first(tmp_path: Path, order: int) -> None:
+    """Whichever way they were listed; those of one second stay beside each other as they were."""
+    messages = [a_message("a", 1), a_message("b", 2), a_message("c", 2), a_message("d", 3)]
+    export = look_through(written(tmp_path, *messages[::order], a_message("x", 9, "thread_2")))
+
+    assert [each["id"] for each in export.messages_of("thread_1")] == ["a", "b", "c", "d"]
+    assert export.messages_of("thread_3") == []
+
+
+def test_a_folder_is_read_like_one_file(tmp_path: Path) -> None:
+    """All of its files that end with .jsonl; objects of other kinds are counted."""
+    written(tmp_path, {"id": "thread_1", "object": "thread"}, name="a.jsonl")
+    written(tmp_path, a_message("m", 1), {"id": "run_1", "object": "thread.run"}, name="b.jsonl")
+    written(tmp_path, {"id": "asst_1", "object": "assistant"}, name="c.txt")
+    export = look_through(tmp_path)
+
+    assert (len(export.threads), export.num_messages, len(export.assistants)) == (1, 1, 0)
+    assert export.num_others == 1
+
+
+def test_a_map_goes_on_behind_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    """A kill in the middle of a line costs that line alone."""
+    path = tmp_path / "ids"
+    with IdMap(path, HERE) as ids:
+        ids.add({"one": "1"})
+    path.write_bytes(path.read_bytes() + b'{"target": "127')
+    with IdMap(path, HERE) as ids:
+        assert (ids.get("one"), ids.get("two")) == ("1", None)
+        ids.add({"two": "2"})
+    with IdMap(path, HERE) as ids:
+        assert (ids.get("one"), ids.get("two")) == ("1", "2")
+    with IdMap(path, "elsewhere:1") as ids:
+        assert ids.get("one") is None
+
+
+def test_a_model_has_the_name_that_it_has_here() -> None:
+    """By its own name there, or by the one for all others."""
+    translator = Translator({"gpt-4o": "demo"}, "", lambda old: None, with_search=True)
+    other = Translator({"gpt-4o": "demo"}, "rest", lambda old: None, with_search=True)
+
+    def model_of(made: Translator, model: str) -> str:
+        return made.assistant({"model": model}, "").assistant.model
+
+    assert [model_of(translator, name) for name in ("gpt-4o", "o1")] == ["demo", "o1"]
+    assert [model_of(other, name) for name in ("gpt-4o", "o1")] == ["demo", "rest"]
