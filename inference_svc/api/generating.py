@@ -3,6 +3,7 @@
 Nothing is queued before the prompt is tokenized and every field is checked.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -70,6 +71,7 @@ class Generating:
         model, options = loaded.front, request.options
         tokens = await self._prompt_tokens(request, model)
         constraint = await self._constraint(asked_of_text(options.constraint), model)
+        predicted = await self._predicted(options, loaded)
         # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
         project = caller.principal.project
         named = self._named(request.model, loaded, project)
@@ -81,7 +83,7 @@ class Generating:
             caller.principal,
             caller.deadline,
         )
-        requests = [replace(item, constraint=constraint) for item in requests]
+        requests = [replace(item, constraint=constraint, predicted=predicted) for item in requests]
         admitted = self._admit(requests, options, loaded, named.name, worn, caller)
         turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
         return admitted, turns
@@ -98,6 +100,7 @@ class Generating:
             turn_format = constrained_format(prompt.turn_format, asked)
             prompt = replace(prompt, turn_format=turn_format)
         constraint = await self._constraint(asked, model)
+        predicted = await self._predicted(request.options, loaded)
         project = caller.principal.project
         named = self._named(
             request.model, loaded, project
@@ -115,6 +118,7 @@ class Generating:
             replace(
                 item,
                 constraint=constraint,
+                predicted=predicted,
                 visible_tokens=visible,
                 stop=(*item.stop, *prompt.stop_texts),
             )
@@ -187,6 +191,19 @@ class Generating:
                     field="prompt",
                 )
         raise MissingField(field="prompt")
+
+    async def _predicted(
+        self, options: generation.GenerationOptions, loaded: LoadedModel
+    ) -> "array[int]":
+        """What the output may repeat, as far as a context goes: it is searched in every step.
+        Control tokens count as the text that they are written in."""
+        text = options.speculation.prediction
+        if not text:
+            return array("i")  # which is most requests
+        tokens = await self.tokenize(
+            text, loaded.front, add_special=False, parse_special=False, field="prediction"
+        )
+        return array("i", tokens[: loaded.ready.slot_tokens])
 
     async def _constraint(self, asked: Asked | None, model: ServedModel) -> Constraint | None:
         if asked is None:

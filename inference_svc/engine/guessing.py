@@ -2,7 +2,8 @@
 true.
 
 Answers repeat: names, code, quotations, lists. Where the last few tokens stood before, what came
-after them there is a guess that needs no second model.
+after them there is a guess that needs no second model. A caller who knows what most of the answer
+will be gives it to be looked up too.
 """
 
 from array import array
@@ -16,6 +17,9 @@ _PLACES = 8  # so many of the nearest are compared
 _LONGEST = 16  # tokens of agreement beyond which two places are equally good
 _NEWEST_SHARE = 0.1
 _SUREST = 0.98
+_USUAL_RECORD = 1.0, 2.0  # half of what was guessed stood
+_PREDICTED_RECORD = 4.0, 5.0
+_NOTHING = array("i")
 
 
 class Judged(NamedTuple):
@@ -29,13 +33,17 @@ class Guesses:
     """One sequence's guesses. A guess that was not computed is judged too, by what was said
     instead: so a text that begins to repeat itself is noticed at no cost."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompt: "array[int]" = _NOTHING, predicted: "array[int]" = _NOTHING) -> None:
+        """`predicted` is what may follow the prompt, as far as somebody knows it."""
+        # Behind the end of the prompt, so that it is found when the answer begins.
+        self._known = prompt[-_LONGEST:] + predicted if predicted else _NOTHING
         self.num_drafted = 0
         self.num_accepted = 0
         self._guess = array("i")
         self._at = 0
         self._num_computed = 0
-        self._right, self._judged = 1.0, 2.0  # of lately guessed tokens, weighted
+        # Of lately guessed tokens, weighted.
+        self._right, self._judged = _PREDICTED_RECORD if predicted else _USUAL_RECORD
 
     @property
     def likelihood(self) -> float:
@@ -44,7 +52,8 @@ class Guesses:
 
     def guess(self, tokens: "array[int]", count: int) -> "array[int]":
         """Up to `count` tokens that may follow `tokens`; the guess before must have been judged."""
-        self._guess, self._at = guess_next(tokens, count), len(tokens)
+        text = self._known + tokens if self._known else tokens
+        self._guess, self._at = guess_next(text, count), len(tokens)
         return self._guess
 
     def draft(self, count: int) -> "array[int]":

@@ -1,7 +1,7 @@
 """What the engine is asked: commands from the frontend, crossing the pipe."""
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inference_svc.engine.adapter_stack import BASE, AdapterStack, LoadAdapter, UnloadAdapter
@@ -32,10 +32,11 @@ class SequenceRequest:
     from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
     clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
     different owners apart, and those of different `adapters`; with `keep` the state is held when
-    the sequence has ended, and what a sequence to `keep_for` an object computed may be archived as
-    part of it. `project` shares the engine fairly. `max_draft` bounds the tokens
-    guessed at once, 0 forbids it. A `deterministic` sequence is computed by itself (see `solo`) and
-    must neither `reuse` nor guess. `request_id` is the RPC's, for errors.
+    the sequence has ended, and with `keep_for` it may be archived as a part of that object.
+    `project` shares the engine fairly. `max_draft` bounds the tokens guessed at once, 0 forbids it;
+    `predicted` is what the caller expects the output to repeat. A `deterministic` sequence is
+    computed by itself (see `solo`) and must neither `reuse` nor guess. `request_id` is the RPC's,
+    for errors.
     """
 
     sequence_id: int
@@ -64,6 +65,7 @@ class SequenceRequest:
     keep_for: KeepFor | None = None
     snapshot_id: str = ""
     max_draft: int = MAX_DRAFT
+    predicted: "array[int]" = field(default_factory=lambda: array("i"))
     request_id: str = ""
     constraint: Constraint | None = None
     deterministic: bool = False

@@ -26,7 +26,7 @@ class Sequence:
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None
         self.awaits_guide = request.constraint is not None
-        self.guesses = Guesses()
+        self.guesses = Guesses(request.prompt, request.predicted)
         self.paused = False
         self.arrived_at = arrived_at
         self.started_at = arrived_at

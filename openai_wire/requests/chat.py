@@ -7,7 +7,7 @@ import orjson
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field
 
-from openai_wire.requests.fields import Count, validated, without_neutral
+from openai_wire.requests.fields import Count, WireModel, validated, without_neutral
 from openai_wire.requests.generation import (
     UNSUPPORTED,
     GenerationBody,
@@ -26,11 +26,31 @@ CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
     "function_call": (),
     "functions": ([],),
     "moderation": (),
-    "prediction": (),
     "prompt": (),
     "suffix": ("",),
     "web_search_options": (),
 }
+
+
+class PredictionPart(WireModel):
+    """A piece of the predicted text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(WireModel):
+    """What most of the answer is expected to repeat."""
+
+    type: Literal["content"]
+    content: str | list[PredictionPart]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
 
 
 class ChatCompletionBody(GenerationBody):
@@ -47,6 +67,9 @@ class ChatCompletionBody(GenerationBody):
     tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    prediction: Prediction | None = Field(
+        None, description="A text that much of the answer repeats: it is answered sooner."
+    )
     modalities: list[Literal["text", "audio"]] | None = Field(
         None, description="Only text is supported."
     )
@@ -87,6 +110,8 @@ def chat_request(body: ChatCompletionBody) -> inference_service_pb2.ChatRequest:
     _check_offered(body)
     limit = output_limit(body, "max_completion_tokens", "max_tokens", "n_predict")
     options = generation_options(body, limit)
+    if body.prediction is not None:
+        options.speculation.prediction = body.prediction.text
     if body.logprobs:
         options.output.top_logprobs = body.top_logprobs or 0
     return inference_service_pb2.ChatRequest(

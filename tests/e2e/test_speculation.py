@@ -9,7 +9,7 @@ import openai
 import pytest
 from corral.inference.v1 import generation_pb2
 
-from tests.support.rpc import CAPITAL, Rpc, a_text, failure_of
+from tests.support.rpc import CAPITAL, PARIS, Rpc, a_text, failure_of
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -42,6 +42,22 @@ async def test_an_answer_does_not_depend_on_drafts(rpc: Rpc) -> None:
         assert 0 <= answer.done.usage.accepted_draft_tokens <= answer.done.usage.draft_tokens
 
 
+async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
+    """Right, wrong and hostile ones: the same tokens."""
+    stopping = {"max_tokens": LENGTH, "ignore_eos": True}
+    output = {"token_ids": True}
+    plain = await rpc.generate(a_text(LETTERS, stopping=stopping, output=output))
+    for prediction in (plain.text[0], "nothing of this", "<|im_end|>" * 500):
+        asked = a_text(
+            LETTERS,
+            stopping=stopping,
+            output=output,
+            speculation=_options(prediction=prediction),
+            cache=generation_pb2.CacheOptions(reuse=False),
+        )
+        assert (await rpc.generate(asked)).tokens == plain.tokens
+
+
 async def test_too_long_a_draft_is_refused(rpc: Rpc) -> None:
     """With the field and its range."""
     stream = rpc.inference.Generate(a_text(LETTERS, speculation=_options(max_draft_tokens=33)))
@@ -62,6 +78,24 @@ async def test_done_has_the_timings_of_the_first_choice(rpc: Rpc) -> None:
     assert first_token >= timings.prefill.ToTimedelta() > first_token * 0
     assert timings.completion_tokens <= 9
     assert timings.tokens_per_second >= 0
+
+
+def test_openais_prediction_is_taken(up: Corral) -> None:
+    """As a text or in parts; what stood of it is counted as always."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
+        texts = [
+            client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": CAPITAL}],
+                temperature=0,
+                prediction={"type": "content", "content": content},
+            )
+            .choices[0]
+            .message.content
+            for content in (PARIS, [{"type": "text", "text": PARIS}])
+        ]
+
+    assert texts == [PARIS, PARIS]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -117,6 +117,8 @@ def test_null_means_not_given() -> None:
         ({"nonsense": 1}, "nonsense", "unknown_parameter"),
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
         ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
+        ({"prediction": {"type": "audio"}}, "prediction.type", "invalid_value"),
+        ({"prediction": {"type": "content"}}, "prediction.content", "missing_required_parameter"),
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
         ({"n_probs": 5}, "n_probs", "unsupported_parameter"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
@@ -242,6 +244,18 @@ def test_known_metadata_is_ignored() -> None:
     }
 
     assert a_request(**metadata) == a_request()
+
+
+def test_a_prediction_is_one_text() -> None:
+    """Its parts are joined; null is none."""
+    parts = [{"type": "text", "text": "def "}, {"type": "text", "text": "f():"}]
+    said = [
+        a_request(prediction={"type": "content", "content": content}).options.speculation.prediction
+        for content in ("def f():", parts)
+    ]
+
+    assert said == ["def f():", "def f():"]
+    assert a_request(prediction=None) == a_request()
 
 
 def test_values_that_ask_for_nothing_pass() -> None:

@@ -1,6 +1,7 @@
 """Drafts in the engine: verified in the step that computes them, dropped where they are wrong."""
 
 from array import array
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -54,6 +55,25 @@ def test_drafts_save_steps_and_change_no_token() -> None:
     finished = bench.finished(0)
     assert 0 < finished.num_accepted < finished.num_drafted
     assert bench.engine.num_steps == 1 + (LENGTH - 1) - finished.num_accepted
+
+
+def test_a_prediction_is_drafted_from_its_first_token_on() -> None:
+    """A text that repeats nothing of itself is said in a few steps where it was predicted, and goes
+    on without it where the prediction was wrong."""
+    prompt, limits = list(range(65, 90)), NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
+    request = a_request(prompt=prompt, max_tokens=LENGTH, ignore_eos=True)
+    plain = Bench(FakeBackend(limits))
+    plain.submit(request)
+    plain.run()
+    said = plain.tokens(0)
+    predicted = array("i", [*said[:20], 1, 2, 3, *said[24:]])
+    bench = Bench(FakeBackend(limits))
+    bench.submit(replace(request, predicted=predicted))
+    bench.run()
+
+    assert bench.tokens(0) == said
+    assert bench.finished(0).num_accepted > LENGTH / 2
+    assert bench.engine.num_steps < plain.engine.num_steps / 2
 
 
 def test_many_tokens_of_a_step_are_one_event() -> None:
