@@ -49,7 +49,8 @@ class FileAdder:
         files: Sequence[NewStoreFile],
         batch_id: str | None = None,
     ) -> list[StoreFile]:
-        """The files in the store: those that were there, and have not failed, as they were.
+        """The files in the store: those that were there just so, and have not failed, as they were,
+        now of this batch; any others anew.
 
         Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
         """
@@ -62,7 +63,8 @@ class FileAdder:
         for file in files:
             await _check_there(repositories, project, file.file_id, now)
             old = there.get(file.file_id)
-            if old is not None and old.state not in _AGAIN:
+            if old is not None and _is_there(old, file):
+                there[file.file_id] = await _joined(repositories, project, old, batch_id)
                 continue
             if old is not None:
                 store = await take_out(repositories, project, store, old)
@@ -80,6 +82,22 @@ class FileAdder:
         return NewJob(
             id=self._ids.new(JOB), kind=KIND, subject=file.entry, priority=JobPriority.NORMAL
         )
+
+
+def _is_there(old: StoreFile, asked: NewStoreFile) -> bool:
+    """Whether a file in its store is what somebody asks for."""
+    is_same = old.chunking == asked.chunking and old.attributes == asked.attributes
+    return is_same and old.state not in _AGAIN
+
+
+async def _joined(
+    repositories: Repositories, project: str, file: StoreFile, batch_id: str | None
+) -> StoreFile:
+    if batch_id is None:
+        return file
+    joined = replace(file, batch_id=batch_id)
+    await repositories.store_files.update(project, joined)
+    return joined
 
 
 async def _check_there(

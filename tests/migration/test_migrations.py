@@ -1,5 +1,6 @@
 """The migrations, forward and back on both databases."""
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,27 @@ async def test_a_table_that_somebody_changed_is_found(settings: ControlSettings)
 
     with pytest.raises(StartupError, match="not as its migrations made it"):
         await check_database(settings)
+
+
+async def test_a_role_that_may_not_add_pgvector_migrates_without(
+    postgres: str, tmp_path: Path
+) -> None:
+    """Vectors are compared in memory then; the owner of the server gets the column."""
+    owner, plain = [await asyncio.to_thread(create_database, postgres) for _ in range(2)]
+    name = plain.rpartition("/")[2].partition("?")[0]
+    await execute(plain, f"CREATE ROLE {name} LOGIN", f"ALTER DATABASE {name} OWNER TO {name}")
+    await execute(plain, f"ALTER SCHEMA public OWNER TO {name}")
+    urls = (owner, plain.replace("//postgres@", f"//{name}@"))
+    found = []
+    for url in urls:
+        await upgrade_database(ControlSettings(data_dir=tmp_path, database_url=url))
+        async with open_database(url, tmp_path) as database, database.writer.connect() as opened:
+            columns = await opened.run_sync(
+                lambda each: inspect(each).get_columns("vector_chunk_index")
+            )
+            found.append({column["name"] for column in columns})
+
+    assert [("embedding" in names) for names in found] == [True, False]
 
 
 async def change(settings: ControlSettings, statement: str) -> None:

@@ -14,12 +14,15 @@ Call = Callable[[Ids], Sequence[Message]]
 
 
 async def create_vector_store(client: Client, canary: str) -> Ids:
-    """A store with a batch of one file."""
+    """A store with a batch of one file that was given up: nobody waits for it to be read."""
     vectors = VectorClient(client)
     store = await vectors.create(name=canary, description=canary, metadata={"canary": canary})
     file = await client.create(canary.encode(), filename=canary)
     asked = {"file_id": file.id, "attributes": values(canary=canary)}
     made = await vectors.ask("CreateVectorStoreFileBatch", vector_store_id=store.id, files=[asked])
+    await vectors.ask(
+        "CancelVectorStoreFileBatch", vector_store_id=store.id, batch_id=made.batch.id
+    )
     return {"store": store.id, "stored": file.id, "store_batch": made.batch.id}
 
 

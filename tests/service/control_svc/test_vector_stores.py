@@ -31,6 +31,7 @@ from tests.support.vectors import (
     values,
 )
 
+CHUNKING = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 50}
 ANIMALS = {"fox.txt": "The fox sleeps in the barn.", "sea.txt": "The sea is deep and cold."}
 
 
@@ -105,7 +106,7 @@ async def test_a_file_that_has_expired_is_not_found(running: RunningVectors) -> 
 
 
 async def test_a_file_put_in_again_is_read_again(running: RunningVectors) -> None:
-    """After it was taken out, it is found once; while it is there, nothing happens."""
+    """After it was taken out, or where it shall be another; while it is there, nothing happens."""
     client = running.vectors
     store_id, ids = await client.library({"a": "the red fox"})
     again = {"vector_store_id": store_id, "file_id": ids["a"]}
@@ -113,19 +114,23 @@ async def test_a_file_put_in_again_is_read_again(running: RunningVectors) -> Non
     assert running.fake.embedded["the red fox"] == 1
     await client.ask("DeleteVectorStoreFile", **again)
     await client.ask("CreateVectorStoreFile", **again)
-    store = await client.read(store_id)
-
-    assert store.file_counts.completed == 1
+    await client.read(store_id)
     assert await client.found(store_id, "fox") == ["a"]
+    changed = {**again, "attributes": values(year=2024), "chunking": CHUNKING}
+    await client.ask("CreateVectorStoreFile", **changed)
+    store = await client.read(store_id)
+    (hit,) = await client.search(store_id, "fox")
+
+    assert store.file_counts.completed == store.file_counts.total == 1
+    assert hit.attributes["year"].number == 2024
 
 
 async def test_a_long_file_is_found_by_each_part(running: RunningVectors) -> None:
     """In passages that overlap, which together are its text."""
     client, words = running.vectors, [f"topic{number}" for number in range(20)]
     store = await client.create()
-    chunking = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 50}
     text = paragraphs(words)
-    file_id = await client.put(store.id, text, chunking=chunking)
+    file_id = await client.put(store.id, text, chunking=CHUNKING)
     await client.read(store.id)
     hits = await client.search(store.id, "topic13", max_results=1)
     page: dict[str, Any] = {"vector_store_id": store.id, "file_id": file_id}

@@ -87,7 +87,8 @@ class VectorStoreFileServiceServicer:
     """
 
     def CreateVectorStoreFile(self, request, context):
-        """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there and has not failed stays as it is.
+        """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
+        not failed, stays as it is; any other is read anew.
         Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
         is no embedding model. INVALID_ARGUMENT: a field.
         """

@@ -34,7 +34,8 @@ class VectorStoreFileServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> VectorStoreFileServiceAsyncStub: ...
     CreateVectorStoreFile: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CreateVectorStoreFileRequest, _vector_store_file_service_pb2.CreateVectorStoreFileResponse]
-    """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there and has not failed stays as it is.
+    """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
+    not failed, stays as it is; any other is read anew.
     Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
     is no embedding model. INVALID_ARGUMENT: a field.
     """
@@ -77,7 +78,8 @@ class VectorStoreFileServiceAsyncStub(VectorStoreFileServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateVectorStoreFile: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CreateVectorStoreFileRequest, _vector_store_file_service_pb2.CreateVectorStoreFileResponse]  # type: ignore[assignment]
-    """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there and has not failed stays as it is.
+    """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
+    not failed, stays as it is; any other is read anew.
     Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
     is no embedding model. INVALID_ARGUMENT: a field.
     """
@@ -122,7 +124,8 @@ class VectorStoreFileServiceServicer:
         request: _vector_store_file_service_pb2.CreateVectorStoreFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_file_service_pb2.CreateVectorStoreFileResponse, _abc.Awaitable[_vector_store_file_service_pb2.CreateVectorStoreFileResponse]]:
-        """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there and has not failed stays as it is.
+        """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
+        not failed, stays as it is; any other is read anew.
         Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
         is no embedding model. INVALID_ARGUMENT: a field.
         """
