@@ -1,0 +1,139 @@
+"""Responses, items and events between protos and JSON, over all of them."""
+
+import orjson
+import pytest
+from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_svc.api.item_convert import given_item, item_to_pb
+from control_svc.domain.items import (
+    ITEM_PREFIXES,
+    Content,
+    FileInput,
+    FunctionCall,
+    Image,
+    Message,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+)
+from openai_wire.responses.choices import selection_from, selection_object
+from openai_wire.responses.events import EVENT_TYPES, event_frame, event_object
+from openai_wire.responses.items_in import item_from
+from openai_wire.responses.items_out import item_object
+from openai_wire.responses.objects import response_object
+from openai_wire.responses.tools import tool_object, tools_from
+from tests.support.fake_responses import completed, numbered, turn
+from tests.support.items import contents_of, items_with
+from tests.support.open_responses import check_event, check_response, check_stream
+
+_ID = st.text(min_size=1)
+_TEXTS = st.builds(Text, text=st.text())
+_GIVEN = st.one_of(
+    _TEXTS,
+    st.builds(Image, url=_ID, detail=st.sampled_from(["auto", "low", "high"])),
+    st.builds(Image, file_id=_ID, detail=st.just("auto")),
+    st.builds(FileInput, file_id=_ID, filename=st.text()),
+    st.builds(FileInput, data_url=_ID),
+)
+_WRITTEN = st.one_of(_TEXTS, st.builds(Refusal, refusal=st.text()))
+_CONTENTS: st.SearchStrategy[Content] = st.one_of(
+    st.builds(
+        Message,
+        role=st.sampled_from([Role.USER, Role.SYSTEM, Role.DEVELOPER]),
+        content=st.lists(_GIVEN, max_size=3).map(tuple),
+    ),
+    st.builds(
+        Message, role=st.just(Role.ASSISTANT), content=st.lists(_WRITTEN, max_size=3).map(tuple)
+    ),
+    st.builds(FunctionCall, call_id=_ID, name=_ID, arguments=st.text()),
+    st.builds(Reasoning, text=_ID, sealed=st.text()),
+)
+
+
+@settings(max_examples=100)
+@given(item=items_with(_CONTENTS))
+def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
+    """Clients send back what they got: nothing of it may change on the way."""
+    sent = item_to_pb(item)  # type: ignore[arg-type]
+
+    shown = orjson.loads(orjson.dumps(item_object(sent)))
+    read = item_from(shown, "input[0]")
+
+    assert given_item(read, "x").content == given_item(sent, "x").content
+
+
+@pytest.mark.parametrize("kind", ITEM_PREFIXES)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_items_of_every_kind_can_be_shown(kind: type[Content], data: st.DataObject) -> None:
+    """Whatever a service keeps, also JSON of others that is none."""
+    shown = item_object(item_to_pb(data.draw(items_with(contents_of(kind)))))
+
+    orjson.dumps(shown)
+    assert shown["type"] == kind.kind
+
+
+@settings(max_examples=50)
+@given(
+    name=st.text("abc_", min_size=1, max_size=8),
+    description=st.none() | st.text(min_size=1),
+    strict=st.none() | st.booleans(),
+    parameters=st.none() | st.dictionaries(st.text(), st.integers(0, 9), max_size=2),
+    mode=st.sampled_from(["auto", "none", "required"]),
+)
+def test_tools_and_choices_are_shown_as_they_were_asked_for(
+    name: str,
+    description: str | None,
+    strict: bool | None,
+    parameters: dict[str, int] | None,
+    mode: str,
+) -> None:
+    """With every key that a strict reader wants."""
+    tool = {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "strict": strict,
+        "parameters": parameters,
+    }
+    tools = tools_from([tool])
+    selection = selection_from(mode, tools) or tool_pb2.ToolSelection()
+
+    assert [tool_object(each) for each in tools] == [tool]
+    assert selection_object(selection, tools) == mode
+
+
+@settings(max_examples=50)
+@given(text=st.text(max_size=20), state=st.sampled_from(response_pb2.Response.State.values()[1:]))
+def test_a_turn_satisfies_both_dialects(text: str, state: int) -> None:
+    """Object and events, in whatever state the object is."""
+    begun = response_pb2.Response(id="resp_1", state=response_pb2.Response.STATE_IN_PROGRESS)
+    done = completed(begun, text)
+    events = [event_object(event) for event in numbered(list(turn(done)))]
+
+    check_stream(events)
+    done.state = response_pb2.Response.State.Name(state)  # type: ignore[assignment]
+    check_response(response_object(done))
+
+
+@pytest.mark.parametrize("field", EVENT_TYPES)
+def test_every_event_has_a_type_and_a_frame(field: str) -> None:
+    """Also those that no model of ours causes yet, empty as they may be."""
+    event = response_event_pb2.ResponseEvent(sequence_number=7)
+    getattr(event, field).SetInParent()
+    if EVENT_TYPES[field].count(".") == 1:
+        getattr(event, field).state = response_pb2.Response.STATE_COMPLETED
+    elif field.startswith("output_item"):
+        getattr(event, field).item.id = "msg_1"
+        getattr(event, field).item.message.role = item_pb2.ITEM_ROLE_ASSISTANT
+    shown = event_object(event)
+    check_event(shown)
+
+    frame = event_frame(shown)
+
+    assert frame.startswith(b"id: 7\nevent: response.")
+    assert frame.endswith(b"\n\n")
+    assert frame.count(b"\n") == 4

@@ -1,0 +1,154 @@
+"""Conversations over HTTP: the official client, the gateway and the real control service."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.control import a_control
+from tests.support.loopback_gateway import a_gateway
+
+EVERY_KIND: list[dict[str, Any]] = [
+    {"role": "user", "content": "hello"},
+    {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]},
+    {
+        "type": "message",
+        "role": "user",
+        "content": [
+            {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
+        ],
+    },
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "phase": "commentary"},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "done"},
+    {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "x"},
+    {
+        "type": "custom_tool_call_output",
+        "call_id": "d",
+        "output": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
+    },
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+    {"type": "compaction", "encrypted_content": "sealed"},
+    {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "status": "completed"},
+    {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []},
+    {"type": "mcp_call", "id": "m", "server_label": "s", "name": "t", "arguments": "{}"},
+    {"type": "mcp_approval_request", "id": "m", "server_label": "s", "name": "t", "arguments": ""},
+    {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True},
+]
+
+
+@dataclass
+class Setup:
+    """Two views of one gateway."""
+
+    http: httpx.AsyncClient
+    sdk: openai.AsyncOpenAI
+
+
+@asynccontextmanager
+async def a_setup(folder: Path) -> AsyncIterator[Setup]:
+    """A gateway before a control service on SQLite."""
+    async with (
+        a_control(folder) as control,
+        a_gateway(control_target=control.target) as gateway,
+        gateway.client() as http,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as sdk,
+    ):
+        yield Setup(http, sdk)
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    """Both views."""
+    async with a_setup(tmp_path) as opened:
+        yield opened
+
+
+async def test_the_official_client_keeps_a_conversation(setup: Setup) -> None:
+    """Create, update, list page by page, take an item out, delete."""
+    conversations = setup.sdk.conversations
+    made = await conversations.create(
+        metadata={"a": "b"}, items=[{"role": "user", "content": str(n)} for n in range(5)]
+    )
+    changed = await conversations.update(made.id, metadata={"c": "d"})
+    seen = [item async for item in conversations.items.list(made.id, limit=2, order="asc")]
+    left = await conversations.items.delete(seen[0].id or "", conversation_id=made.id)
+    found = await conversations.retrieve(made.id)
+    gone = await conversations.delete(made.id)
+
+    texts = [item.to_dict()["content"][0]["text"] for item in seen]  # type: ignore[index]
+    assert texts == list("01234")
+    assert (made.object, changed.metadata) == ("conversation", {"c": "d"})
+    assert left == found == changed
+    assert (gone.id, gone.object, gone.deleted) == (made.id, "conversation.deleted", True)
+    with pytest.raises(openai.NotFoundError, match=f"Conversation with id '{made.id}' not found"):
+        await conversations.retrieve(made.id)
+
+
+async def test_items_of_every_kind_are_shown_as_they_were_written(setup: Setup) -> None:
+    """And what is shown is taken as input again, item by item and whole."""
+    made = (await setup.http.post("/v1/conversations", json={})).json()
+    path = f"/v1/conversations/{made['id']}/items?include[]=message.input_image.image_url"
+
+    added = (await setup.http.post(path, json={"items": EVERY_KIND})).json()
+    listed = (await setup.http.get(f"{path}&order=asc")).json()
+    again = await setup.http.post(path, json={"items": listed["data"]})
+
+    assert added["data"] == listed["data"]
+    assert (listed["first_id"], listed["has_more"]) == (listed["data"][0]["id"], False)
+    for written, shown in zip(EVERY_KIND, listed["data"], strict=True):
+        assert shown["type"] == written.get("type", "message")
+        for name in written.keys() - {"content", "type", "id", "phase", "status"}:
+            assert shown[name] == written[name], name
+    assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hello"}]
+    assert listed["data"][2]["content"] == EVERY_KIND[2]["content"]
+    without_ids = [{**item, "id": ""} for item in listed["data"]]
+    assert [{**item, "id": ""} for item in again.json()["data"]] == without_ids
+
+
+async def test_a_reference_shares_an_item(setup: Setup) -> None:
+    """By its id alone, with or without its type."""
+    first = (await setup.http.post("/v1/conversations", json={"items": EVERY_KIND[:1]})).json()
+    (item,) = (await setup.http.get(f"/v1/conversations/{first['id']}/items")).json()["data"]
+
+    for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+        second = await setup.http.post("/v1/conversations", json={"items": [reference]})
+        path = f"/v1/conversations/{second.json()['id']}/items"
+        assert (await setup.http.get(path)).json()["data"] == [item]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"items": [{"type": "computer_call"}]}, "items[0].type", "unsupported_value"),
+        ({"items": [{"content": "x"}]}, "items[0].type", "missing_required_parameter"),
+        ({"items": [{"role": "user"}]}, "items[0].content", "missing_required_parameter"),
+        ({"items": [{"role": "user", "content": "x"}] * 21}, "items", "array_above_max_length"),
+        ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+        ({"metadata": {"a" * 65: "x"}}, "metadata", "string_above_max_length"),
+        ({"items": [{"role": "user", "content": [{"type": "input_file", "file_url": "http://x"}]}]},
+         "items[0].content[0].file_url", "unsupported_parameter"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_named(
+    setup: Setup, body: dict[str, Any], param: str, code: str
+) -> None:
+    """By the caller's path to it."""
+    answer = await setup.http.post("/v1/conversations", json=body)
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+async def test_a_request_sent_again_makes_one_conversation(setup: Setup) -> None:
+    """Where it has an Idempotency-Key."""
+    headers, body = {"Idempotency-Key": "k"}, {"items": EVERY_KIND[:1]}
+    first = await setup.http.post("/v1/conversations", json=body, headers=headers)
+    second = await setup.http.post("/v1/conversations", json=body, headers=headers)
+
+    assert first.json() == second.json()

@@ -1,0 +1,263 @@
+"""Responses over HTTP, with a service behind the gateway that needs no model."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from corral.control.v1 import item_pb2, response_pb2
+
+from svc_kit.errors import EngineRestarting, InvalidField, UpstreamUnavailable
+from tests.support.fake_responses import FakeResponses, a_response_service, answer_to
+from tests.support.loopback_gateway import Loopback, a_gateway
+from tests.support.open_responses import check_response, check_stream
+
+MODEL = "m"
+
+
+@dataclass
+class Setup:
+    """A gateway, the service behind it, and a client."""
+
+    gateway: Loopback
+    fake: FakeResponses
+    http: httpx.AsyncClient
+
+    async def post(self, path: str = "", **body: Any) -> httpx.Response:
+        """A request with a body."""
+        return await self.http.post(f"/v1/responses{path}", json=body)
+
+    async def frames(self, method: str, path: str, **options: Any) -> list[bytes]:
+        """The pieces of an answer as they were written."""
+        async with self.http.stream(method, path, **options) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert answer.headers["x-request-id"].startswith("req_")
+            text = await answer.aread()
+        return [frame + b"\n\n" for frame in text.split(b"\n\n") if frame]
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    """Both, on loopback."""
+    fake = FakeResponses()
+    async with (
+        a_response_service(fake) as target,
+        a_gateway(control_target=target) as gateway,
+        gateway.client() as http,
+    ):
+        yield Setup(gateway, fake, http)
+
+
+def event_of(frame: bytes) -> dict[str, Any]:
+    """The event of a frame, which says its number and its name outside, too."""
+    number, name, data = frame.decode().strip().split("\n")
+    event: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    assert number == f"id: {event['sequence_number']}"
+    assert name == f"event: {event['type']}"
+    return event
+
+
+async def test_a_whole_response_satisfies_both_dialects(setup: Setup) -> None:
+    """All keys that Open Responses wants, and what was asked for shown again."""
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    answer = await setup.post(
+        model=MODEL,
+        input="hello",
+        instructions="be brief",
+        temperature=0.7,
+        tools=[tool],
+        tool_choice={"type": "function", "name": "f"},
+        text={"format": {"type": "json_object"}, "verbosity": "low"},
+        reasoning={"effort": "low"},
+        metadata={"a": "b"},
+    )
+
+    response = answer.json()
+    check_response(response)
+    assert response["output"][0]["content"][0]["text"] == "hello"
+    assert response["temperature"] == 0.7
+    assert response["instructions"] == "be brief"
+    assert response["tools"] == [{**tool, "description": None, "strict": None}]
+    assert response["tool_choice"] == {"type": "function", "name": "f"}
+    assert response["text"] == {"format": {"type": "json_object"}, "verbosity": "low"}
+    assert response["reasoning"] == {"effort": "low", "summary": None}
+    assert response["metadata"] == {"a": "b"}
+
+
+async def test_each_event_is_named_and_numbered_and_the_stream_says_its_end(setup: Setup) -> None:
+    """What the helpers of both dialects follow."""
+    body = {"model": MODEL, "input": "hey", "stream": True}
+    *frames, end = await setup.frames("POST", "/v1/responses", json=body)
+
+    events = [event_of(frame) for frame in frames]
+    check_stream(events)
+    assert end == b"data: [DONE]\n\n"
+    assert "".join(event.get("delta", "") for event in events) == "hey"
+
+
+async def test_a_stored_stream_is_read_again_from_any_event(setup: Setup) -> None:
+    """What follows a number is what the first reader saw after it."""
+    body = {"model": MODEL, "input": "hello", "stream": True}
+    first = await setup.frames("POST", "/v1/responses", json=body)
+
+    for seen in (0, 3, len(first) - 3):
+        path = f"/v1/responses/resp_1?stream=true&starting_after={seen}"
+        assert await setup.frames("GET", path) == first[seen + 1 :]
+
+
+async def test_a_failure_within_a_stream_is_told_in_both_forms(setup: Setup) -> None:
+    """Flat for OpenAI's clients, nested for those of Open Responses."""
+    setup.fake.failure = EngineRestarting(phase="running")
+    body = {"model": MODEL, "input": "hello", "stream": True}
+
+    events = [event_of(each) for each in await setup.frames("POST", "/v1/responses", json=body)]
+
+    check_stream(events)
+    assert events[-1]["code"] == events[-1]["error"]["code"] == "engine_restarting"
+    async with sdk(setup) as client:
+        stream = await client.responses.create(model=MODEL, input="hello", stream=True)
+        with pytest.raises(openai.APIError, match="engine"):
+            async for _ in stream:
+                pass
+
+
+async def test_a_refusal_is_a_status_with_names_that_the_caller_knows(setup: Setup) -> None:
+    """Before the first event, whether streamed or not."""
+    setup.fake.refusal = InvalidField(
+        field="new_response.settings.options.sampling.temperature", problem="too hot"
+    )
+    for stream in (False, True):
+        answer = await setup.post(model=MODEL, input="x", stream=stream)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "temperature"
+    setup.fake.refusal = UpstreamUnavailable(service="database", retry_after=2)
+    answer = await setup.post(model=MODEL, input="x")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+
+
+async def test_a_client_that_leaves_ends_the_call(setup: Setup) -> None:
+    """What is stored goes on in the service; the gateway has no reason to read it."""
+    setup.fake.hold = asyncio.Event()
+    body = {"model": MODEL, "input": "hello", "stream": True}
+    async with setup.http.stream("POST", "/v1/responses", json=body):
+        await setup.fake.begun.wait()
+
+    await setup.fake.abandoned.wait()
+
+
+async def test_the_companion_routes(setup: Setup) -> None:
+    """Get, input items, counting, compaction, cancel and delete, in OpenAI's shapes."""
+    made = (await setup.post(model=MODEL, input="hello")).json()
+    path = f"/v1/responses/{made['id']}"
+
+    assert (await setup.http.get(path)).json() == made
+    listed = (await setup.http.get(f"{path}/input_items?limit=1&order=asc")).json()
+    assert (listed["object"], listed["has_more"]) == ("list", True)
+    assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hello"}]
+    counted = (await setup.post("/input_tokens", model=MODEL, input="hello")).json()
+    assert counted == {"object": "response.input_tokens", "input_tokens": 1}
+    compacted = (await setup.post("/compact", model=MODEL, input="hello")).json()
+    assert compacted["object"] == "response.compaction"
+    again = await setup.post(model=MODEL, input=compacted["output"])
+    assert again.status_code == 200
+    assert setup.fake.asked[-1].input[-1].compaction.sealed == "s"
+    assert (await setup.http.post(f"{path}/cancel")).json() == made
+    deleted = (await setup.http.delete(path)).json()
+    assert deleted == {"id": made["id"], "object": "response", "deleted": True}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
+        ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0].type", "unsupported_value"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+         "input[0].content[0].type", "unsupported_value"),
+        ({"input": "x", "prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
+        ({"input": "x", "background": True, "store": False}, "background", "invalid_value"),
+        ({"input": "x", "previous_response_id": "a", "conversation": "b"},
+         "previous_response_id", "invalid_value"),
+        ({}, "input", "missing_required_parameter"),
+        ({"input": "x", "include": ["nonsense"]}, "include[0]", "invalid_value"),
+        ({"input": "x", "tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"input": "x", "text": {"format": {"type": "json_schema"}}},
+         "text.format.name", "missing_required_parameter"),
+        ({"input": "x", "no_such_thing": 1}, "no_such_thing", "unknown_parameter"),
+        ({"input": "x", "metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+        ({"input": "x", "tools": [{"type": "mcp", "server_label": "l", "server_url": "http://x"}]},
+         "server_url", "unsupported_parameter"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_done_is_refused_by_name(
+    setup: Setup, body: dict[str, Any], param: str, code: str
+) -> None:
+    """Nothing is left out in silence, and nothing reaches the service."""
+    answer = await setup.post(model=MODEL, **body)
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+    assert setup.fake.asked == []
+
+
+async def test_what_changes_nothing_is_let_through(setup: Setup) -> None:
+    """Fields that OpenAI's clients send by themselves."""
+    answer = await setup.post(
+        model=MODEL,
+        input=[{"role": "user", "content": "x"}],
+        user="u",
+        service_tier="auto",
+        prompt_cache_retention="24h",
+        prompt_cache_key="k",
+        safety_identifier="s",
+        truncation="disabled",
+        include=["web_search_call.action.sources"],
+        conversation=None,
+        moderation=None,
+    )
+
+    check_response(answer.json())
+    assert setup.fake.asked[0].settings.options.cache.affinity == "k"
+
+
+def sdk(setup: Setup) -> openai.AsyncOpenAI:
+    """The official client, unmodified."""
+    return openai.AsyncOpenAI(base_url=f"{setup.gateway.url}/v1", api_key="none", max_retries=0)
+
+
+async def test_the_official_client_reads_everything(setup: Setup) -> None:
+    """Create, stream with its helper, retrieve with a stream, list, count, compact, delete."""
+    async with sdk(setup) as client:
+        made = await client.responses.create(model=MODEL, input="hello")
+        assert made.output_text == "hello"
+        async with client.responses.stream(model=MODEL, input="hello") as stream:
+            deltas = [e.delta async for e in stream if e.type == "response.output_text.delta"]
+            final = await stream.get_final_response()
+        assert "".join(deltas) == final.output_text == "hello"
+        async with await client.responses.retrieve(
+            made.id, stream=True, starting_after=4
+        ) as followed:
+            assert (await anext(aiter(followed))).sequence_number == 5
+        output: Any = made.output
+        chained = await client.responses.create(
+            model=MODEL, input=output, previous_response_id=made.id
+        )
+        assert chained.previous_response_id == made.id
+        page = await client.responses.input_items.list(made.id)
+        assert [item.type for item in page.data] == ["message"]
+        await client.responses.compact(model=MODEL, input="x")
+        await client.responses.input_tokens.count(model=MODEL, input="x")
+        await client.responses.delete(made.id)
+
+
+def test_the_fake_says_what_it_was_told() -> None:
+    """Else the tests above would prove little."""
+    part = item_pb2.ItemPart(text=item_pb2.TextPart(text="x"))
+    item = item_pb2.Item(message=item_pb2.MessageItem(parts=[part]))
+
+    assert answer_to(response_pb2.NewResponse(input=[item, item]).input) == "x+x"
