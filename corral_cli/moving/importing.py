@@ -63,7 +63,7 @@ class Importer:
             return
         bytes_there = self._files / Path(old).name
         if bytes_there.is_file():
-            purpose = found.get("purpose")
+            purpose = str(found.get("purpose"))
             header = file_pb2.FileHeader(
                 filename=found.get("filename") or old,
                 purpose=_PURPOSES.get(purpose, file_pb2.FILE_PURPOSE_ASSISTANTS),

@@ -132,13 +132,13 @@ def test_an_import_goes_on_without_its_map(up: Corral, client: openai.OpenAI, ex
 
 def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:
     """It says what would be brought, and what not."""
-    before = client.beta.assistants.list(limit=1).first_id
+    before = client.beta.assistants.list(limit=1).data
     ran = corral(up, "import", "assistants", export, "--dry-run")
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "would bring 1 assistants, 1 threads, 4 messages, 1 files\n"
     assert "left out: 1 messages without content" in ran.stderr
-    assert client.beta.assistants.list(limit=1).first_id == before
+    assert client.beta.assistants.list(limit=1).data == before
     assert not export.with_name(export.name + ".ids").exists()
 
 

@@ -88,7 +88,7 @@ def test_openais_prediction_is_taken(up: Corral) -> None:
                 model=MODEL,
                 messages=[{"role": "user", "content": CAPITAL}],
                 temperature=0,
-                prediction={"type": "content", "content": content},
+                extra_body={"prediction": {"type": "content", "content": content}},
             )
             .choices[0]
             .message.content

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -70,7 +71,7 @@ async def test_every_database_answers_alike(
     assert await answers(folders[3], postgres_url) == expected
     await execute(postgres_url, "DELETE FROM vector_chunk_index", WITH_PGVECTOR)
     first = [found[0] for found in expected]
-    assert [name for name, _ in first[:5]] == [  # type: ignore[misc]  # pairs
+    assert [cast("tuple[str, float]", hit)[0] for hit in first[:5]] == [
         *("green.txt", "red.txt", "blue.txt", "tokyo.txt", "tokyo.txt")
     ]
 

@@ -130,7 +130,10 @@ def test_a_store_is_made_where_an_object_is() -> None:
 
 def test_resources_that_ask_for_nothing_are_taken() -> None:
     """Clients send what they have read."""
-    resources = {"code_interpreter": {"file_ids": []}, "file_search": {"vector_stores": []}}
+    resources: dict[str, Any] = {
+        "code_interpreter": {"file_ids": []},
+        "file_search": {"vector_stores": []},
+    }
     request = create_assistant_request({"model": "m", "tool_resources": resources}, "")
 
     assert not request.assistant.tool_resources.vector_store_ids
