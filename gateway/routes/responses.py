@@ -42,7 +42,9 @@ def responses_router(parts: Parts) -> APIRouter:
     async def create_response(request: Request, caller: known_caller) -> Response:
         """The model's answer, whole or, with `stream`, as server-sent events."""
         body = parse_response(await parts.read_body(request))
-        asked, request_id = new_response(body), name_request(request)
+        asked = new_response(body)
+        # What is stored nowhere cannot be told from an earlier try.
+        request_id = "" if body.store is False else name_request(request)
         if body.stream:
             stream = pb.StreamResponseRequest(new_response=asked, request_id=request_id)
             start = functools.partial(parts.responses.stream, stream, caller)

@@ -26,6 +26,8 @@ class FakeResponses(rpc.ResponseServiceServicer):
     """Answers in words of one character, and keeps what is to be stored."""
 
     asked: list[response_pb2.NewResponse] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """What requests were called by their callers."""
     stored: dict[str, response_pb2.Response] = field(default_factory=dict)
     refusal: DomainError | None = None
     failure: DomainError | None = None
@@ -57,6 +59,7 @@ class FakeResponses(rpc.ResponseServiceServicer):
         self, request: pb.CreateResponseRequest, context: Context
     ) -> pb.CreateResponseResponse:
         """The whole answer."""
+        self.names.append(request.request_id)
         events = [event async for event in self._events(request.new_response)]
         return pb.CreateResponseResponse(response=events[-1].completed)
 

@@ -205,6 +205,18 @@ async def test_what_cannot_be_done_is_refused_by_name(
     assert setup.fake.asked == []
 
 
+async def test_a_request_is_named_only_where_it_is_remembered(setup: Setup) -> None:
+    """What is stored nowhere is done anew each time."""
+    for body, names in (({}, ["k"]), ({"store": False}, [""])):
+        setup.fake.names.clear()
+        await setup.http.post(
+            "/v1/responses",
+            json={"model": MODEL, "input": "x", **body},
+            headers={"Idempotency-Key": "k"},
+        )
+        assert setup.fake.names == names
+
+
 async def test_what_changes_nothing_is_let_through(setup: Setup) -> None:
     """Fields that OpenAI's clients send by themselves."""
     answer = await setup.post(

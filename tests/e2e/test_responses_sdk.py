@@ -1,0 +1,262 @@
+"""Responses and conversations by the official client, with the model, over every transport."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.support.open_responses import check_response, check_stream
+from tests.support.rpc import CAPITAL
+from tests.support.sdk_releases import RELEASES, run_program
+from tests.support.services import MODEL, Corral
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+
+
+class Checked(httpx.AsyncHTTPTransport):
+    """Passes every response object through the published rules."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await super().handle_async_request(request)
+        if "application/json" in answer.headers.get("content-type", ""):
+            body: Any = httpx.Response(200, content=await answer.aread()).json()
+            if body.get("object") == "response" and "status" in body:
+                check_response(body)
+        return answer
+
+
+@pytest.fixture
+async def sdk(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The asynchronous client."""
+    async with openai.AsyncOpenAI(base_url=up.api, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def test_a_chain_of_responses(sdk: openai.AsyncOpenAI) -> None:
+    """One goes on from the other, by its id; the second sees what the first said."""
+    first = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
+    second = await sdk.responses.create(
+        model=MODEL, input="Thank you!", previous_response_id=first.id, temperature=0
+    )
+
+    assert "Paris" in first.output_text
+    assert second.previous_response_id == first.id
+    assert second.usage is not None
+    assert first.usage is not None
+    assert second.usage.input_tokens > first.usage.total_tokens
+    assert (await sdk.responses.retrieve(first.id)).output_text == first.output_text
+    page = await sdk.responses.input_items.list(second.id)
+    assert len(page.data) == 1
+    await sdk.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        await sdk.responses.retrieve(first.id)
+
+
+async def test_the_stream_helper_and_the_stream_read_again(
+    up: Corral, sdk: openai.AsyncOpenAI
+) -> None:
+    """What is read again from any event is what was seen after it, byte for byte."""
+    async with sdk.responses.stream(model=MODEL, input=CAPITAL, temperature=0) as stream:
+        seen = [event async for event in stream]
+        final = await stream.get_final_response()
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        path = f"{up.api}/responses/{final.id}?stream=true"
+        whole = (await http.get(path)).text
+        rest = (await http.get(f"{path}&starting_after=5")).text
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in whole.splitlines()
+        if line.startswith("data: {")
+    ]
+
+    check_stream(events)
+    assert [event["type"] for event in events] == [event.type for event in seen]
+    assert whole.endswith(rest)
+    assert rest.startswith("id: 6\n")
+    assert "Paris" in final.output_text
+
+
+async def test_a_background_response_is_polled_followed_and_cancelled(
+    sdk: openai.AsyncOpenAI,
+) -> None:
+    """It is queued at once; one that was given up keeps what it had written."""
+    made = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True)
+    assert made.status in ("queued", "in_progress")
+    async with await sdk.responses.retrieve(made.id, stream=True) as stream:
+        events = [event async for event in stream]
+    assert events[-1].type == "response.completed"
+    assert (await sdk.responses.retrieve(made.id)).status == "completed"
+
+    endless = await sdk.responses.create(
+        model=MODEL, input="Tell me a story.", background=True, extra_body={"ignore_eos": True}
+    )
+    async with await sdk.responses.retrieve(endless.id, stream=True) as stream:
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                break
+    await sdk.responses.cancel(endless.id)
+    async with await sdk.responses.retrieve(endless.id, stream=True) as stream:
+        async for _ in stream:
+            pass
+    assert (await sdk.responses.retrieve(endless.id)).status == "cancelled"
+
+
+async def test_a_function_is_called_and_answered(sdk: openai.AsyncOpenAI) -> None:
+    """The call is forced, streamed, and its output goes back by the response's id."""
+    async with sdk.responses.stream(
+        model=MODEL,
+        input="What is the weather in Paris?",
+        tools=[WEATHER],
+        tool_choice={"type": "function", "name": "get_weather"},
+        temperature=0,
+    ) as stream:
+        async for _ in stream:
+            pass
+        called = await stream.get_final_response()
+    (call,) = [item for item in called.output if item.type == "function_call"]
+    answered = await sdk.responses.create(
+        model=MODEL,
+        previous_response_id=called.id,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}],
+        tools=[WEATHER],
+        temperature=0,
+    )
+
+    assert call.name == "get_weather"
+    assert answered.status == "completed"
+    with pytest.raises(openai.BadRequestError, match="No tool output found"):
+        await sdk.responses.create(model=MODEL, previous_response_id=called.id, input="And now?")
+
+
+class City(BaseModel):
+    """What the model is to say."""
+
+    name: str
+    large: bool
+
+
+async def test_an_answer_of_a_form(sdk: openai.AsyncOpenAI) -> None:
+    """`responses.parse` gives the object."""
+    parsed = await sdk.responses.parse(
+        model=MODEL, input="Name a city.", text_format=City, max_output_tokens=200
+    )
+
+    assert parsed.output_parsed is not None
+    assert isinstance(parsed.output_parsed.name, str)
+
+
+async def test_a_conversation_keeps_what_was_said(sdk: openai.AsyncOpenAI) -> None:
+    """Input and output of each response are its items, in order."""
+    conversation = await sdk.conversations.create()
+    for text in (CAPITAL, "Thank you!"):
+        answer = await sdk.responses.create(
+            model=MODEL, input=text, conversation=conversation.id, temperature=0
+        )
+        assert answer.conversation is not None
+        assert answer.conversation.id == conversation.id
+    items = [item async for item in sdk.conversations.items.list(conversation.id, order="asc")]
+
+    assert [item.to_dict().get("role") for item in items] == ["user", "assistant"] * 2
+    await sdk.responses.delete(answer.id)
+    left = await sdk.conversations.items.list(conversation.id)
+    assert len(left.data) == 4
+
+
+async def test_what_is_not_stored_leaves_nothing(sdk: openai.AsyncOpenAI) -> None:
+    """Neither to be read nor to be gone on from."""
+    made = await sdk.responses.create(model=MODEL, input="Hello", store=False)
+
+    with pytest.raises(openai.NotFoundError):
+        await sdk.responses.retrieve(made.id)
+    with pytest.raises(openai.BadRequestError) as refused:
+        await sdk.responses.create(model=MODEL, input="x", previous_response_id=made.id)
+    assert refused.value.code == "previous_response_not_found"
+
+
+# The client's own use of its library, of which a later release than it knows is installed.
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
+async def test_a_connection_goes_on_from_what_is_not_stored(
+    up: Corral, sdk: openai.AsyncOpenAI
+) -> None:
+    """`responses.connect`, asynchronous and synchronous."""
+    async with sdk.responses.connect() as connection:
+        previous: Any = openai.omit
+        for text in (CAPITAL, "Thank you!"):
+            await connection.response.create(
+                model=MODEL, input=text, store=False, previous_response_id=previous, temperature=0
+            )
+            async for event in connection:
+                if event.type == "response.completed":
+                    previous = event.response.id
+                    break
+                assert event.type != "error", event
+
+    def synchronous() -> str:
+        with (
+            openai.OpenAI(base_url=up.api, api_key="none") as client,
+            client.responses.connect() as connection,
+        ):
+            connection.response.create(model=MODEL, input=CAPITAL, temperature=0)
+            for event in connection:
+                if event.type == "response.completed":
+                    return event.response.output_text
+        return ""
+
+    assert "Paris" in await asyncio.to_thread(synchronous)
+
+
+async def test_the_rest_of_the_surface(sdk: openai.AsyncOpenAI) -> None:
+    """Counting, compaction, and its output as input."""
+    counted = await sdk.responses.input_tokens.count(model=MODEL, input=CAPITAL)
+    compacted = await sdk.responses.compact(model=MODEL, input=CAPITAL)
+    output: Any = [item.to_dict(warnings=False) for item in compacted.output]
+    answered = await sdk.responses.create(model=MODEL, input=[*output, *output[:1]])
+
+    assert counted.input_tokens > 0
+    assert compacted.output[-1].type == "compaction"
+    assert answered.status in ("completed", "incomplete")
+
+
+async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:
+    """Those that no helper of a library has touched."""
+    async with httpx.AsyncClient(transport=Checked(), timeout=60) as http:
+        for body in (
+            {"input": CAPITAL},
+            {"input": CAPITAL, "max_output_tokens": 2},
+            {"input": CAPITAL, "background": True},
+            {"input": CAPITAL, "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        ):
+            answer = await http.post(f"{up.api}/responses", json={"model": MODEL, **body})
+            assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_ordinary_program_of_each_release(up: Corral, release: str) -> None:
+    """Responses, the stream helper, conversations and background work, unmodified."""
+    assert run_program("responses.py", release, up.api) == {
+        "same_text": True,
+        "chained": True,
+        "first_event": "response.created",
+        "last_events": ["response.completed", "response.completed"],
+        "roles": ["user", "assistant"],
+        "metadata": {"a": "b"},
+        "gone": True,
+    }
