@@ -115,7 +115,7 @@ async def build(
         if management is not None:
             stack.push_async_callback(management.close)
         works: list[JobHandler] = [
-            *batch_handlers(ground),
+            *batch_handlers(ground, responses.lines.answer),
             vectors.handler(),
             *run_handlers(ground, vectors.search),
             responses.handler,

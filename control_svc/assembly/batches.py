@@ -7,7 +7,7 @@ from corral.control.v1 import batch_service_pb2_grpc
 
 from control_svc.api.batch_service import BatchServicer
 from control_svc.assembly.ground import Ground
-from control_svc.clients.line_client import LineClient
+from control_svc.clients.line_client import LineClient, Responses
 from control_svc.domain.batch_lines import LineLimits
 from control_svc.usecases.batch_places import Places
 from control_svc.usecases.batch_reading import BatchReader
@@ -36,14 +36,18 @@ def batch_service(ground: Ground) -> Service:
     )
 
 
-def batch_handlers(ground: Ground) -> list[BatchHandler]:
-    """What does the jobs of batches: of those that run lines, and of those that run no more."""
+def batch_handlers(ground: Ground, responses: Responses) -> list[BatchHandler]:
+    """What does the jobs of batches: of those that run lines, and of those that run no more.
+
+    `responses` answers lines of that endpoint.
+    """
     bounds = ground.settings.batches
     lines = LineClient(
         ground.inference,
         ground.token,
         fingerprint=f"corral-{version('corral')}",
         timeout_s=bounds.line_timeout_s,
+        responses=responses,
     )
     limits = LineLimits(bounds.lines, bounds.line_bytes, bounds.embedding_inputs)
     reader = BatchReader(ground.transactions, ground.blobs, limits)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from corral.control.v1 import response_service_pb2_grpc
 
 from control_svc.api.response_event_convert import RESPONSE_EVENTS
+from control_svc.api.response_lines import ResponseLines
 from control_svc.api.response_service import ResponseServicer
 from control_svc.assembly.ground import Ground, shared_secret
 from control_svc.clients.model_client import RpcModels
@@ -38,10 +39,12 @@ class ModelParts(NamedTuple):
 
 
 class ResponseParts(NamedTuple):
-    """The service, and the handler of its jobs."""
+    """The service, and what works."""
 
     service: Service
     handler: ResponseHandler
+    lines: ResponseLines
+    """Answers lines of batches."""
 
 
 async def response_parts(
@@ -104,7 +107,7 @@ async def response_parts(
         servicer,
         "corral.control.v1.ResponseService",
     )
-    return ResponseParts(service, handler)
+    return ResponseParts(service, handler, ResponseLines(answering))
 
 
 def _model(ground: Ground) -> ModelParts:

@@ -58,6 +58,8 @@ _SMALL_BYTES: Final = 128 * 1024
 _VECTORS_AT_ONCE: Final = 2048
 """As many as one line may ask for: their numbers are most of what a batch has in memory."""
 
+Responses = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""From a project and a body to the object of a response."""
 GenerationT = TypeVar("GenerationT", pb.ChatRequest, pb.GenerateRequest)
 
 
@@ -70,6 +72,7 @@ class _Collector(Protocol):
 class _Call:
     """What the calls of one line share."""
 
+    project: str
     metadata: Metadata
     timeout_s: float
     request_ids: list[str]
@@ -86,20 +89,26 @@ class LineClient:
         *,
         fingerprint: str,
         timeout_s: float,
+        responses: Responses,
         suffixes: Callable[[], str] = random_suffix,
     ) -> None:
-        """Without a token the service must serve callers without a key, all as one project; lines
-        ask for the priority of batches all the same."""
+        """`responses` answers lines of that endpoint.
+
+        Without a token the service must serve callers without a key, all as one project; lines ask
+        for the priority of batches all the same.
+        """
         self._stub = InferenceServiceStub(channel)
         self._token = token
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
         self._suffixes = suffixes
+        self._responses = responses
         self._vectors = Room(_VECTORS_AT_ONCE)
         self._answers: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
             BatchEndpoint.CHAT_COMPLETIONS: self._chat,
             BatchEndpoint.COMPLETIONS: self._complete,
             BatchEndpoint.EMBEDDINGS: self._embed,
+            BatchEndpoint.RESPONSES: self._respond,
         }
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
@@ -108,7 +117,8 @@ class LineClient:
         Raises what another try may end better: ResourceExhausted, Unavailable (EngineRestarting
         among them, with its phase), Aborted.
         """
-        call = _Call(acting_for(self._token, project, Priority.BATCH, "batch"), self._timeout_s, [])
+        metadata = acting_for(self._token, project, Priority.BATCH, "batch")
+        call = _Call(project, metadata, self._timeout_s, [])
         fields = await _parsed(line.request)
         try:
             check_depth(fields["body"])
@@ -158,6 +168,9 @@ class LineClient:
                 vectors.add(await calling)
                 call.request_ids.append(await _request_id(calling))
             return vectors.as_object()
+
+    async def _respond(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        return await self._responses(call.project, fields)
 
     async def _text(self, model: str, tokens: Sequence[int], call: _Call) -> str:
         request = pb.DetokenizeRequest(model=model, token_ids=tokens)
@@ -216,8 +229,17 @@ def _refused(batch: Batch, line: PendingLine, custom_id: str, error: DomainError
     return LineResult(line.number, LineState.FAILED, text, NO_TOKENS)
 
 
-def _usage(usage: Mapping[str, Any]) -> TokenUsage:
-    """The tokens of an answer, by the names of chats, completions and embeddings."""
+def _usage(usage: Mapping[str, Any] | None) -> TokenUsage:
+    """The tokens of an answer, by the names of each kind; None: no model was called."""
+    if usage is None:
+        return NO_TOKENS
+    if "input_tokens" in usage:
+        return TokenUsage(
+            input_tokens=usage["input_tokens"],
+            cached_tokens=usage["input_tokens_details"]["cached_tokens"],
+            output_tokens=usage["output_tokens"],
+            reasoning_tokens=usage["output_tokens_details"]["reasoning_tokens"],
+        )
     return TokenUsage(
         input_tokens=usage["prompt_tokens"],
         cached_tokens=usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),

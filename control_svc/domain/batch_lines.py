@@ -226,9 +226,13 @@ def _num_inputs(given: object) -> int:
     return 1
 
 
+def _of_response(body: dict[str, Any]) -> list[Any]:
+    return [body.get("instructions") or "", body.get("input") or ""]
+
+
 def _order_of(body: dict[str, Any]) -> bytes:
     """Equal for requests whose prompts begin alike, and close for those that nearly do."""
-    beginning = body.get("messages") or body.get("prompt") or ""
+    beginning = body.get("messages") or body.get("prompt") or _of_response(body)
     try:
         return orjson.dumps(beginning)[:_ORDER_BYTES]
     except orjson.JSONEncodeError:  # nested deeper than it writes, which its answer will refuse

@@ -31,6 +31,7 @@ class BatchEndpoint(StrEnum):
     CHAT_COMPLETIONS = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
     EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
 
 
 class BatchState(StrEnum):

@@ -82,7 +82,10 @@ class Answering:
                 return await self.responses.get(project, response.id)
             return await self.responses.ended(project, response.id)
         narrator, begun = await self._begin(project, asked, _silence)
-        await self._work(project, narrator, begun, priority)
+        try:
+            await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
+        except EngineDied as died:
+            raise died.error from died
         check_not_refused(narrator.response)
         return narrator.response
 
@@ -131,7 +134,7 @@ class Answering:
 
         async def work() -> None:
             try:
-                await self._work(project, narrator, begun, JobPriority.INTERACTIVE)
+                await self._work(project, narrator, begun)
             finally:
                 await queue.put([])
 
@@ -193,12 +196,10 @@ class Answering:
         ledger = TransientLedger(say)
         return ResponseNarrator(project, response, (), ledger, self.seals), begun
 
-    async def _work(
-        self, project: str, narrator: ResponseNarrator, begun: Begun, priority: JobPriority
-    ) -> None:
+    async def _work(self, project: str, narrator: ResponseNarrator, begun: Begun) -> None:
         """Until the end. What broke off a response of which readers have heard is its end."""
         try:
-            await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
+            await self.worker.work(project, narrator, begun, asyncio.Event())
         except EngineDied as died:
             await _break_off(narrator, died.error)
         except DomainError as error:

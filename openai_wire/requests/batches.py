@@ -19,7 +19,8 @@ class BatchBody(WireModel):
 
     input_file_id: str = Field(description="A file of purpose batch.")
     endpoint: str = Field(
-        description="/v1/chat/completions, /v1/completions or /v1/embeddings, for every line."
+        description="/v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses, for "
+        "every line."
     )
     completion_window: str = Field(
         description="How long it may run: 24h, or as an extension 1h to 168h."

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.batch_service_pb2_grpc import BatchServiceAsyncStub
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES = "/v1/responses"
 MODEL = "fake"
 
 

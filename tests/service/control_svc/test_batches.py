@@ -28,11 +28,13 @@ from svc_kit.errors import (
     InternalError,
     InvalidField,
     RequestIdReused,
+    ResponseNotFound,
     UpstreamUnavailable,
 )
 from tests.support.batches import (
     COMPLETIONS,
     EMBEDDINGS,
+    RESPONSES,
     Plan,
     RunningBatches,
     a_chat_line,
@@ -43,6 +45,7 @@ from tests.support.batches import (
 )
 from tests.support.control import BATCH, BATCH_OUTPUT, USER_DATA, SetClock
 from tests.support.jobs import a_database
+from tests.support.response_client import ResponseClient
 
 
 @pytest.fixture
@@ -171,6 +174,29 @@ async def test_completions_and_embeddings_are_endpoints_too(running: RunningBatc
     assert [choice["text"] for choice in text["choices"]] == ["oneHello world", "twoHello world"]
     assert [each["index"] for each in vector["data"]] == [0, 1]
     assert ended.batch.usage.input_tokens == vector["usage"]["prompt_tokens"] > 0
+
+
+async def test_responses_are_an_endpoint_of_which_nothing_else_is_kept(
+    running: RunningBatches,
+) -> None:
+    """The object of the response is the answer; streams and conversations are refused."""
+    batch = await running.batches.create(
+        [
+            a_line("a", RESPONSES, input="one", store=True),
+            a_line("b", RESPONSES, input="one", stream=True),
+            a_line("c", RESPONSES, input="one", conversation="conv_1"),
+        ],
+        endpoint=RESPONSES,
+    )
+    ended = await running.batches.outcome(batch.id)
+    body = ended.completed["a"]["response"]["body"]
+
+    assert (body["object"], body["status"], body["store"]) == ("response", "completed", False)
+    assert body["output"][0]["content"][0]["text"] == "Hello world"
+    assert ended.batch.usage.output_tokens == body["usage"]["output_tokens"] > 0
+    assert {each["response"]["status_code"] for each in ended.failed.values()} == {400}
+    with pytest.raises(ResponseNotFound):
+        await ResponseClient(running.control.client).get(body["id"])
 
 
 async def test_a_file_that_cannot_be_used_fails_the_batch(running: RunningBatches) -> None:

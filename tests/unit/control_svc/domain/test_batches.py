@@ -51,7 +51,7 @@ def test_a_window_is_a_day_unless_said() -> None:
     [
         ({"input_file_id": ""}, MissingField, "input_file_id"),
         ({"endpoint": ""}, MissingField, "endpoint"),
-        ({"endpoint": "/v1/responses"}, InvalidField, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, InvalidField, "endpoint"),
         ({"endpoint": "/v1/images/generations"}, InvalidField, "endpoint"),
         ({"window": timedelta(minutes=59)}, OutOfRange, "completion_window"),
         ({"window": timedelta(days=8)}, OutOfRange, "completion_window"),

@@ -1,0 +1,87 @@
+"""Responses on the demo model: the official SDK, and kills of everything that takes part."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tests.support.rpc import CAPITAL, PARIS
+from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = pytest.mark.e2e
+
+LONG: dict[str, Any] = {
+    "model": MODEL,
+    "input": "Tell me a story about a fox.",
+    "max_output_tokens": 300,
+    "extra_body": {"ignore_eos": True},
+}
+BROKEN = (openai.APIConnectionError, openai.InternalServerError, httpx2.TransportError)
+"""What a reader meets whose server is killed."""
+
+
+@pytest.fixture(scope="module")
+def client(up: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK at the shared server."""
+    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral that is hurt; every test leaves it able to serve the next."""
+    with corral_up(tmp_path_factory.mktemp("fragile"), control={"jobs.lease_s": 2}) as corral:
+        yield corral
+
+
+@pytest.fixture
+def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK at the server that is hurt, with its own retries."""
+    with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
+        yield connected
+
+
+def test_a_chain_computes_only_what_is_new(client: openai.OpenAI) -> None:
+    """The prompt of a response goes on where the one before it ended."""
+    first = client.responses.create(model=MODEL, input=CAPITAL, temperature=0)
+    second = client.responses.create(
+        model=MODEL, input=CAPITAL, previous_response_id=first.id, temperature=0
+    )
+    assert first.usage is not None
+    assert second.usage is not None
+    whole = first.usage.total_tokens
+
+    assert PARIS in first.output_text
+    assert second.usage.input_tokens > whole
+    assert second.usage.input_tokens_details.cached_tokens >= whole - 2
+
+
+@pytest.mark.parametrize("victim", [ENGINE, FRONTEND, CONTROL, GATEWAY])
+def test_a_background_response_survives_a_kill(
+    fragile: Corral, patient: openai.OpenAI, victim: str
+) -> None:
+    """No event is missing or repeated, and the text is the one that is kept."""
+    begun = patient.responses.create(**LONG, background=True)
+    seen: list[Any] = []
+    while not seen or seen[-1].type != "response.incomplete":
+        read = functools.partial(patient.responses.retrieve, begun.id, stream=True)
+        try:
+            with read(**({"starting_after": seen[-1].sequence_number} if seen else {})) as events:
+                for event in events:
+                    if not seen or event.sequence_number > seen[-1].sequence_number:
+                        seen.append(event)
+                    if len(seen) == 20:
+                        kill(fragile, victim)
+        except BROKEN:
+            continue
+    deltas = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
+    kept = patient.responses.retrieve(begun.id)
+
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert deltas == kept.output_text == seen[-1].response.output_text
+    assert kept.usage is not None
+    assert kept.usage.output_tokens == LONG["max_output_tokens"]
