@@ -43,6 +43,7 @@ from gateway.routes.models import models_router
 from gateway.routes.rerank import rerank_router
 from gateway.routes.response_socket import response_socket_router
 from gateway.routes.responses import responses_router, stored_responses_router
+from gateway.routes.runs import run_details_router, run_router, runs_router
 from gateway.routes.threads import threads_router
 from gateway.routes.uploads import uploads_router
 from gateway.routes.vector_store_files import (
@@ -50,9 +51,11 @@ from gateway.routes.vector_store_files import (
     vector_store_files_router,
 )
 from gateway.routes.vector_stores import vector_stores_router
+from gateway.runs import RunClient
 from gateway.threads import MessageClient, ThreadClient
 from gateway.vector_stores import VectorStoreClient
 from openai_wire.assistants.bodies import AssistantBody, AssistantUpdateBody
+from openai_wire.assistants.runs import RunBody, ThreadAndRunBody, ToolOutputsBody
 from openai_wire.assistants.threads import (
     MessageBody,
     MetadataBody,
@@ -130,6 +133,9 @@ BODIES = (
     ThreadUpdateBody,
     MessageBody,
     MetadataBody,
+    RunBody,
+    ThreadAndRunBody,
+    ToolOutputsBody,
 )
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
@@ -188,6 +194,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             assistants=AssistantClient(control_channel, credentials, patience_s),
             threads=ThreadClient(control_channel, credentials, patience_s),
             messages=MessageClient(control_channel, credentials, patience_s),
+            runs=RunClient(control_channel, credentials, patience_s),
             live=LiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
@@ -317,6 +324,9 @@ def build_api(parts: Parts, corral_version: str) -> FastAPI:
         vector_store_files_router,
         vector_store_batches_router,
         assistants_router,
+        runs_router,  # before the routes of threads: "runs" would be the id of one
+        run_router,
+        run_details_router,
         threads_router,
         messages_router,
         health_router,

@@ -19,6 +19,7 @@ from gateway.conversations import ConversationClient
 from gateway.inference import InferenceClient
 from gateway.live import LiveCalls
 from gateway.responses import ResponseClient
+from gateway.runs import RunClient
 from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
 from gateway.threads import MessageClient, ThreadClient
 from gateway.vector_stores import VectorStoreClient
@@ -45,6 +46,7 @@ class Parts:
     assistants: AssistantClient
     threads: ThreadClient
     messages: MessageClient
+    runs: RunClient
     live: LiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix

@@ -42,7 +42,7 @@ _POLL_HEADER = "openai-poll-after-ms"
 
 
 def runs_router(parts: Parts) -> APIRouter:
-    """The routes that begin runs, go on with them and describe them."""
+    """The routes that begin runs and list them."""
     router = APIRouter(prefix="/v1/threads")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
 
@@ -88,13 +88,21 @@ def runs_router(parts: Parts) -> APIRouter:
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.runs, run_object, has_more=has_more))
 
-    @router.get("/{thread_id}/runs/{run_id}", summary="Describe a run", responses=answers("A run."))
+    return router
+
+
+def run_router(parts: Parts) -> APIRouter:
+    """The routes of one run."""
+    router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
+    known_caller = Annotated[Caller, Depends(parts.authentication)]
+
+    @router.get("", summary="Describe a run", responses=answers("A run."))
     async def retrieve_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
         """One run; a header says when it is worth asking again."""
         return _run_response(await parts.runs.get(thread_id, run_id, caller))
 
     @router.post(
-        "/{thread_id}/runs/{run_id}",
+        "",
         summary="Change a run",
         openapi_extra=json_body(MetadataBody),
         responses=answers("A run."),
@@ -107,15 +115,13 @@ def runs_router(parts: Parts) -> APIRouter:
             asked = update_run_request(thread_id, run_id, await parts.read_body(request))
             return _run_response(await parts.runs.update(asked, caller))
 
-    @router.post(
-        "/{thread_id}/runs/{run_id}/cancel", summary="Give up", responses=answers("The run.")
-    )
+    @router.post("/cancel", summary="Give up", responses=answers("The run."))
     async def cancel_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
         """Ends a run; what it has written stays."""
         return _run_response(await parts.runs.cancel(thread_id, run_id, caller))
 
     @router.post(
-        "/{thread_id}/runs/{run_id}/submit_tool_outputs",
+        "/submit_tool_outputs",
         summary="Answer its calls",
         openapi_extra=json_body(ToolOutputsBody),
         responses=answers("The run, or its events.", stream=True),
@@ -176,7 +182,7 @@ def run_details_router(parts: Parts) -> APIRouter:
     return router
 
 
-_EVENT_PARAMS = ASSISTANT_PARAMS | {"after": "starting_after"}
+_EVENT_PARAMS = {**ASSISTANT_PARAMS, "after": "starting_after"}
 _Begin = Callable[[], Awaitable[pb.WatchRunRequest]]
 
 

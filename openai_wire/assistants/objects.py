@@ -61,11 +61,11 @@ def message_object(message: message_pb2.Message) -> Json:
         "object": "thread.message",
         "created_at": message.create_time.seconds,
         "thread_id": message.thread_id,
-        "status": _word(message_pb2.Message.State.Name(message.state), "STATE_"),
+        "status": word(message_pb2.Message.State.Name(message.state), "STATE_"),
         "incomplete_details": _incomplete_details(message),
         "completed_at": _seconds(message, "completed_time"),
         "incomplete_at": _seconds(message, "incomplete_time"),
-        "role": _word(item_pb2.ItemRole.Name(message.role), "ITEM_ROLE_"),
+        "role": word(item_pb2.ItemRole.Name(message.role), "ITEM_ROLE_"),
         "content": [content_object(part) for part in message.parts],
         "assistant_id": message.assistant_id or None,
         "run_id": message.run_id or None,
@@ -130,12 +130,12 @@ def _incomplete_details(message: message_pb2.Message) -> Json | None:
     if not message.incomplete_reason:
         return None
     name = message_pb2.Message.IncompleteReason.Name(message.incomplete_reason)
-    return {"reason": _word(name, "INCOMPLETE_REASON_")}
+    return {"reason": word(name, "INCOMPLETE_REASON_")}
 
 
 def _attachment_object(attachment: message_pb2.Attachment) -> Json:
     tools = [
-        {"type": _word(message_pb2.AttachmentTool.Name(tool), "ATTACHMENT_TOOL_")}
+        {"type": word(message_pb2.AttachmentTool.Name(tool), "ATTACHMENT_TOOL_")}
         for tool in attachment.tools
     ]
     return {"file_id": attachment.file_id, "tools": tools}
@@ -145,5 +145,6 @@ def _seconds(message: message_pb2.Message, field: str) -> int | None:
     return getattr(message, field).seconds if message.HasField(field) else None
 
 
-def _word(name: str, prefix: str) -> str:
+def word(name: str, prefix: str) -> str:
+    """OpenAI's word for a name of an enum."""
     return name.removeprefix(prefix).lower()

@@ -8,7 +8,7 @@ from corral.control.v1 import run_service_pb2 as pb
 
 from openai_wire.assistants.objects import citation_object, message_object, thread_object
 from openai_wire.assistants.run_objects import run_object, step_object
-from openai_wire.errors import openai_error
+from openai_wire.errors import error_body
 from svc_kit.errors import DomainError
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ def event_frame(message: pb.WatchRunResponse, *, with_results: bool) -> bytes | 
 
 def error_frame(error: DomainError) -> bytes:
     """An error after which nothing comes."""
-    return b"event: error\ndata: %b\n\n" % orjson.dumps(openai_error(error))
+    return b"event: error\ndata: %b\n\n" % orjson.dumps(error_body(error)["error"])
 
 
 def _is_shown(delta: run_event_pb2.CallDelta) -> bool:

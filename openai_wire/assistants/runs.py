@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from corral.control.v1 import run_pb2, tool_pb2
 from corral.control.v1 import run_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import GenerationOptions
 from pydantic import Field, Tag
 
 from openai_wire.assistants.bodies import ASSISTANT_UNSUPPORTED, AssistantFields, options_from
@@ -34,6 +35,8 @@ _MODES: Final = {
     "auto": tool_pb2.ToolSelection.MODE_AUTO,
     "required": tool_pb2.ToolSelection.MODE_REQUIRED,
 }
+_DEFAULTS: Final = frozenset(("temperature", "top_p", "top_k", "min_p"))
+"""Where OpenAI's defaults are not the model's."""
 _INCLUDES: Final = "step_details.tool_calls[*].file_search.results[*].content"
 
 
@@ -62,7 +65,7 @@ class RunFields(AssistantFields):
     """What a run says instead of its assistant."""
 
     assistant_id: str = Field(min_length=1, description="The assistant.")
-    model: str | None = Field(None, description="Default: the assistant's.")
+    model: str = Field("", description="Default: the assistant's.")
     instructions: Annotated[str, Field(max_length=256_000)] | None = Field(
         None, description="Default: the assistant's."
     )
@@ -183,10 +186,10 @@ def includes_results(asked: list[str]) -> bool:
 def _run_options(body: RunFields) -> pb.RunOptions:
     options = pb.RunOptions(
         assistant_id=body.assistant_id,
-        model=body.model or "",
+        model=body.model,
         instructions=body.instructions,
         metadata=body.metadata or {},
-        options=options_from(body),
+        options=_own_options(body),
         response_format=format_from(body.response_format),
         reasoning_effort=body.reasoning_effort or "",
         tool_choice=_selection(body.tool_choice),
@@ -197,6 +200,14 @@ def _run_options(body: RunFields) -> pb.RunOptions:
     )
     if body.tools is not None:
         options.tools.CopyFrom(pb.RunTools(tools=tools_from(body.tools)))
+    return options
+
+
+def _own_options(body: RunFields) -> GenerationOptions:
+    """What the body says of the generation; OpenAI's defaults would overrule its assistant."""
+    options = options_from(body)
+    for name in _DEFAULTS - body.model_fields_set:
+        options.sampling.ClearField(name)
     return options
 
 
