@@ -300,7 +300,7 @@ class Run:
         """The run with the wish that it ends; who works on it ends it. Raises RunNotCancellable."""
         if self.state.is_final:
             raise RunNotCancellable(run=self.id, state=self.state.value)
-        return replace(self, state=RunState.CANCELLING)
+        return replace(self, state=RunState.CANCELLING, calls=())
 
     def ended(self, state: RunState, now: datetime) -> "Run":
         """The run at its end. One that was to be cancelled is cancelled, whatever it came to."""

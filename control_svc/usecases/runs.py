@@ -154,9 +154,9 @@ class Runs:
         told: Sequence[RunEvent],
     ) -> Run:
         """Keep a run, its messages, its job and its first events. Raises RunActive."""
+        assistant = await repositories.assistants.get(project, asked.assistant_id)
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
-        assistant = await repositories.assistants.get(project, asked.assistant_id)
         thread = await self._adder.add(
             repositories, project, thread, asked.additional_messages, "additional_messages"
         )

@@ -117,7 +117,6 @@ def test_a_bad_file_names_its_lines(up: Corral, client: openai.OpenAI) -> None:
     ("changed", "status", "param"),
     [
         ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
-        ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
         ({"completion_window": "1d"}, 400, "completion_window"),
         ({"completion_window": "0h"}, 400, "completion_window"),
         ({"input_file_id": "file-none"}, 404, "input_file_id"),

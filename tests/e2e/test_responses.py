@@ -68,7 +68,7 @@ def test_a_background_response_survives_a_kill(
     begun = patient.responses.create(**LONG, background=True)
     seen: list[Any] = []
     while not seen or seen[-1].type != "response.incomplete":
-        read = functools.partial(patient.responses.retrieve, begun.id, stream=True)
+        read: Any = functools.partial(patient.responses.retrieve, begun.id, stream=True)
         try:
             with read(**({"starting_after": seen[-1].sequence_number} if seen else {})) as events:
                 for event in events:

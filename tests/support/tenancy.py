@@ -36,6 +36,7 @@ from tests.support.control import BATCH, Client
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.registry import Registry, an_adapter
 from tests.support.response_tenancy import create_response, observe_response, response_calls
+from tests.support.run_tenancy import RUN_ANSWERS, create_run, observe_run, run_calls
 from tests.support.thread_tenancy import (
     assistant_calls,
     create_assistant,
@@ -68,6 +69,8 @@ class Resource:
     """By RPC: the messages of a call with ids of the caller's own."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """By field: the reason that another project's id gets there, if it is not a NOT_FOUND."""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """By RPC: how the answer of a good call begins, if it is not OK."""
 
 
 async def create_file(client: Client, canary: str) -> Ids:
@@ -268,6 +271,9 @@ RESOURCES: Mapping[str, Resource] = {
         observe_response,
         response_calls(),
         refusals={"previous_response_id": "PREVIOUS_RESPONSE_NOT_FOUND"},
+    ),
+    "corral.control.v1.RunService": Resource(
+        create_run, observe_run, run_calls(), answers=RUN_ANSWERS
     ),
     "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, thread_calls()),
     "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, message_calls()),
