@@ -7,13 +7,14 @@ are finished all the same.
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
 from corral.control.v1 import response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.auth import Caller
 from gateway.edge import new_request_id
@@ -33,11 +34,14 @@ from openai_wire.responses.socket_frames import (
 from svc_kit.errors import (
     CallerCancelled,
     DomainError,
+    InternalError,
     InvalidType,
     QueueFull,
     WebsocketConnectionLimitReached,
 )
 from svc_kit.telemetry import request_id_var
+
+_log = logging.getLogger(__name__)
 
 MAX_LANES: Final = 16
 MAX_WAITING: Final = 16
@@ -110,6 +114,8 @@ class ResponseSocket:
             while waiting:
                 request_id_var.set(new_request_id())
                 await self._answer(waiting.popleft())
+        except WebSocketDisconnect:
+            return  # who reads the connection hears of it too
         finally:
             del self._waiting[lane], self._lanes[lane]
 
@@ -124,6 +130,13 @@ class ResponseSocket:
         except DomainError as error:
             is_continued = False
             await self._say(error_text(with_openai_names(error, RESPONSE_PARAMS), frame.lane))
+        except WebSocketDisconnect:
+            raise
+        except Exception:  # a defect; its client must not wait for ever, and the lane goes on
+            _log.exception("a response over a WebSocket failed")
+            is_continued = False
+            defect = InternalError(request_id=request_id_var.get())
+            await self._say(error_text(defect, frame.lane))
         if not is_continued:
             self._history.forget(previous)
 

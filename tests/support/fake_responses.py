@@ -32,6 +32,8 @@ class FakeResponses(rpc.ResponseServiceServicer):
     refusal: DomainError | None = None
     failure: DomainError | None = None
     """Raised after the first piece of text."""
+    nonsense: bool = False
+    """Sends an event that says nothing."""
     hold: asyncio.Event | None = None
     """Awaited after the first piece of text."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,6 +69,8 @@ class FakeResponses(rpc.ResponseServiceServicer):
         self, request: pb.StreamResponseRequest, context: Context
     ) -> AsyncIterator[pb.StreamResponseResponse]:
         """The answer's events."""
+        if self.nonsense:
+            yield pb.StreamResponseResponse()
         try:
             async for event in self._events(request.new_response):
                 yield pb.StreamResponseResponse(event=event)

@@ -214,6 +214,19 @@ async def test_a_frame_that_says_nothing_is_refused_and_the_connection_goes_on(
     assert text_of(await socket.ask("x")) == "x"
 
 
+async def test_a_defect_of_ours_leaves_nobody_waiting(
+    socket: Socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told as one, and the connection goes on."""
+    socket.fake.nonsense = True
+    broken = await socket.ask("x")
+    socket.fake.nonsense = False
+
+    assert (broken["status"], broken["error"]["code"]) == (500, "internal")
+    assert "a response over a WebSocket failed" in caplog.text
+    assert text_of(await socket.ask("x")) == "x"
+
+
 async def test_a_frame_is_bounded() -> None:
     """One over the limit of bodies closes the connection."""
     async with a_socket(body_limit_bytes=1024) as socket:
