@@ -132,11 +132,14 @@ class Answering:
         narrator, begun = await self._begin(project, asked, queue.put)
         queue.put_nowait([LifeEvent(Moment.CREATED, narrator.response)])
 
+        left = asyncio.Event()
+
         async def work() -> None:
             try:
                 await self._work(project, narrator, begun)
             finally:
-                await queue.put([])
+                if not left.is_set():  # else nobody would make room for the end
+                    await queue.put([])
 
         working, number = asyncio.create_task(work()), 0
         try:
@@ -147,6 +150,7 @@ class Answering:
                 number += len(encoded)
             await working
         finally:
+            left.set()
             working.cancel()
             await asyncio.wait([working])
 

@@ -1,6 +1,6 @@
 """A caller of ResponseService, and a control service whose model follows scripts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ class ResponseClient:
 
     async def stream(
         self, *items: item_pb2.Item | str, **fields: Any
-    ) -> AsyncIterator[response_event_pb2.ResponseEvent]:
+    ) -> AsyncGenerator[response_event_pb2.ResponseEvent, None]:
         """What happens."""
         request = pb.StreamResponseRequest(new_response=asked(*items, **fields))
         with translate_errors():

@@ -255,6 +255,19 @@ async def test_a_cancelled_response_keeps_what_was_said(
     assert cancelled.output[0].status == item_pb2.Item.STATUS_INCOMPLETE
 
 
+async def test_a_caller_who_leaves_ends_what_is_not_stored(
+    client: ResponseClient, model: Model
+) -> None:
+    """Also where much is waiting to be read."""
+    model.script = says("word " * 5000)
+    stream = client.stream("Say much", store=False)
+    await anext(stream)
+    await stream.aclose()
+    async with asyncio.timeout(10):
+        while model.num_open:
+            await asyncio.sleep(0)
+
+
 def an_output(call_id: str) -> item_pb2.Item:
     """What a function gave."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text="warm"))]
