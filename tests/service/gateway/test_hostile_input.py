@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.batches import LinesFake, an_inference_for
 from tests.support.control import a_control
 from tests.support.hostile_http import Call, Document
 from tests.support.loopback_gateway import a_gateway
@@ -32,16 +33,19 @@ KNOWN = {
     "completion_window": "24h",
 }
 """Good values that no schema can tell."""
+WAITING = ("/v1/responses", "/v1/threads")
+"""Routes whose good requests are answered when a model has worked: they have tests of their own."""
 DEFECTS = (500, 502)
-SHARES = 4
+SHARES = 6
 """Of all requests, each with servers of its own."""
 
 
 @pytest.fixture
 async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A gateway before a real control service and a fake inference service."""
+    """A gateway before a real control service, and fake inference services behind both."""
     async with (
-        a_control(tmp_path) as control,
+        an_inference_for(tmp_path, LinesFake()) as target,
+        a_control(tmp_path, inference_target=target) as control,
         a_gateway(control_target=control.target) as gateway,
         gateway.client() as client,
     ):
@@ -62,7 +66,8 @@ async def test_nonsense_is_answered_by_a_clear_error(http: httpx.AsyncClient, sh
     """Missing, of a wrong type, huge and hostile: in each field, and in each part of the path."""
     document = Document((await http.get("/openapi.json")).json(), KNOWN)
     unclear: list[tuple[Call, int, str]] = []
-    for call in itertools.islice(document.hostile(ROUTES), share, None, SHARES):
+    calls = (call for call in document.hostile(ROUTES) if not call.path.startswith(WAITING))
+    for call in itertools.islice(calls, share, None, SHARES):
         answer = await http.request(call.method, call.url, **call.options())
         if not is_clear(answer):
             unclear.append((call, answer.status_code, answer.text[:200]))
