@@ -316,6 +316,7 @@ class TimelineItemRow(Table):
         ForeignKeyConstraint(["project", "item_id"], ["items.project", "items.id"]),
         UniqueConstraint("project", "item_id", "timeline"),
         Index(None, "project", "timeline", "kind", "position"),
+        Index(None, "project", "timeline", "origin", "position"),
         Index(None, "project", "timeline", "age"),
     )
 

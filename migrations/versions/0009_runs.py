@@ -49,8 +49,15 @@ def upgrade() -> None:
         ),
     )
 
+    op.create_index(
+        "ix_timeline_items_project_timeline_origin_position",
+        "timeline_items",
+        ["project", "timeline", "origin", "position"],
+    )
+
 
 def downgrade() -> None:
     """Back: runs are lost; what they wrote stays in their threads."""
+    op.drop_index("ix_timeline_items_project_timeline_origin_position", table_name="timeline_items")
     op.drop_table("run_steps")
     op.drop_table("runs")

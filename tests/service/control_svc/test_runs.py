@@ -12,10 +12,12 @@ from control_svc.domain.items import (
     ItemStatus,
     Message,
     Reasoning,
+    Text,
 )
-from control_svc.domain.run_steps import MessageCreation, StepState, ToolCalls
+from control_svc.domain.run_steps import FileSearchStepCall, MessageCreation, StepState, ToolCalls
 from control_svc.domain.runs import RunState, ToolOutput
-from control_svc.domain.tools import FunctionTool
+from control_svc.domain.search import SearchHit
+from control_svc.domain.tools import FileSearchTool, FunctionTool, ToolResources
 from svc_kit.errors import (
     ModelNotFound,
     RunActive,
@@ -25,7 +27,7 @@ from svc_kit.errors import (
 )
 from tests.support.control import SetClock
 from tests.support.jobs import PROJECT, a_database
-from tests.support.runs import FUNCTION, RunWorld, begun, names, now, steps_of, told
+from tests.support.runs import FUNCTION, FixedSearch, RunWorld, begun, names, now, steps_of, told
 from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 
 WEATHER = FunctionTool(name=FUNCTION)
@@ -242,3 +244,66 @@ async def test_an_engine_that_dies_costs_no_word(a_world: Worlds, after: int) ->
     assert ended.usage.completion_tokens == 3
     assert names(events).count("message_delta") == 3
     assert names(events)[-1] == "run.completed"
+
+
+async def test_a_search_is_carried_out_and_cited(a_world: Worlds) -> None:
+    """The server searches, shows the model what it found, and turns its numbers into citations."""
+    turns = ScriptedTurns(
+        in_order(calls("file_search", '{"queries":["answer"]}'), says("It is 42 [0]."))
+    )
+    world = a_world(turns)
+    tools, stores = (FileSearchTool(),), ToolResources(vector_store_ids=("vs_1",))
+    assistant = await world.assistant(tools=tools, resources=stores)
+    thread = await world.thread("What is the answer?")
+    hit = SearchHit(
+        file_id="file-1", filename="a.txt", score=0.5, attributes={}, texts=("It is 42.",)
+    )
+    search = FixedSearch(hit)
+    async with world.process(search=search).working() as process:
+        run = await begun(process, assistant, thread)
+        events = await told(process, run)
+        ended = await now(process, run)
+        steps = await steps_of(process, run)
+    [message] = await world.messages(run)
+    [text] = message.message.content
+
+    assert search.asked == [("answer",)]
+    assert ended.state is RunState.COMPLETED
+    assert [step.state for step in steps] == [StepState.COMPLETED] * 2
+    assert isinstance(steps[0].details, ToolCalls)
+    [call] = steps[0].details.calls
+    assert isinstance(call, FileSearchStepCall)
+    assert [found.text for found in call.results or ()] == ["It is 42."]
+    assert isinstance(text, Text)
+    assert [(each.marker, each.file_id) for each in text.annotations] == [("[0]", "file-1")]
+    assert names(events)[-5:] == [
+        "message_delta",
+        "message_delta",
+        "message.completed",
+        "step.completed",
+        "run.completed",
+    ]
+    kinds = [item.kind for item in await world.items(thread.id)]
+    assert kinds == ["message", "file_search_call", "message"]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+async def test_an_engine_that_dies_over_a_search_costs_nothing(a_world: Worlds, after: int) -> None:
+    """A call whose arguments were half written goes on, and the search is carried out."""
+    script = in_order(calls("file_search", '{"queries":["answer"]}'), says("Nothing"))
+    turns = ScriptedTurns(script, troubles=[after])
+    world = a_world(turns)
+    tools, stores = (FileSearchTool(),), ToolResources(vector_store_ids=("vs_1",))
+    assistant = await world.assistant(tools=tools, resources=stores)
+    thread = await world.thread("What is the answer?")
+    search = FixedSearch()
+    async with world.process(search=search).working() as process:
+        run = await begun(process, assistant, thread)
+        following = asyncio.create_task(told(process, run))
+        await process.an_end()
+        world.pass_time(minutes=2)
+        events = await following
+
+    assert search.asked == [("answer",)]
+    assert names(events)[-1] == "run.completed"
+    assert names(events).count("step.created") == 2

@@ -1,0 +1,139 @@
+"""What models are shown of long threads: the beginning stays, and only what is needed is read."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from control_svc.domain.runs import RunState, Truncation
+from control_svc.domain.turns import TurnMessage, TurnRequest, TurnRole
+from svc_kit.errors import ContextLengthExceeded
+from tests.support.control import SetClock
+from tests.support.jobs import a_database
+from tests.support.runs import RunWorld, WordCounter, begun, now, told
+from tests.support.scripted_turns import Script, ScriptedTurns, says
+
+WINDOW = 100
+"""The context of the model, in words."""
+TURNS = 50
+Worlds = Callable[[ScriptedTurns], RunWorld]
+
+
+@pytest.fixture
+async def a_world(tmp_path: Path, database_url: str | None) -> AsyncIterator[Worlds]:
+    """An empty database of each kind, and a model for it."""
+    clock = SetClock()
+    async with a_database(tmp_path, database_url, clock) as database:
+        yield lambda turns: RunWorld(database, turns, clock)
+
+
+def words_of(messages: tuple[TurnMessage, ...]) -> list[str]:
+    """All words, in order."""
+    texts = (getattr(part, "text", "") for message in messages for part in message.parts)
+    return [word for text in texts for word in text.split()]
+
+
+class NarrowModel:
+    """Answers with a few words, while its context has room for the prompt."""
+
+    def __init__(self) -> None:
+        self.prompts: list[list[str]] = []
+
+    def __call__(self, request: TurnRequest) -> Script:
+        """The answer to a request."""
+        prompt = words_of(request.messages)
+        if len(prompt) > WINDOW:
+            raise ContextLengthExceeded(
+                field="messages", prompt_tokens=len(prompt), context_tokens=WINDOW
+            )
+        self.prompts.append(prompt)
+        return says(f"answer {len(self.prompts)} is this")
+
+
+async def test_a_long_thread_is_cut_seldom(a_world: Worlds) -> None:
+    """Over fifty turns nearly every prompt begins with the one before, instructions are always
+    there, and what is left after a cut fills at most half the context."""
+    model = NarrowModel()
+    world = a_world(ScriptedTurns(model))
+    assistant = await world.assistant(instructions="You are kind")
+    thread = await world.thread()
+    async with world.process(counter=WordCounter()).working() as process:
+        for number in range(TURNS):
+            await world.say(thread.id, f"question {number} of many more")
+            run = await begun(process, assistant, thread)
+            await told(process, run)
+            assert (await now(process, run)).state is RunState.COMPLETED
+
+    pairs = list(zip(model.prompts, model.prompts[1:], strict=False))
+    cuts = [later for earlier, later in pairs if later[: len(earlier)] != earlier]
+    assert len(model.prompts) == TURNS
+    assert 0 < len(cuts) <= TURNS * 9 // (WINDOW // 2) + 1
+    assert all(len(later) <= WINDOW // 2 for later in cuts)
+    assert all(prompt[:3] == ["You", "are", "kind"] for prompt in model.prompts)
+    assert all(
+        prompt[-5:-2] == ["question", str(n), "of"] for n, prompt in enumerate(model.prompts)
+    )
+
+
+async def test_what_cannot_be_cut_is_refused(a_world: Worlds) -> None:
+    """A last message that has no room by itself fails its run."""
+    world = a_world(ScriptedTurns(NarrowModel()))
+    thread = await world.thread("word " * (WINDOW + 1))
+    async with world.process().working() as process:
+        run = await begun(process, await world.assistant(), thread)
+        await told(process, run)
+        ended = await now(process, run)
+
+    assert ended.state is RunState.FAILED
+    assert ended.error is not None
+    assert ended.error.code == "invalid_prompt"
+
+
+class Reads:
+    """Statements, and the rows that they gave."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def __call__(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        """A statement is to be run."""
+        self.statements.append(statement.split()[0])
+
+
+@contextmanager
+def watched() -> Iterator[Reads]:
+    """The statements of a time."""
+    reads = Reads()
+    event.listen(Engine, "before_cursor_execute", reads)
+    try:
+        yield reads
+    finally:
+        event.remove(Engine, "before_cursor_execute", reads)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_last_messages_read_only_what_they_need(a_world: Worlds, count: int) -> None:
+    """A thread of a thousand messages costs as many statements, and shows as many messages, as one
+    of ten."""
+    turns = ScriptedTurns(lambda _: says("Yes"))
+    world = a_world(turns)
+    assistant = await world.assistant()
+    seen: list[tuple[dict[str, int], int]] = []
+    for length in (10, 1000):
+        thread = await world.thread(*(f"number {number}" for number in range(length)))
+        async with world.process(f"of {length}").working() as process:
+            with watched() as reads:
+                about = Truncation(last_messages=count)
+                run = await begun(process, assistant, thread, truncation=about)
+                await told(process, run)
+        users = [m for m in turns.requests[-1].messages if m.role is TurnRole.USER]
+        kinds = {"INSERT", "UPDATE", "DELETE"}
+        writes = {kind: reads.statements.count(kind) for kind in kinds}
+        seen.append((writes, len(users)))
+
+    assert seen[0] == seen[1]
+    assert seen[0][1] == count
