@@ -2,6 +2,7 @@
 began, another one is never done."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from corral.control.v1 import run_service_pb2 as pb
 from corral.control.v1.run_service_pb2_grpc import RunServiceStub
@@ -33,7 +34,7 @@ async def create_run(client: Client, canary: str) -> Ids:
     asked = pb.CreateThreadAndRunRequest(run=options, messages=[saying(canary)])
     with translate_errors():
         ended = (await stub.CreateThreadAndRun(asked, metadata=client.metadata)).run
-        named = {"thread_id": ended.thread_id, "run_id": ended.id}
+        named: dict[str, Any] = {"thread_id": ended.thread_id, "run_id": ended.id}
         await stub.CancelRun(pb.CancelRunRequest(**named), metadata=client.metadata)
         async for _ in stub.WatchRun(pb.WatchRunRequest(**named), metadata=client.metadata):
             pass
@@ -49,7 +50,7 @@ async def create_run(client: Client, canary: str) -> Ids:
 async def observe_run(client: Client, ids: Ids) -> object:
     """The run that has ended, its steps, its events and the list it stands in."""
     stub = RunServiceStub(client.channel)
-    thread = {"thread_id": ids["run_thread"]}
+    thread: dict[str, Any] = {"thread_id": ids["run_thread"]}
     named = {**thread, "run_id": ids["run"]}
     with translate_errors():
         return [
@@ -92,5 +93,5 @@ def run_calls() -> dict[str, Call]:
     }
 
 
-def _named(ids: Ids) -> dict[str, str]:
+def _named(ids: Ids) -> dict[str, Any]:
     return {"thread_id": ids["run_thread"], "run_id": ids["run"]}

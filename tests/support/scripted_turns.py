@@ -4,6 +4,7 @@ What it says depends on the request alone, so a turn that is run again says the 
 is resumed goes on where it was, as with the real service.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -88,8 +89,8 @@ class ScriptedTurns:
     """Awaited before each token, with the number of those before it in the turn."""
     requests: list[TurnRequest] = field(default_factory=list)
     """All calls."""
-    num_open: int = 0
-    """Calls under way."""
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a call has ended, however it did."""
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """The events of a turn."""
@@ -100,12 +101,11 @@ class ScriptedTurns:
         trouble = self.troubles.pop(0) if self.troubles else None
         if isinstance(trouble, DomainError):
             raise trouble
-        self.num_open += 1
         try:
             async for event in self._events(request, script, trouble):
                 yield event
         finally:
-            self.num_open -= 1
+            self.left.set()
 
     async def _events(
         self, request: TurnRequest, script: Script, dies_after: int | None

@@ -264,8 +264,7 @@ async def test_a_caller_who_leaves_ends_what_is_not_stored(
     await anext(stream)
     await stream.aclose()
     async with asyncio.timeout(10):
-        while model.num_open:
-            await asyncio.sleep(0)
+        await model.left.wait()
 
 
 def an_output(call_id: str) -> item_pb2.Item:

@@ -112,7 +112,9 @@ async def test_cancelling_races_completion(a_world: Worlds, at: int) -> None:
         [outcome] = await asyncio.gather(cancelling, return_exceptions=True)
         events = await told(process, run)
         ended = await now(process, run)
-    [message] = await world.messages(run) or [None]
+    messages = await world.messages(run)
+    assert len(messages) <= 1
+    message = messages[0] if messages else None
 
     finals = {"run.completed", "run.cancelled"} & set(names(events))
     assert len(finals) == 1
