@@ -25,7 +25,7 @@ from control_svc.storage.item_documents import content_of, document_of
 
 CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
 LOGPROB = TokenLogprob(
-    token="a", logprob=-0.5, raw=b"a", top=(TokenLogprob(token="b", logprob=-9),)
+    token="\ufffd", logprob=-0.5, raw=b"\xe4", top=(TokenLogprob(token="b", logprob=-9),)
 )
 CONTENTS: list[Content] = [
     Message(
