@@ -134,7 +134,8 @@ class SavedPrefixes:
     def put(self, entry: SavedPrefix) -> bool:
         """Keep an entry, in the place of those that it continues; False where it has no room."""
         if len(entry.state) > self.capacity:
-            self._evict(entry)
+            if len(entry.state) <= self._max_bytes:  # else nothing could bring it back
+                self._evict(entry)
             return False
         for old in list(self._entries.values()):
             if _replaces(entry, old):

@@ -8,7 +8,7 @@ it is placed as any other is. Whatever goes wrong, the request goes on and compu
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -80,9 +80,10 @@ class ArchiveDesk:
 
     def drop(self, command: DropArchived) -> None:
         """Delete what is archived for objects; `hear` gives the answer."""
-        self._engine.disown(command.object_ids)
+        self._disown(command.object_ids)
 
         def dropped(count: int) -> None:
+            self._disown(command.object_ids)  # again: a file may have been read meanwhile
             for known in list(self._known):
                 if known.kept_for in command.object_ids:
                     self._forget(known.snapshot_id)
@@ -92,6 +93,13 @@ class ArchiveDesk:
             self._results.append(SnapshotDone(command.job_id, error, None))
 
         self._do(lambda: self._archive.drop(command.object_ids), dropped, failed)
+
+    def _disown(self, object_ids: Container[str]) -> None:
+        """Let nothing that waits, runs or is in memory be part of objects that are gone."""
+        self._engine.disown(object_ids)
+        for request in list(self._held.values()):
+            if request.keep_for is not None and request.keep_for.object_id in object_ids:
+                self._held[request.sequence_id] = replace(request, keep_for=None)
 
     def hear(self, done: ArchiveDone) -> Iterator[SequenceRequest | SnapshotDone]:
         """Take in what the other thread did; yields the requests that wait no longer, and
@@ -107,7 +115,8 @@ class ArchiveDesk:
         return self._index.values() if self._index is not None else ()
 
     def _open(self, found: list[Snapshot]) -> None:
-        self._index = {one.snapshot_id: _without_cells(one) for one in found}
+        fitting = (one for one in found if one.num_computed < self._served.slot_tokens)
+        self._index = {one.snapshot_id: _without_cells(one) for one in fitting}
         waiting, self._held = self._held, {}
         for request in waiting.values():
             if not self._reads_for(request, self._index):
@@ -134,8 +143,8 @@ class ArchiveDesk:
         known = self._index.get(name) if self._index is not None else None
         if state is None:
             self._forget(name)
-        elif known is not None:
-            self._engine.restore(replace(known, state=state))
+        elif known is not None and not self._engine.restore(replace(known, state=state)):
+            self._forget(name)  # it would be read in vain each time
         for sequence_id in self._readers.pop(name):
             if (request := self.release(sequence_id)) is not None:
                 self._results.append(request)
@@ -161,18 +170,17 @@ class ArchiveDesk:
         mine = [known for known in self._known if known.kept_for == prefix.kept_for]
         replaced = [known.snapshot_id for known in mine if _serves_for(prefix, known)]
 
-        def written(is_there: bool) -> None:
+        def written(there: Container[str]) -> None:
             self._unwritten_bytes -= size
-            if is_there and self._index is not None:
+            if self._index is not None:
                 self._index[snapshot.snapshot_id] = _without_cells(snapshot)
-                for name in replaced:
-                    self._forget(name)
+                for name in [name for name in self._index if name not in there]:
+                    self._forget(name)  # its place was needed
 
-        def save() -> bool:
-            self._archive.save(snapshot, prefix.state, replaced)
-            return True
+        def failed(_: DomainError) -> None:
+            self._unwritten_bytes -= size
 
-        self._do(save, written, lambda _: written(False))
+        self._do(lambda: self._archive.save(snapshot, prefix.state, replaced), written, failed)
 
     def _described(self, prefix: SavedPrefix, fingerprint: Fingerprint) -> Snapshot:
         tokens = prefix.tokens

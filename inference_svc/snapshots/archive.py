@@ -33,10 +33,14 @@ class Archive:
         """What there is for a model, in no order."""
         return [found for found in self._described() if found.fingerprint == fingerprint]
 
-    def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> None:
-        """Write a prefix, in the place of those that it continues. Raises `SnapshotTooLarge`."""
+    def save(
+        self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]
+    ) -> frozenset[str]:
+        """Write a prefix, in the place of those that it continues; returns the names of all files
+        that there are now. Raises `SnapshotTooLarge`."""
         self._folder.save(snapshot, state)
         self._folder.drop(replaced)
+        return frozenset(self._folder.ids())
 
     def state(self, snapshot_id: str) -> bytearray | None:
         """The cells of a prefix; None where it is gone or cannot be used, and then it is gone."""

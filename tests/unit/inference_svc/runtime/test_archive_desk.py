@@ -29,11 +29,19 @@ ROOM = 900
 class Office:
     """A desk in front of an engine with one slot, and room for two prefixes in memory."""
 
-    def __init__(self, folder: Path, *, max_bytes: int = 10**6) -> None:
-        self.bench = Bench(FakeBackend(LIMITS), saved_bytes=ROOM)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int = 10**6,
+        max_files: int = 9,
+        room: int = ROOM,
+        slot_tokens: int = LIMITS.slot_tokens,
+    ) -> None:
+        self.bench = Bench(FakeBackend(LIMITS), saved_bytes=room)
         self.news: SimpleQueue[ArchiveDone] = SimpleQueue()
-        served = Served("m", self.bench.engine, FINGERPRINT, LIMITS.slot_tokens)
-        archive = Archive(FolderLimits(folder, max_bytes, 9))
+        served = Served("m", self.bench.engine, FINGERPRINT, slot_tokens)
+        archive = Archive(FolderLimits(folder, max_bytes, max_files))
         self.desk = ArchiveDesk(served, archive, self.news.put)
         self._ids = iter(range(1000))
 
@@ -200,6 +208,59 @@ def test_nothing_of_a_dropped_object_stays(office: Office, folder: Path) -> None
     office.evict()
     assert not files(folder)
     assert office.ask(going_on(), "thread_1").cached_tokens == 0
+
+
+def test_a_file_that_is_read_while_its_object_is_dropped_is_not_written_again(
+    office: Office, folder: Path
+) -> None:
+    """Neither what was read for the waiting request, nor what that one computes, is part of it."""
+    waiting = office.request(going_on(80), "thread_1")
+    assert office.desk.holds(waiting)
+
+    office.desk.drop(DropArchived(1, ("thread_1",)))
+    news = [office.news.get(timeout=10) for _ in range(2)]
+    results = [result for done in news for result in office.desk.hear(done)]
+    (released,) = (result for result in results if isinstance(result, SequenceRequest))
+    office.bench.submit(released)
+    office.bench.run()
+    office.evict()
+
+    assert not files(folder)
+
+
+def test_a_file_that_made_room_is_forgotten(folder: Path) -> None:
+    """Its tokens are not searched, nor is it looked for."""
+    office = Office(folder, max_files=1)
+    for name, prompt in zip("ab", OTHERS[:2], strict=True):
+        office.ask(prompt, name)
+    office.ask(THREAD, "thread_1")
+    office.evict()
+
+    assert len(files(folder)) == 1
+    assert not office.desk.holds(office.request([*OTHERS[0], 1], "a"))
+
+
+def test_what_memory_can_never_hold_does_not_reach_the_disk(folder: Path) -> None:
+    """Its way back leads through memory."""
+    office = Office(folder, room=300)
+    office.ask(THREAD, "thread_1")
+    office.evict()
+
+    assert not files(folder)
+
+
+def test_a_file_that_memory_cannot_take_is_read_once(office: Office, folder: Path) -> None:
+    """Memory may be smaller since a restart."""
+    smaller = Office(folder, room=300)
+
+    assert smaller.ask(going_on(), "thread_1").cached_tokens == 0
+    smaller.ask(OTHERS[0])
+    assert not smaller.desk.holds(smaller.request(going_on(), "thread_1"))
+
+
+def test_a_file_of_more_tokens_than_a_slot_has_is_not_read(office: Office, folder: Path) -> None:
+    """Slots may be smaller since a restart."""
+    assert Office(folder, slot_tokens=100).ask(going_on(), "thread_1").cached_tokens == 0
 
 
 def test_a_request_that_waits_for_its_file_can_be_taken_back(office: Office) -> None:
