@@ -8,21 +8,27 @@ is best only because something has to be.
 import math
 from collections import Counter
 from collections.abc import Sequence, Set
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from control_svc.domain.search import Ranking
 
+_DECIMALS: Final = 6
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 """A vector a row."""
 
 
 def meaning_scores(query: Vector, vectors: Vectors) -> Vector:
-    """The cosines of unit vectors with the query's, 0 where they point away from it."""
+    """The cosines of unit vectors with the query's, 0 where they point away from it.
+
+    Rounded: the last bits of a product depend on a vector's place in the matrix, and passages that
+    are alike must score alike.
+    """
     cosines: Vector = vectors @ query
-    return cosines.clip(0.0, 1.0)
+    return cosines.clip(0.0, 1.0).round(_DECIMALS)
 
 
 def word_scores(wanted: Sequence[str], passages: Sequence[Set[str]]) -> Vector:

@@ -1,11 +1,11 @@
 """Messages of callers into threads: at a thread's creation, by themselves, and with a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Message
-from control_svc.domain.messages import NewMessage, ThreadMessage
+from control_svc.domain.messages import FileUse, NewMessage, ThreadMessage
 from control_svc.domain.ports import Clock, Repositories
 from control_svc.domain.threads import Thread
 from control_svc.usecases.tool_stores import ToolStores
@@ -37,8 +37,12 @@ class MessageAdder:
         names, and what `ToolStores.attach` does.
         """
         now = self._clock()
-        for index, message in enumerate(messages):
-            await self._check_files(repositories, project, message, f"{path}[{index}].")
+        uses = [
+            use
+            for index, message in enumerate(messages)
+            for use in message.files(f"{path}[{index}].")
+        ]
+        await self._check_files(repositories, project, uses)
         made = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
         await repositories.messages.add(project, made)
         return await self._attached(repositories, project, thread, made)
@@ -52,7 +56,7 @@ class MessageAdder:
         message_id: str,
     ) -> ThreadMessage:
         """As `add`, for the message of a request of its own, which has given it an id."""
-        await self._check_files(repositories, project, message, "")
+        await self._check_files(repositories, project, message.files())
         made = message.make(message_id, thread.id, self._clock())
         await repositories.messages.add(project, [made])
         await self._attached(repositories, project, thread, [made])
@@ -80,9 +84,13 @@ class MessageAdder:
         return changed
 
     async def _check_files(
-        self, repositories: Repositories, project: str, message: NewMessage, path: str
+        self, repositories: Repositories, project: str, uses: Iterable[FileUse]
     ) -> None:
-        for field, file_id in message.files(path):
+        """Each file once: there may be a hundred thousand uses, and this holds the thread."""
+        first_uses: dict[str, str] = {}
+        for field, file_id in uses:
+            first_uses.setdefault(file_id, field)
+        for file_id, field in first_uses.items():
             try:
                 await repositories.files.get(project, file_id, self._clock())
             except FileNotFound:

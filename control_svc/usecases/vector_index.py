@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from control_svc.domain.ports import Repositories, Transactions
-from control_svc.domain.ranking import Vector, Vectors
+from control_svc.domain.ranking import Vector, Vectors, meaning_scores
 from control_svc.domain.vector_ports import ChunkKey
 from control_svc.domain.vector_stores import VectorStore
 
@@ -62,7 +62,7 @@ class _Matrix:
         """The best rows, with their cosines."""
         if not self.entries:
             return []
-        cosines = self.vectors @ vector
+        cosines = meaning_scores(vector, self.vectors)
         if wanted is not None:
             is_wanted = np.array([entry in wanted for entry in self.entries])
             cosines[~np.repeat(is_wanted, np.diff(self.bounds))] = -np.inf
@@ -117,11 +117,11 @@ class VectorIndex:
         """The matrix without entries that are gone, and with those that are new."""
         completed = await self._completed(project, store)
         parts = {entry: rows for entry, rows in old.parts().items() if entry in completed}
-        for entry in completed.keys() - parts.keys():
+        for entry in sorted(completed.keys() - parts.keys()):
             pages = [page.vectors async for page in self._pages(project, entry)]
             if pages:
                 parts[entry] = np.concatenate(pages)
-        return await asyncio.to_thread(_Matrix.of, store.revision, parts)
+        return await asyncio.to_thread(_Matrix.of, store.revision, dict(sorted(parts.items())))
 
     async def _read_through(
         self,
@@ -135,10 +135,10 @@ class VectorIndex:
         for entry in await self._completed(project, store):
             if entries is None or entry in entries:
                 async for page in self._pages(project, entry):
-                    cosines = page.vectors @ vector
+                    cosines = meaning_scores(vector, page.vectors)
                     keys = (ChunkKey(entry, page.first + row) for row in range(len(cosines)))
                     found = zip(cosines.tolist(), keys, strict=True)
-                    best = heapq.nlargest(limit, [*best, *found])
+                    best = heapq.nsmallest(limit, [*best, *found], key=_order)
         return [key for _, key in best]
 
     async def _completed(self, project: str, store: VectorStore) -> dict[str, int]:
@@ -161,6 +161,12 @@ class VectorIndex:
         while total > self._max_bytes:
             _, oldest = self._matrices.popitem(last=False)
             total -= oldest.vectors.nbytes
+
+
+def _order(found: tuple[float, ChunkKey]) -> tuple[float, ChunkKey]:
+    """The nearest first; of those equally near the oldest, as everywhere else."""
+    cosine, key = found
+    return -cosine, key
 
 
 async def _page(project: str, entry: str, first: int, repositories: Repositories) -> Vectors:

@@ -128,6 +128,8 @@ class FileReading:
         for first in range(0, len(waiting), _PIECES_AT_ONCE):
             group = waiting[first : first + _PIECES_AT_ONCE]
             pieces += await self._counted(project, model, group, limit)
+        if not pieces:
+            raise Unreadable(ProblemCode.INVALID_FILE, "The file has no text.")
         return pieces
 
     async def _counted(
@@ -136,6 +138,8 @@ class FileReading:
         counts = await self._embedder.count_tokens(project, model.name, texts)
         pieces: list[Piece] = []
         for text, num_tokens in zip(texts, counts, strict=True):
+            if not num_tokens:
+                continue  # blanks, which would make a passage without end
             if num_tokens <= limit or len(text) < 2:
                 pieces.append(Piece(text, num_tokens))
             else:

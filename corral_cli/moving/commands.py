@@ -86,25 +86,24 @@ def import_assistants(
     found = look_through(export)
     default, names = _models(models)
     if dry_run:
-        here = {read(place)["id"] for place in found.files}
         translator = Translator(
-            names, default, lambda old: old if old in here else None, with_search=search
+            names, default, lambda old: old if old in found.files else None, with_search=search
         )
         _rehearse(found, translator)
         click.echo(f"would bring {_summed(_counts(found))}")
         _say_left_out(translator.left_out, found)
         return
 
-    async def work(server: Server) -> Translator:
+    async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
         with IdMap(id_map or _beside(export, ".ids"), control) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, found, ids, translator, _beside(export, ".files"))
             total = len(found.files) + len(found.assistants) + len(found.threads)
             await _shown(importer.steps(), total)
-        return translator
+        return importer.brought, translator
 
-    translator = with_server(control, api_key, work)
-    click.echo(f"brought {_summed(_counts(found))}")
+    brought, translator = with_server(control, api_key, work)
+    click.echo(f"brought {_summed(brought)}")
     _say_left_out(translator.left_out, found)
 
 
@@ -149,7 +148,7 @@ async def _shown(steps: AsyncIterator[str], total: int | None) -> None:
 
 def _rehearse(export: Export, translator: Translator) -> None:
     """Translate everything, for what is wrong to show. Raises click.ClickException."""
-    for place in (*export.assistants, *export.threads):
+    for place in (*export.assistants.values(), *export.threads.values()):
         found = read(place)
         with naming(found):
             if found["object"] == "assistant":
@@ -188,6 +187,7 @@ def _summed(counts: Mapping[str, int]) -> str:
 
 def _say_left_out(left_out: Counter[str], export: Export) -> None:
     left_out["lines with other objects"] += export.num_others
+    left_out["messages without their thread"] += export.num_lost
     for what, count in sorted(left_out.items()):
         if count:
             click.echo(f"left out: {count} {what}", err=True)

@@ -5,9 +5,10 @@ their messages. So the lines are looked through once, and only where they begin 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,27 +38,45 @@ class Place(NamedTuple):
 
 @dataclass
 class Export:
-    """What an export has, in order."""
+    """What an export has, in order, by id: of an object that stands there twice, the first."""
 
-    assistants: list[Place] = field(default_factory=list)
-    threads: list[Place] = field(default_factory=list)
-    files: list[Place] = field(default_factory=list)
-    messages: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
+    assistants: dict[str, Place] = field(default_factory=dict)
+    threads: dict[str, Place] = field(default_factory=dict)
+    files: dict[str, Place] = field(default_factory=dict)
+    messages: dict[str, dict[str, Place]] = field(default_factory=lambda: defaultdict(dict))
     """By the id of their thread."""
     num_others: int = 0
     """Lines with objects of other kinds."""
 
     def messages_of(self, thread_id: str) -> list[Json]:
         """The messages of a thread, oldest first."""
-        places = self.messages.get(thread_id, [])
-        if places and places[0].created_at > places[-1].created_at:
-            places = places[::-1]  # a list as it came: newest first
+        places = list(self.messages.get(thread_id, {}).values())
+        if (_direction(places) or self._direction) < 0:
+            places.reverse()  # sorting leaves those of one second as they stand
         return [read(place) for place in sorted(places, key=lambda place: place.created_at)]
 
     @property
     def num_messages(self) -> int:
         """How many there are in all threads."""
-        return sum(map(len, self.messages.values()))
+        return sum(len(self.messages.get(thread, ())) for thread in self.threads)
+
+    @property
+    def num_lost(self) -> int:
+        """How many messages are of threads that are not there."""
+        return sum(map(len, self.messages.values())) - self.num_messages
+
+    @cached_property
+    def _direction(self) -> int:
+        """That of most threads, for those whose own messages are all of one second."""
+        return sum(_direction(list(places.values())) for places in self.messages.values())
+
+
+def _direction(places: Sequence[Place]) -> int:
+    """1: oldest first; -1: newest first, as lists come; 0: their times do not tell."""
+    if not places:
+        return 0
+    first, last = places[0].created_at, places[-1].created_at
+    return (first < last) - (first > last)
 
 
 def look_through(path: Path) -> Export:
@@ -104,9 +123,9 @@ def _note(export: Export, place: Place, found: Json) -> None:
     if kind is None:
         export.num_others += 1
     elif kind == "messages":
-        export.messages[str(found.get("thread_id"))].append(place)
+        export.messages[str(found.get("thread_id"))].setdefault(found["id"], place)
     else:
-        getattr(export, kind).append(place)
+        getattr(export, kind).setdefault(found["id"], place)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:

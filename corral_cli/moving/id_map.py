@@ -16,7 +16,7 @@ class IdMap:
 
     def __init__(self, path: Path, target: str) -> None:
         """`target` says which server and project is meant."""
-        self._path = path
+        self.path = path
         self._target = target
         self._known: dict[str, str] = {}
         there = path.read_bytes() if path.exists() else b""
@@ -26,7 +26,7 @@ class IdMap:
         self._gap = b"" if there.endswith(b"\n") or not there else b"\n"
 
     def __enter__(self) -> Self:
-        self._written = self._path.open("ab")
+        self._written = self.path.open("ab")
         self._written.write(self._gap)
         return self
 

@@ -1,11 +1,14 @@
 """An import: what an export has, made here once, however often it is tried."""
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import click
 from corral.control.v1 import (
+    assistant_service_pb2,
     file_pb2,
     file_service_pb2,
     message_pb2,
@@ -18,16 +21,19 @@ from corral_cli.moving.exporting import OLDEST
 from corral_cli.moving.id_map import IdMap
 from corral_cli.moving.server import CALL_S, Server, every
 from corral_cli.moving.translating import Translator
-from svc_kit.errors import FileNotFound
+from svc_kit.errors import AssistantNotFound, FileNotFound, ThreadNotFound
 from svc_kit.rpc_client import translate_errors
 
 FIRST_MESSAGES = 500
 """Messages that come with a new thread, all of them or none; later ones come one by one."""
+FIRST_BYTES = 8 * 1024 * 1024
+"""What they may have together: one request carries them."""
 _PURPOSES = {
     "vision": file_pb2.FILE_PURPOSE_VISION,
     "user_data": file_pb2.FILE_PURPOSE_USER_DATA,
 }
 """Of files that messages name; what was made by an assistant is for assistants here."""
+_THREAD = "thread_"
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -43,19 +49,55 @@ class Importer:
         self._ids = ids
         self._translator = translator
         self._files = files
+        self.brought = {"assistants": 0, "threads": 0, "messages": 0, "files": 0}
+        """What was not here before."""
 
     async def steps(self) -> AsyncIterator[str]:
-        """Bring everything; after each file, assistant and thread, its old id."""
+        """Bring everything; after each file, assistant and thread, its old id.
+
+        Raises click.ClickException.
+        """
+        await self._check_map()
         for places, bring in (
             (self._export.files, self._bring_file),
             (self._export.assistants, self._bring_assistant),
             (self._export.threads, self._bring_thread),
         ):
-            for place in places:
+            for place in places.values():
                 found = read(place)
                 with naming(found):
                     await bring(found)
                 yield found["id"]
+
+    async def _check_map(self) -> None:
+        """That something of what the map says is here, is: else nothing would be brought.
+
+        Raises click.ClickException.
+        """
+        olds = (*self._export.assistants, *self._export.threads)
+        known = [new for old in olds if (new := self._ids.get(old)) is not None]
+        for new in known:
+            if await self._has(new):
+                return
+        if known:
+            raise click.ClickException(
+                f"{self._ids.path} says that this export is here, but nothing of it is: it was "
+                "brought to another project, or has been deleted. Name another map with --id-map."
+            )
+
+    async def _has(self, object_id: str) -> bool:
+        """Whether an assistant or a thread is here."""
+        try:
+            with translate_errors():
+                if object_id.startswith(_THREAD):
+                    thread = thread_service_pb2.GetThreadRequest(thread_id=object_id)
+                    await self._server.threads.GetThread(thread, timeout=CALL_S)
+                else:
+                    assistant = assistant_service_pb2.GetAssistantRequest(assistant_id=object_id)
+                    await self._server.assistants.GetAssistant(assistant, timeout=CALL_S)
+        except (AssistantNotFound, ThreadNotFound):
+            return False
+        return True
 
     async def _bring_file(self, found: Json) -> None:
         old = found["id"]
@@ -70,7 +112,7 @@ class Importer:
                 request_id=_request_id(old),
             )
             answer = await self._server.files.CreateFile(_pieces(header, bytes_there))
-            self._ids.add({old: answer.file.id})
+            self._note("files", {old: answer.file.id})
         elif await self._is_here(old):
             self._ids.add({old: old})
 
@@ -86,9 +128,9 @@ class Importer:
     async def _bring_assistant(self, found: Json) -> None:
         old = found["id"]
         if self._ids.get(old) is None:
-            request = self._translator.assistant(found, _request_id(old))
-            made = await self._server.assistants.CreateAssistant(request, timeout=CALL_S)
-            self._ids.add({old: made.assistant.id})
+            request = self._translator.assistant(found, "")
+            made = await _made(self._server.assistants.CreateAssistant, request, old)
+            self._note("assistants", {old: made.assistant.id})
 
     async def _bring_thread(self, found: Json) -> None:
         old = found["id"]
@@ -97,18 +139,20 @@ class Importer:
             for message in self._export.messages_of(old)
             if (new := self._translator.message(message)) is not None
         ]
-        first, rest = messages[:FIRST_MESSAGES], messages[FIRST_MESSAGES:]
+        num_first = _num_first([new for _, new in messages])
+        first, rest = messages[:num_first], messages[num_first:]
         if self._ids.get(old) is None:
             request = thread_service_pb2.CreateThreadRequest(
                 thread=self._translator.thread(found),
                 messages=[new for _, new in first],
-                request_id=_request_id(old),
             )
-            thread = (await self._server.threads.CreateThread(request, timeout=CALL_S)).thread
+            thread = (await _made(self._server.threads.CreateThread, request, old)).thread
             made = await self._made_in(thread.id)
             self._ids.add(
                 {old: thread.id, **dict(zip((each for each, _ in first), made, strict=False))}
             )
+            self.brought["threads"] += 1
+            self.brought["messages"] += len(first)
         for message_id, new in rest:
             await self._bring_message(str(self._ids.get(old)), message_id, new)
 
@@ -126,13 +170,36 @@ class Importer:
             thread_id=thread_id, message=new, request_id=_request_id(old)
         )
         made = await self._server.messages.CreateMessage(request, timeout=CALL_S)
-        self._ids.add({old: made.message.id})
+        self._note("messages", {old: made.message.id})
+
+    def _note(self, kind: str, pair: dict[str, str]) -> None:
+        self._ids.add(pair)
+        self.brought[kind] += 1
 
 
-def _request_id(old: str) -> str:
+def _num_first(messages: Sequence[message_pb2.NewMessage]) -> int:
+    sizes = accumulate(message.ByteSize() for message in messages[:FIRST_MESSAGES])
+    return sum(size <= FIRST_BYTES for size in sizes)
+
+
+async def _made(method: Callable[..., Awaitable[Any]], request: Any, old: str) -> Any:
+    """The answer of a call that makes what an object of the export becomes."""
+    num_deleted = 0
+    while True:
+        request.request_id = _request_id(old, num_deleted)
+        try:
+            with translate_errors():
+                return await method(request, timeout=CALL_S)
+        except (AssistantNotFound, ThreadNotFound):
+            # A request of this name made it not long ago, and it has been deleted since.
+            num_deleted += 1
+
+
+def _request_id(old: str, num_deleted: int = 0) -> str:
     """Closes the gap between an object and its line in the map: one that was made is not made
     again."""
-    return f"import {hashlib.sha256(old.encode()).hexdigest()}"
+    name = f"{old} {num_deleted}" if num_deleted else old
+    return f"import {hashlib.sha256(name.encode()).hexdigest()}"
 
 
 async def _pieces(header: file_pb2.FileHeader, file: Path) -> AsyncIterator[Any]:

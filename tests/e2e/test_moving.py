@@ -114,7 +114,9 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     assert messages[1].attachments[0].tools == []
     assert client.files.content(ids["file-old"]).text == "The answer is 42."
 
+    assert first.stdout == "brought 1 assistants, 1 threads, 3 messages, 1 files\n"
     assert again.returncode == 0, again.stderr
+    assert again.stdout == "brought 0 assistants, 0 threads, 0 messages, 0 files\n"
     assert ids_in(export) == ids
     assert len(client.beta.threads.messages.list(thread.id).data) == 3
 
@@ -128,6 +130,45 @@ def test_an_import_goes_on_without_its_map(up: Corral, client: openai.OpenAI, ex
 
     assert corral(up, *words).returncode == 0
     assert ids_in(export) == ids
+
+
+def test_a_map_of_what_is_not_here_is_refused(
+    up: Corral, client: openai.OpenAI, export: Path
+) -> None:
+    """It is another project's, or that of a server that had the same address: without a word
+    nothing would be brought."""
+    words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
+    assert corral(up, *words).returncode == 0
+    ids = ids_in(export)
+    client.beta.threads.delete(ids["thread_old"])
+    one_is_left = corral(up, *words)
+    client.beta.assistants.delete(ids["asst_old"])
+    nothing_is_left = corral(up, *words)
+    anew = corral(up, *words, "--id-map", export.with_name("other.ids"))
+
+    assert one_is_left.returncode == 0, one_is_left.stderr
+    assert nothing_is_left.returncode == 1
+    assert "--id-map" in nothing_is_left.stderr
+    assert anew.stdout == "brought 1 assistants, 1 threads, 3 messages, 1 files\n", anew.stderr
+
+
+def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_path: Path) -> None:
+    """No request is larger than the service takes."""
+    content = [{"type": "text", "text": {"value": "x" * 1_000_000}}]
+    ids = {"thread_id": "thread_large"}
+    messages = [
+        a_message(number, number, content=content, id=f"msg_large{number}", **ids)
+        for number in range(40)
+    ]
+    path = tmp_path / "large.jsonl"
+    lines = [{**THREAD, "id": "thread_large"}, *messages]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = corral(up, "import", "assistants", path)
+    assert ran.stdout == "brought 0 assistants, 1 threads, 40 messages, 0 files\n", ran.stderr
+    new = ids_in(path)
+    there = client.beta.threads.messages.list(new["thread_large"], order="desc", limit=1)
+
+    assert there.data[0].id == new["msg_large39"]
 
 
 def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:

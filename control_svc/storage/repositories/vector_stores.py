@@ -100,8 +100,10 @@ class SqlVectorStores:
         return in_order([_read_store(row) for row in rows], window)
 
     async def delete(self, project: str, store_id: str) -> None:
-        """Forget a locked store, and let all of its files be deleted."""
+        """Forget a locked store and its batches, and let all of its files be deleted."""
         await self._session.execute(delete(VectorStoreRow).where(*_store(project, store_id)))
+        batches = (FileBatchRow.project == project, FileBatchRow.store_id == store_id)
+        await self._session.execute(delete(FileBatchRow).where(*batches))
         await self._delete_files(project, store_id)
 
     async def empty(self, project: str, store: VectorStore) -> None:

@@ -96,6 +96,23 @@ async def test_what_one_process_changes_another_finds(
         assert "a" not in await two.found(store_id, "red fox")
 
 
+async def test_of_passages_that_are_alike_the_oldest_come_first(tmp_path: Path) -> None:
+    """Also where there are more of them than are looked at, in whatever order they were read."""
+    texts = {f"{number:02}.txt": "the red fox" for number in range(60)}
+    async with running_vectors(tmp_path, None) as running:
+        store_id, _ = await running.vectors.library(texts)
+    found = []
+    for index_bytes in (1 << 20, 0):
+        settings = {"index_bytes": index_bytes}
+        async with running_vectors(tmp_path, None, vector_stores=settings) as running:
+            ranking = {"vector_weight": 1, "text_weight": 0}
+            hits = await running.vectors.search(store_id, "fox", max_results=5, ranking=ranking)
+            found.append([hit.filename for hit in hits])
+
+    assert found[0] == sorted(texts)[:5]
+    assert found[1] == found[0]
+
+
 async def test_several_stores_are_searched_at_once(
     tmp_path: Path, database_url: str | None
 ) -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
+from control_svc.storage.database import open_database
+from control_svc.storage.models import FileBatchRow
 from svc_kit.errors import (
     EmbeddingModelMissing,
     EngineRestarting,
@@ -357,6 +360,32 @@ async def test_what_is_wrong_is_refused(
     with pytest.raises(error):
         await client.ask(method, **asked)
     assert (await client.get(store.id)).file_counts.total == 0
+
+
+async def test_blanks_make_no_passage(running: RunningVectors) -> None:
+    """A page of them has no token, and so no end in tokens."""
+    client = running.vectors
+    store_id, _ = await client.library({"w": "the red fox" + " " * 100_000 + "the blue fox"})
+    hits = await client.search(store_id, "fox")
+
+    assert " ".join(" ".join(hit.texts[0] for hit in hits).split()) == "the red fox the blue fox"
+    assert all(len(hit.texts[0]) < 2000 for hit in hits)
+
+
+async def test_batches_go_with_their_store(tmp_path: Path, database_url: str | None) -> None:
+    """No row of theirs is left."""
+    async with running_vectors(tmp_path, database_url) as running:
+        client = running.vectors
+        store_id, ids = await client.library(ANIMALS)
+        files = [{"file_id": ids["fox.txt"]}]
+        await client.ask("CreateVectorStoreFileBatch", vector_store_id=store_id, files=files)
+        await client.ask("DeleteVectorStore", vector_store_id=store_id)
+    query = select(func.count()).where(FileBatchRow.store_id == store_id)
+    async with (
+        open_database(database_url, tmp_path / "control") as database,
+        database.writer.connect() as connection,
+    ):
+        assert (await connection.execute(query)).scalar_one() == 0
 
 
 async def test_work_that_is_broken_off_goes_on_where_it_was(

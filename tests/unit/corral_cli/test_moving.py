@@ -51,6 +51,36 @@ def test_a_folder_is_read_like_one_file(tmp_path: Path) -> None:
     assert export.num_others == 1
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_messages_of_one_second_go_by_the_lists_of_other_threads(
+    tmp_path: Path, order: int
+) -> None:
+    """A thread that was made with its messages has them all in one second."""
+    ones = [a_message("a", 5), a_message("b", 5)][::order]
+    others = [a_message("c", 6, "thread_2"), a_message("d", 7, "thread_2")][::order]
+    export = look_through(written(tmp_path, *ones, *others))
+
+    assert [each["id"] for each in export.messages_of("thread_1")] == ["a", "b"]
+
+
+def test_an_object_that_stands_there_twice_is_one(tmp_path: Path) -> None:
+    """As it does where two exports of the same threads are in a folder."""
+    thread = {"id": "thread_1", "object": "thread"}
+    for name in ("a.jsonl", "b.jsonl"):
+        written(tmp_path, thread, a_message("a", 1), a_message("b", 2), name=name)
+    export = look_through(tmp_path)
+
+    assert (len(export.threads), export.num_messages) == (1, 2)
+    assert [each["id"] for each in export.messages_of("thread_1")] == ["a", "b"]
+
+
+def test_messages_whose_thread_is_not_there_are_counted(tmp_path: Path) -> None:
+    """They cannot be brought."""
+    export = look_through(written(tmp_path, a_message("a", 1)))
+
+    assert (export.num_messages, export.num_lost) == (0, 1)
+
+
 def test_a_map_goes_on_behind_a_line_that_was_cut_off(tmp_path: Path) -> None:
     """A kill in the middle of a line costs that line alone."""
     path = tmp_path / "ids"
