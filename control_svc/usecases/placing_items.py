@@ -46,7 +46,7 @@ async def place(
 
     Raises InvalidField for an item that the timeline has already.
     """
-    await _check_no_twins(repositories, project, timeline, given, field)
+    await check_no_twins(repositories, project, timeline, given, field)
     pairs = zip(given, items, strict=True)
     for is_new, group in groupby(pairs, key=lambda pair: pair[0].content is not None):
         some = [item for _, item in group]
@@ -54,13 +54,14 @@ async def place(
         await put(project, timeline, some)
 
 
-async def _check_no_twins(
+async def check_no_twins(
     repositories: Repositories,
     project: str,
     timeline: str,
     given: Sequence[GivenItem],
     field: str,
 ) -> None:
+    """That no item is named that a timeline has already, or twice. Raises InvalidField."""
     seen = set()
     for index, item in enumerate(given):
         if item.content is not None:

@@ -17,7 +17,7 @@ from control_svc.domain.responses import NewResponse, Response
 from control_svc.domain.streams import BEFORE_FIRST, Event
 from control_svc.domain.timeline_ports import GIVEN_ITEMS, ItemFilter
 from control_svc.usecases.once import once
-from control_svc.usecases.placing_items import place, resolved
+from control_svc.usecases.placing_items import check_no_twins, place, resolved
 from control_svc.usecases.response_ending import Endings
 from control_svc.usecases.response_ledgers import close_conversation
 from control_svc.usecases.response_requests import Requests
@@ -49,7 +49,8 @@ class Responses:
 
         Raises what `Requests.make` does; RequestIdReused, PreviousResponseNotFound,
         PreviousResponseUnfinished, ConversationNotFound, ConversationLocked, ItemNotFound,
-        FileNotFound, ToolCallMissing or ToolOutputMissing.
+        FileNotFound, ToolCallMissing or ToolOutputMissing; InvalidField for an item that the
+        conversation has.
         """
         response = await self.requests.make(project, asked)
         request = RememberedRequest(
@@ -72,6 +73,10 @@ class Responses:
         self, repositories: Repositories, project: str, asked: NewResponse, response: Response
     ) -> Response:
         before, response = await _what_was_said(repositories, project, response)
+        if response.conversation_id:  # which is to have each item once when the response ends
+            await check_no_twins(
+                repositories, project, response.conversation_id, asked.input, "input"
+            )
         items = await resolved(
             repositories, project, asked.input, self.ids, response.created_at, "input"
         )

@@ -19,12 +19,13 @@ from control_svc.usecases.response_pasts import read_past
 from svc_kit.errors import (
     ContextLengthExceeded,
     ConversationLocked,
+    InvalidField,
     PreviousResponseNotFound,
     PreviousResponseUnfinished,
     SealInvalid,
 )
 from tests.support.control import RunningControl, SetClock, a_control
-from tests.support.conversation_client import ConversationClient
+from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.conversation_client import text_of as text_of_item
 from tests.support.jobs import a_database
 from tests.support.response_client import ResponseClient, a_model, names, text_of, words_of
@@ -255,6 +256,21 @@ async def test_a_conversation_has_one_writer(
     await client.create("three", conversation_id=made.id)
 
     assert model.shown == "three"
+
+
+async def test_an_item_is_in_a_conversation_once(
+    running: RunningControl, client: ResponseClient
+) -> None:
+    """An input that names one of its items is refused, and the conversation stays free."""
+    conversations = ConversationClient(running.client)
+    made = await conversations.create(a_message("one"))
+    (item,) = await conversations.items(made.id)
+    with pytest.raises(InvalidField) as refused:
+        await client.create(item_pb2.Item(id=item.id), conversation_id=made.id)
+    await client.create("two", conversation_id=made.id)
+
+    assert refused.value.field == "input[0].id"
+    assert len(await conversations.items(made.id)) == 3
 
 
 async def test_a_deleted_response_stays_in_its_conversation(
