@@ -99,8 +99,9 @@ from svc_kit.telemetry import HttpMetrics, ProcessMetrics
 
 _log = logging.getLogger(__name__)
 
-CHANNEL_OPTIONS = [("grpc.http2.bdp_probe", 0)]
-"""Keeps the window of a stream at 64 KiB: what a client leaves unread must not pile up here."""
+CHANNEL_OPTIONS = [("grpc.http2.lookahead_bytes", 64 * 1024)]
+"""A small window for streams of tokens: what a client leaves unread must not pile up here, or
+nothing would be noticed of it before thousands of tokens had been computed for nobody."""
 BODIES = (
     ChatCompletionBody,
     CompletionBody,
