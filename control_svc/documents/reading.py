@@ -99,7 +99,7 @@ def _read_pdf(content: bytes) -> str:
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError
 
-    logging.disable(logging.CRITICAL)  # it talks of every oddity
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it talks of every oddity
     try:
         reader = PdfReader(BytesIO(content))
         if reader.is_encrypted and not reader.decrypt(""):

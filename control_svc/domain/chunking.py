@@ -92,8 +92,8 @@ def _reach(ends: Sequence[int], start: int, max_tokens: int) -> int:
 
 
 def _back(ends: Sequence[int], end: int, max_tokens: int) -> int:
-    """The start of the longest run up to a piece."""
+    """The start of the longest run up to a piece; of no tokens there is none."""
     start = end
-    while start > 0 and ends[end] - ends[start - 1] <= max_tokens:
+    while start > 0 and max_tokens > 0 and ends[end] - ends[start - 1] <= max_tokens:
         start -= 1
     return start

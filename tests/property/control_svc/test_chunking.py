@@ -1,6 +1,6 @@
 """Cutting texts: nothing is lost, nothing is too long, and the same text is cut the same way."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from control_svc.domain.chunking import Piece, chunks_of, halves_of, pieces_of, text_of, windows_of
@@ -58,6 +58,7 @@ def test_passages_cover_all_pieces_within_their_bounds(
 
 
 @given(PIECES.filter(bool), st.integers(100, 300))
+@example([Piece("<0>", 1), Piece("<1>", 0), Piece("<2>", 100)], 100)
 def test_windows_are_the_passage(pieces: list[Piece], most: int) -> None:
     """What the model computes of a passage is all of it, without repetition."""
     windows = windows_of(pieces, most)
