@@ -60,7 +60,7 @@ def test_no_job_is_lost_and_none_is_done_twice(template: Path) -> None:
         pass
 
     OnSqlite.opened = opened
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=30))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=15))
 
 
 @given(failures=st.integers(1, 10_000), chance=st.floats(0, 1, exclude_max=True))

@@ -48,7 +48,7 @@ def test_every_follower_sees_the_same_bytes(template: Path) -> None:
         pass
 
     OnSqlite.opened = opened
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=20))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=10))
 
 
 @given(st.lists(st.binary(max_size=50)))
