@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(120),
     # The SDK says so of what OpenAI does not serve any more.
-    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
 STORY = "Tell me a story about a fox named Zorbo."
