@@ -90,29 +90,38 @@ class ResponseSocket:
                 raise InvalidType(field="frame", expected="text")
             fields = frame_fields(text)
             lane = lane_of(fields)
-            self._enqueue(create_frame(fields))
+            self._enqueue(create_frame(fields, len(text)))
         except DomainError as error:
             await self._say(error_text(error, lane))
 
     def _enqueue(self, frame: CreateFrame) -> None:
-        """Raises QueueFull."""
+        """Answer a frame now, or behind those of its lane. Raises QueueFull."""
         waiting = self._waiting.get(frame.lane)
         if waiting is not None:
-            if len(waiting) >= MAX_WAITING:
-                raise QueueFull(bound="requests", depth=len(waiting), limit=MAX_WAITING)
+            self._check_room(frame, len(waiting))
             waiting.append(frame)
             return
         if len(self._lanes) >= MAX_LANES:
             raise QueueFull(bound="requests", depth=len(self._lanes), limit=MAX_LANES)
-        self._waiting[frame.lane] = deque([frame])
-        self._lanes[frame.lane] = asyncio.create_task(self._work(frame.lane))
+        self._waiting[frame.lane] = deque()
+        self._lanes[frame.lane] = asyncio.create_task(self._work(frame))
 
-    async def _work(self, lane: str) -> None:
-        """Answer what is in a lane, in order."""
-        waiting = self._waiting[lane]
+    def _check_room(self, frame: CreateFrame, depth: int) -> None:
+        """That a lane has room for a frame, and that what waits in all of them is no more than one
+        body may be. Raises QueueFull."""
+        if depth >= MAX_WAITING:
+            raise QueueFull(bound="requests", depth=depth, limit=MAX_WAITING)
+        held = sum(each.size for frames in self._waiting.values() for each in frames)
+        limit = self._parts.settings.body_limit_bytes
+        if held + frame.size > limit:
+            raise QueueFull(bound="characters", depth=held, limit=limit)
+
+    async def _work(self, frame: CreateFrame) -> None:
+        """Answer a frame, and what comes to wait in its lane meanwhile, in order."""
+        lane, waiting = frame.lane, self._waiting[frame.lane]
         try:
+            await self._answer(frame)
             while waiting:
-                request_id_var.set(new_request_id())
                 await self._answer(waiting.popleft())
         except WebSocketDisconnect:
             return  # who reads the connection hears of it too
@@ -120,6 +129,7 @@ class ResponseSocket:
             del self._waiting[lane], self._lanes[lane]
 
     async def _answer(self, frame: CreateFrame) -> None:
+        request_id_var.set(new_request_id())
         previous = frame.body.previous_response_id or ""
         try:
             asked = new_response(frame.body)

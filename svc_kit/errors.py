@@ -858,7 +858,7 @@ class QueueFull(ResourceExhausted):
 
     reason = "QUEUE_FULL"
     bound: str
-    """What is counted: "requests" or "tokens"."""
+    """What is counted: "requests", "tokens" or "characters"."""
     depth: int
     limit: int
 

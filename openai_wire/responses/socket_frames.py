@@ -34,6 +34,8 @@ class CreateFrame:
     """The client's name of the lane; empty: the one without a name."""
     generates: bool
     """False: the client wants an id to go on from, and no answer."""
+    size: int
+    """Characters of its text."""
 
 
 def lane_of(fields: Mapping[str, Any]) -> str:
@@ -54,8 +56,9 @@ def frame_fields(text: str) -> dict[str, Any]:
     return parse_object(text.encode())
 
 
-def create_frame(fields: Mapping[str, Any]) -> CreateFrame:
-    """What a client asks for. Raises DomainErrors with OpenAI's field names."""
+def create_frame(fields: Mapping[str, Any], size: int) -> CreateFrame:
+    """What a client asks for in so many characters. Raises DomainErrors with OpenAI's field
+    names."""
     kind = fields.get("type")
     if kind is None:
         raise MissingField(field="type")
@@ -68,7 +71,7 @@ def create_frame(fields: Mapping[str, Any]) -> CreateFrame:
         raise UnsupportedField(field="background")
     own = ("type", "stream_id", "generate", "background", *_OF_HTTP)
     body = {name: value for name, value in fields.items() if name not in own}
-    return CreateFrame(parse_response(body), lane_of(fields), generates is not False)
+    return CreateFrame(parse_response(body), lane_of(fields), generates is not False, size)
 
 
 def event_text(event: Mapping[str, Any], lane: str) -> str:

@@ -169,6 +169,25 @@ async def test_a_lane_takes_only_so_many(socket: Socket) -> None:
     assert refused["stream_id"] == "lane 15"
 
 
+async def test_what_waits_in_all_lanes_is_bounded() -> None:
+    """It is no longer than one body may be, however many frames it is in."""
+    async with a_socket(body_limit_bytes=4096) as socket:
+        socket.fake.hold = asyncio.Event()
+        for text in ("1", "2" * 3000, "3" * 3000):
+            await socket.say(input=text, stream_id="a")
+        await socket.say(input="4" * 3000, stream_id="b")
+        refused = await until_error(socket)
+        socket.fake.hold.set()
+        done: set[str] = set()
+        while len(done) < 3:
+            event = await socket.hear()
+            if event["type"] == "response.completed":
+                done.add(text_of(event["response"])[:1])
+
+    assert (refused["status"], refused["stream_id"]) == (429, "a")
+    assert done == {"1", "2", "4"}
+
+
 async def until_error(socket: Socket) -> Event:
     """The next frame that is an error."""
     while (event := await socket.hear())["type"] != "error":
