@@ -8,8 +8,9 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import accumulate, takewhile
 from typing import Final, Generic, Protocol, TypeVar
 
 from control_svc.domain.ids import is_id
@@ -17,6 +18,9 @@ from svc_kit.errors import InvalidField, OutOfRange
 
 DEFAULT_PAGE: Final = 20
 """Of most lists, as at OpenAI."""
+PAGE_BYTES: Final = 16 * 1024 * 1024
+"""Of the texts of a page whose objects may have long ones: a message between services has room for
+them."""
 _MAC_BYTES: Final = 16
 
 
@@ -88,13 +92,23 @@ class PageTokens:
         return Window(min(asked.size or most, most) + 1, after, asked.newest_first, asked.before)
 
     def page(
-        self, found: Sequence[ItemT], window: Window, asked: PageRequest, binding: Sequence[str]
+        self,
+        found: Sequence[ItemT],
+        window: Window,
+        asked: PageRequest,
+        binding: Sequence[str],
+        most_bytes: int | None = None,
     ) -> Page[ItemT]:
-        """The page out of what the window held."""
-        if len(found) < window.limit:
+        """The page out of what the window held; `most_bytes` bounds its texts, but for one object
+        that has more. None: they are short."""
+        count = min(len(found), window.limit - 1)
+        if most_bytes is not None:
+            # Before a cursor, the objects too many are those furthest from it.
+            nearest = reversed(found) if window.before else iter(found)
+            count = min(count, _num_within(nearest, most_bytes))
+        if count == len(found):
             return Page(found, "")
-        # Before a cursor, the object too many is the one furthest from it.
-        items = found[1:] if window.before else found[: window.limit - 1]
+        items = found[len(found) - count :] if window.before else found[:count]
         return Page(items, self._make(items[-1].id, _bound(binding, asked)))
 
     def _make(self, last_id: str, bound: bytes) -> str:
@@ -113,6 +127,28 @@ class PageTokens:
     def _sign(self, last_id: str, bound: bytes) -> bytes:
         text = bound + last_id.encode()
         return hmac.new(self._key, text, hashlib.sha256).digest()[:_MAC_BYTES]
+
+
+def _num_within(objects: Iterator[object], most_bytes: int) -> int:
+    """How many of the first objects have room; the first one always has."""
+    sizes = accumulate(map(_text_bytes, objects))
+    return max(1, sum(1 for _ in takewhile(lambda size: size <= most_bytes, sizes)))
+
+
+def _text_bytes(value: object) -> int:
+    """The texts of an object, wherever they are in it: most of what is sent of it."""
+    match value:
+        case str():
+            return len(value.encode(errors="replace"))
+        case bytes():
+            return len(value)
+        case Mapping():
+            return sum(_text_bytes(each) for pair in value.items() for each in pair)
+        case tuple() | list():
+            return sum(map(_text_bytes, value))
+        case _ if is_dataclass(value):
+            return sum(_text_bytes(getattr(value, each.name)) for each in fields(value))
+    return 0
 
 
 def _bound(binding: Sequence[str], asked: PageRequest) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final
 
 from control_svc.domain.assistants import Assistant, AssistantSettings, NewAssistant
 from control_svc.domain.ids import ASSISTANT, IdSource
-from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import once
@@ -78,7 +78,7 @@ class Assistants:
         found = await self._transactions.read(
             lambda repositories: repositories.assistants.page(project, window)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
 
     async def update(
         self,

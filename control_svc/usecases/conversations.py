@@ -8,7 +8,7 @@ from control_svc.domain.checks import check_metadata
 from control_svc.domain.conversations import Conversation, NewConversation, NewItems
 from control_svc.domain.ids import CONVERSATION, IdSource, age_of
 from control_svc.domain.items import Item
-from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.usecases.once import earlier, once
@@ -138,7 +138,7 @@ class Conversations:
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
-        return self.tokens.page(found, window, asked, binding)
+        return self.tokens.page(found, window, asked, binding, PAGE_BYTES)
 
     async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
         """Take an item out. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from control_svc.domain.checks import check_metadata
 from control_svc.domain.ids import IdSource
-from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.messages import AddedMessage, ThreadMessage
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
@@ -86,7 +86,8 @@ class Messages:
             await repositories.threads.get(project, thread_id)
             return await repositories.messages.page(project, thread_id, window, run_id)
 
-        return self._tokens.page(await self._transactions.read(find), window, asked, binding)
+        found = await self._transactions.read(find)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
 
     async def update(
         self, project: str, thread_id: str, message_id: str, metadata: Mapping[str, str] | None

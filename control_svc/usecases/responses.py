@@ -9,7 +9,7 @@ from control_svc.domain.compactions import CALL_KINDS, check_calls
 from control_svc.domain.ids import JOB, IdSource, age_of
 from control_svc.domain.items import Item
 from control_svc.domain.jobs import JobPriority, NewJob
-from control_svc.domain.listing import Page, PageRequest, PageTokens, Window
+from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
@@ -180,7 +180,7 @@ class Responses:
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
-        return self.tokens.page(found, window, asked, binding)
+        return self.tokens.page(found, window, asked, binding, PAGE_BYTES)
 
 
 def check_not_refused(response: Response) -> None:

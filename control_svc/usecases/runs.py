@@ -17,7 +17,7 @@ from control_svc.domain.items import (
     ItemStatus,
     Text,
 )
-from control_svc.domain.listing import Page, PageRequest, PageTokens
+from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.run_events import RunChanged, RunEvent, StepChanged, ThreadCreated
@@ -199,7 +199,7 @@ class Runs:
             return await repositories.runs.page(project, thread_id, window)
 
         found = await self._transactions.read(read)
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
 
     async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
         """A step. Raises RunNotFound or RunStepNotFound."""
@@ -223,7 +223,7 @@ class Runs:
             return await repositories.run_steps.page(project, run_id, window)
 
         found = await self._transactions.read(read)
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int

@@ -153,7 +153,7 @@ def test_a_map_of_what_is_not_here_is_refused(
 
 
 def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_path: Path) -> None:
-    """No request is larger than the service takes."""
+    """No request is larger than the service takes, and no page of a list than it sends."""
     content = [{"type": "text", "text": {"value": "x" * 1_000_000}}]
     ids = {"thread_id": "thread_large"}
     messages = [
@@ -166,9 +166,14 @@ def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_p
     ran = corral(up, "import", "assistants", path)
     assert ran.stdout == "brought 0 assistants, 1 threads, 40 messages, 0 files\n", ran.stderr
     new = ids_in(path)
-    there = client.beta.threads.messages.list(new["thread_large"], order="desc", limit=1)
+    there = list(client.beta.threads.messages.list(new["thread_large"], order="asc", limit=100))
+    again = tmp_path / "again.jsonl"
+    ran = corral(up, "export", "assistants", again)
 
-    assert there.data[0].id == new["msg_large39"]
+    assert [message.id for message in there] == [new[f"msg_large{n}"] for n in range(40)]
+    assert ran.returncode == 0, ran.stderr
+    exported = [json.loads(line)["id"] for line in again.read_text().splitlines()]
+    assert set(new.values()) <= set(exported)
 
 
 def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:

@@ -20,6 +20,7 @@ class Item(NamedTuple):
     """Something with an id."""
 
     id: str
+    text: str = ""
 
 
 def window_of(ids: list[str], window: Window) -> list[Item]:
@@ -92,3 +93,32 @@ def test_ids_grow_whatever_the_clock_does(steps: list[int]) -> None:
 
     assert ids == sorted(set(ids))
     assert all(is_id(each, FILE) for each in ids)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=30),
+    size=st.integers(1, 12),
+    backwards=st.booleans(),
+)
+def test_pages_have_room_for_their_texts(sizes: list[int], size: int, backwards: bool) -> None:
+    """However long they are: no object is left out, and a page that has too much has only one."""
+    most = 60
+    items = [Item(f"{number:04}", "x" * length) for number, length in enumerate(sizes)]
+    shown: list[Item] = []
+    before = "9999" if backwards else ""
+    while True:
+        token_of = shown[-1].id if shown and not backwards else ""
+        asked = PageRequest(size, after=token_of, before=before, newest_first=False)
+        window = TOKENS.window(asked, BINDING, 12)
+        if backwards:
+            found = [item for item in items if item.id < before][-window.limit :]
+        else:
+            found = [item for item in items if item.id > token_of][: window.limit]
+        page = TOKENS.page(found, window, asked, BINDING, most)
+        assert len(page.items) <= 1 or sum(4 + len(each.text) for each in page.items) <= most
+        shown = [*page.items, *shown] if backwards else [*shown, *page.items]
+        if not page.next_token:
+            break
+        before = page.items[0].id if backwards else ""
+
+    assert shown == items
