@@ -193,6 +193,8 @@ class FileSearchCall:
     results: tuple[SearchResult, ...] = ()
     problem: str = ""
     """Why it failed; empty: it did not."""
+    first: int = 0
+    """The number by which the model names the first of the results; the others follow."""
 
 
 @dataclass(frozen=True, kw_only=True)

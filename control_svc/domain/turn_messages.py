@@ -180,7 +180,8 @@ def _found(call: FileSearchCall) -> str:
         return f"The search failed: {call.problem}"
     if not call.results:
         return "Nothing was found."
-    return "\n\n".join(_passage(number, found) for number, found in enumerate(call.results))
+    numbered = enumerate(call.results, call.first)
+    return "\n\n".join(_passage(number, found) for number, found in numbered)
 
 
 def _passage(number: int, found: SearchResult) -> str:

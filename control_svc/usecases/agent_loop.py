@@ -8,7 +8,7 @@ reader may have seen is computed again.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -22,10 +22,11 @@ from control_svc.domain.agent import (
     Outcome,
     Progress,
 )
+from control_svc.domain.citations import first_number
 from control_svc.domain.drafts import Draft, DraftKind, TurnDraft
 from control_svc.domain.hosted_tools import HostedCall, HostedTool
 from control_svc.domain.ids import IdSource
-from control_svc.domain.items import Content, Item, ItemStatus, McpApprovalRequest
+from control_svc.domain.items import Content, FileSearchCall, Item, ItemStatus, McpApprovalRequest
 from control_svc.domain.turns import FinishReason, TurnClient
 from control_svc.usecases.turn_requests import Toolbox, tokens_left, turn_request
 from control_svc.usecases.turn_running import RunningTurn, Stopped
@@ -214,7 +215,10 @@ class _Attempt:
         for call in calls:
             if self._work.cancelled.is_set():
                 raise Stopped
-            ended = call.ended(await self._result(call, is_resumed=is_resumed))
+            result = await self._result(call, is_resumed=is_resumed)
+            if isinstance(result, FileSearchCall):
+                result = replace(result, first=first_number(self._items))
+            ended = call.ended(result)
             await self._work.narrator.call_ended(ended)
             self._items = [ended if item.id == call.id else item for item in self._items]
 

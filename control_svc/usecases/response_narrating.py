@@ -17,7 +17,6 @@ from control_svc.domain.items import (
     ItemStatus,
     Message,
     Reasoning,
-    SearchResult,
     Text,
 )
 from control_svc.domain.response_events import LifeEvent, Moment, ResponseEvent
@@ -200,7 +199,7 @@ class ResponseNarrator:
                 sealed = self._seals.seal_thought(self._project, thought.text)
                 return replace(item, content=replace(thought, sealed=sealed))
             case Message(content=(Text(annotations=()) as text,)) as said:
-                cited = replace(text, annotations=citations_of(text.text, self._found()))
+                cited = replace(text, annotations=citations_of(text.text, self._searches()))
                 return replace(item, content=replace(said, content=(cited,)))
             case _:
                 return item
@@ -210,10 +209,9 @@ class ResponseNarrator:
         """Whether the caller keeps thoughts himself, and gives them back."""
         return Include.SEALED_REASONING in self.response.settings.include
 
-    def _found(self) -> Sequence[SearchResult]:
-        """What the last search found; its passages are those that the model names."""
-        calls = [item.content for item in self.output if isinstance(item.content, FileSearchCall)]
-        return calls[-1].results if calls else ()
+    def _searches(self) -> Sequence[FileSearchCall]:
+        """Those whose passages the model names."""
+        return [item.content for item in self.output if isinstance(item.content, FileSearchCall)]
 
 
 def _after(work: Work, turn: EndedTurn, *, awaits_client: bool) -> Work:

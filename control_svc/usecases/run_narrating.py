@@ -13,7 +13,7 @@ from control_svc.domain.agent import EndedTurn
 from control_svc.domain.citations import citations_of
 from control_svc.domain.drafts import Added, Done, Draft, DraftKind, Grown, Said
 from control_svc.domain.ids import STEP, IdSource
-from control_svc.domain.items import FileSearchCall, Item, ItemStatus, SearchResult, Text
+from control_svc.domain.items import FileSearchCall, Item, ItemStatus, Text
 from control_svc.domain.messages import ThreadMessage, begun_message
 from control_svc.domain.ports import Repositories
 from control_svc.domain.run_events import (
@@ -54,8 +54,8 @@ class OpenWork:
     """Of the open turn."""
     messages: list[ThreadMessage] = field(default_factory=list)
     steps: list[RunStep] = field(default_factory=list)
-    results: tuple[SearchResult, ...] = ()
-    """What the last search found."""
+    searches: tuple[FileSearchCall, ...] = ()
+    """All of the run's so far."""
 
 
 class RunNarrator:
@@ -87,7 +87,7 @@ class RunNarrator:
                 self._steps[step.details.message_id] = step
             else:
                 self._calls_step = step
-        self._results = left.results
+        self._searches = left.searches
         self._kept = _kept(left.drafts)
         self._whole: list[Draft] = []
         """Messages whose ends wait for a transaction."""
@@ -131,7 +131,7 @@ class RunNarrator:
         search = item.content
         if not isinstance(search, FileSearchCall):
             raise TypeError(f"{item.id} is no search")
-        self._results = search.results
+        self._searches += (search,)
         step, events = self._searched(search)
 
         async def keep(repositories: Repositories) -> None:
@@ -250,7 +250,7 @@ class RunNarrator:
 
     def _end_message(self, draft: Draft) -> Iterator[RunEvent]:
         now = self._clock()
-        citations = citations_of(draft.text, self._results)
+        citations = citations_of(draft.text, self._searches)
         text = Text(text=draft.text, annotations=citations)
         message = self._messages.pop(draft.id).completed((text,), now)
         step = self._steps.pop(draft.id).ended(StepState.COMPLETED, now)

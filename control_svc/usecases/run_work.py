@@ -148,9 +148,8 @@ class RunHandler:
             placed = await repositories.timelines.since(project, run.thread_id, wanted=wanted)
             searches = [each.item for each in placed]
             progress.open_calls = [s for s in searches if s.status is ItemStatus.IN_PROGRESS]
-            for search in searches:
-                if isinstance(search.content, FileSearchCall):
-                    left.results = search.content.results or left.results
+            contents = [search.content for search in searches]
+            left.searches = tuple(c for c in contents if isinstance(c, FileSearchCall))
         return left, progress
 
     def _last(self, project: str, ending: Ending, narrator: RunNarrator) -> LastChange:
