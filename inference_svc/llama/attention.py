@@ -1,10 +1,12 @@
 """An operator's choices of attention, as llama.cpp takes them."""
 
+from dataclasses import fields
 from typing import Any
 
 import llama_cpp
 
 from inference_svc.models.placement import Attention, FlashAttention, Rope, RopeScaling
+from model_files.ggml_types import TENSOR_LAYOUTS
 
 _FLASH_ATTENTION = {
     FlashAttention.AUTO: llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
@@ -23,6 +25,16 @@ def set_attention(params: Any, attention: Attention) -> None:
     params.type_k = attention.key_type.number
     params.type_v = attention.value_type.number
     set_positions(params, attention)
+
+
+def cells_of(attention: Attention) -> str:
+    """What the cells of a text depend on here beside the model: their types, and positions where
+    the operator has a say in them."""
+    types = (
+        TENSOR_LAYOUTS[kind.number].name for kind in (attention.key_type, attention.value_type)
+    )
+    chosen = ((field.name, getattr(attention.rope, field.name)) for field in fields(Rope))
+    return " ".join(["/".join(types), *(f"{name}={it}" for name, it in chosen if it is not None)])
 
 
 def set_positions(params: Any, attention: Attention) -> None:

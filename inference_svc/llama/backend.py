@@ -23,7 +23,7 @@ from inference_svc.engine.guide import Constraint, Guide
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from inference_svc.llama.adapters import LlamaAdapters
-from inference_svc.llama.attention import set_attention
+from inference_svc.llama.attention import cells_of, set_attention
 from inference_svc.llama.candidates import Logits
 from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
 from inference_svc.llama.native_filters import ModelSizes
@@ -39,7 +39,6 @@ from inference_svc.llama.sequence_state import (
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.placement import Attention, Placement
-from model_files.ggml_types import TENSOR_LAYOUTS
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class LlamaBackend:
         """Load weights and make the context; `on_progress` as in `load_model`. Raises
         `ModelLoadError`."""
         self._model = load_model(settings.path, settings.placement, on_progress)
-        self.cache_types = ""
+        self.cells = cells_of(settings.attention)
         self._context = self._make_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._adapters = LlamaAdapters(self._model, self._context)
@@ -130,9 +129,6 @@ class LlamaBackend:
         params.kv_unified = settings.shared_cells is not None
         params.no_perf = True
         set_attention(params, settings.attention)
-        self.cache_types = (
-            f"{TENSOR_LAYOUTS[params.type_k].name}/{TENSOR_LAYOUTS[params.type_v].name}"
-        )
         context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             llama_cpp.llama_model_free(self._model)

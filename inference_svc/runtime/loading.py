@@ -95,7 +95,7 @@ def _shape(backend: LlamaBackend, measured: WarmUp) -> StepShape:
 
 def _fingerprint(backend: LlamaBackend) -> Fingerprint:
     """Without the digest of the model, which takes the frontend a while."""
-    return Fingerprint(backend.architecture, "", backend.cache_types, version("llama-cpp-python"))
+    return Fingerprint(backend.architecture, "", backend.cells, version("llama-cpp-python"))
 
 
 def _load_encoder(boot: Boot, tell: Tell) -> Loaded:

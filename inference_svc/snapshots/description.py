@@ -12,7 +12,8 @@ from svc_kit.errors import SnapshotIncompatible
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """What cells depend on beside their tokens. `model` is the SHA-256 of its file, in hex; `cache`
-    names the types of keys and values; `llama_cpp` the version whose state format it is."""
+    names the types of keys and values, and positions where they are not the file's; `llama_cpp` the
+    version whose state format it is."""
 
     architecture: str
     model: str

@@ -64,6 +64,17 @@ def test_rope_settings_move_positions() -> None:
     assert logits_and_state_bytes(attention=Attention(rope=Rope()))[0] == PLAIN[0]
 
 
+def test_cells_are_told_apart_by_what_they_depend_on() -> None:
+    """Those of a stretched context are no use in another: a file says which they are."""
+    stretched = Attention(KvType.Q8_0, rope=Rope(RopeScaling.LINEAR, frequency_scale=0.5))
+    plain, other = a_backend(), a_backend(attention=stretched)
+    told = plain.cells, other.cells
+    plain.close()
+    other.close()
+
+    assert told == ("f16/f16", "q8_0/f16 scaling=linear frequency_scale=0.5")
+
+
 def test_devices_are_chosen_by_name() -> None:
     """The processor is one; what is not there is named together with what is."""
     assert "CPU" in device_names()
