@@ -33,9 +33,12 @@ _KINDS: Final = {
     pb.AnswerFormat.KIND_JSON_OBJECT: FormatKind.JSON_OBJECT,
     pb.AnswerFormat.KIND_JSON_SCHEMA: FormatKind.JSON_SCHEMA,
 }
-_OURS: Final = ("num_choices", "resume", "label")
-"""Options that belong to whoever runs the generation, not to its caller."""
-_OUR_OUTPUT: Final = ("token_ids", "prompt_logprobs")
+_OURS: Final = {
+    "": ("num_choices", "resume", "label"),
+    "output.": ("token_ids", "prompt_logprobs"),
+    "cache.": ("keep_for",),
+}
+"""Options that belong to whoever runs the generation, not to its caller, by where they are."""
 
 
 def tools_from_pb(tools: Sequence[pb.Tool], field: str = "tools") -> tuple[Tool, ...]:
@@ -107,12 +110,10 @@ def options_from_pb(options: GenerationOptions, field: str = "options") -> bytes
 
     Raises UnsupportedField for those that belong to whoever runs a generation.
     """
-    for name, _ in options.ListFields():
-        if name.name in _OURS:
-            raise UnsupportedField(field=f"{field}.{name.name}")
-    for name, _ in options.output.ListFields():
-        if name.name in _OUR_OUTPUT:
-            raise UnsupportedField(field=f"{field}.output.{name.name}")
+    for place, message in (("", options), ("output.", options.output), ("cache.", options.cache)):
+        for said, _ in message.ListFields():
+            if said.name in _OURS[place]:
+                raise UnsupportedField(field=f"{field}.{place}{said.name}")
     return options.SerializeToString(deterministic=True)
 
 

@@ -132,6 +132,15 @@ async def test_an_update_by_an_old_etag_is_refused(client: ThreadClient) -> None
             UnsupportedField,
             "options.num_choices",
         ),
+        (
+            {
+                "options": generation_pb2.GenerationOptions(
+                    cache=generation_pb2.CacheOptions(keep_for="thread_of_another")
+                )
+            },
+            UnsupportedField,
+            "options.cache.keep_for",
+        ),
         ({"metadata": {"k" * 65: ""}}, TooLong, "metadata"),
     ],
 )
