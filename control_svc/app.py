@@ -12,6 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from control_svc.assembly.adapters import adapter_service
+from control_svc.assembly.archives import archive_handlers, archives
 from control_svc.assembly.batches import batch_handlers, batch_service
 from control_svc.assembly.conversations import conversation_service
 from control_svc.assembly.dispatching import dispatching
@@ -119,6 +120,7 @@ async def build(
             vectors.handler(),
             *run_handlers(ground, vectors.search),
             responses.handler,
+            *archive_handlers(ground),
             *handlers,
         ]
         dispatcher = await stack.enter_async_context(
@@ -186,7 +188,9 @@ async def _ground(
 def _sweeper(ground: Ground) -> Sweeper:
     grace = timedelta(seconds=2 * ground.settings.server.max_deadline_s)
     kept_for = timedelta(seconds=ground.settings.streams.keep_s)
-    return Sweeper(ground.transactions, ground.blobs, ground.clock, grace, kept_for)
+    return Sweeper(
+        ground.transactions, ground.blobs, ground.clock, grace, kept_for, archives(ground)
+    )
 
 
 async def upgrade_database(settings: ControlSettings) -> str:

@@ -8,6 +8,7 @@ from corral.control.v1 import response_service_pb2_grpc
 from control_svc.api.response_event_convert import RESPONSE_EVENTS
 from control_svc.api.response_lines import ResponseLines
 from control_svc.api.response_service import ResponseServicer
+from control_svc.assembly.archives import archives
 from control_svc.assembly.ground import Ground, shared_secret
 from control_svc.clients.model_client import RpcModels
 from control_svc.clients.token_counter import RpcTokenCounter
@@ -78,6 +79,7 @@ async def response_parts(
         ground.ids,
         ground.tokens,
         ground.clock,
+        archives(ground),
     )
     answering = Answering(
         ground.transactions,

@@ -9,6 +9,7 @@ from corral.control.v1 import (
 from control_svc.api.assistant_service import AssistantServicer
 from control_svc.api.message_service import MessageServicer
 from control_svc.api.thread_service import ThreadServicer
+from control_svc.assembly.archives import archives
 from control_svc.assembly.ground import Ground
 from control_svc.usecases.assistants import Assistants
 from control_svc.usecases.messages import Messages
@@ -28,7 +29,7 @@ def thread_services(ground: Ground) -> list[Service]:
         ),
         Service(
             thread_service_pb2_grpc.add_ThreadServiceServicer_to_server,
-            ThreadServicer(Threads(*shared, embedding_model)),
+            ThreadServicer(Threads(*shared, embedding_model, archives(ground))),
             "corral.control.v1.ThreadService",
         ),
         Service(

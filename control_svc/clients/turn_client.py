@@ -6,6 +6,7 @@ own options say of seeds, choices and resuming gives way to what the turn says.
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import grpc.aio
@@ -83,6 +84,8 @@ class RpcTurnClient:
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """The events of a turn. Raises what the service answers, and EngineDied."""
+        if self._token is None:  # objects are named by services alone
+            request = replace(request, keep_for="")
         calling = self._stub.Chat(
             chat_request(request),
             metadata=acting_for(
@@ -148,6 +151,7 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
     options.sampling.seed = request.seed
     options.output.token_ids = True
     options.label = request.label
+    _keep(options, request.keep_for)
     if request.max_tokens is not None:
         options.stopping.max_tokens = request.max_tokens
     if request.format is not None:
@@ -155,6 +159,18 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
     if request.token_ids:
         options.resume.add(index=0, output_token_ids=request.token_ids)
     return options
+
+
+def _keep(options: generation.GenerationOptions, object_id: str) -> None:
+    """Name the object that a turn is a part of, where its state may be reused at all.
+
+    What a caller's options name is never passed on: it would be believed of us.
+    """
+    reuse = options.cache.reuse or not options.cache.HasField("reuse")
+    if object_id and reuse and not options.deterministic:
+        options.cache.keep_for = object_id
+    elif options.HasField("cache"):
+        options.cache.ClearField("keep_for")
 
 
 def _constraint(wanted: TurnFormat) -> generation.Constraint:

@@ -57,6 +57,8 @@ class LoopSettings:
     seed: int
     limits: LoopLimits = NO_LIMITS
     priority: JobPriority = JobPriority.INTERACTIVE
+    keep_for: str = ""
+    """As in `TurnRequest`."""
 
 
 @dataclass(kw_only=True)

@@ -115,6 +115,7 @@ class Claim:
     subject: str = field(compare=False)
     attempt: int = field(compare=False)
     engine_deaths: int = field(compare=False)
+    num_postponed: int = field(default=0, compare=False)
 
     @property
     def runs_alone(self) -> bool:
@@ -174,6 +175,7 @@ class Job:
             subject=self.subject,
             attempt=self.attempt,
             engine_deaths=self.engine_deaths,
+            num_postponed=self.num_postponed,
         )
 
     def check_held(self, claim: Claim) -> None:

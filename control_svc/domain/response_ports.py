@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from control_svc.domain.compactions import Summary
 from control_svc.domain.items import PlacedItem
@@ -20,6 +20,25 @@ class Link:
     conversation_end: int
     is_compacted: bool
     items: Sequence[PlacedItem]
+
+    @property
+    def archive_name(self) -> str:
+        """What a chain that begins here is archived for.
+
+        One name for all of it: a longer state then takes the place of the shorter ones, where names
+        of each response's own would keep them all; and whichever response is deleted, all states
+        that hold its text are found.
+        """
+        return self.conversation_id or self.id
+
+
+class Expired(NamedTuple):
+    """A response whose time has come."""
+
+    project: str
+    id: str
+    is_start: bool
+    """Whether a chain began with it, and no conversation before."""
 
 
 class ResponseRepository(Protocol):
@@ -47,9 +66,11 @@ class ResponseRepository(Protocol):
         whose own items hold everything before. Empty: there is no such response.
         """
 
-    async def drop_expired(self, now: datetime, limit: int) -> int:
-        """Forget responses of all projects whose time has come and from which none goes on; how
-        many there were."""
+    async def start(self, project: str, response_id: str) -> Link | None:
+        """The first link of `chain`, without its items."""
+
+    async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
+        """Forget responses of all projects whose time has come and from which none goes on."""
 
 
 @dataclass(frozen=True)

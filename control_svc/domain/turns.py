@@ -158,6 +158,9 @@ class TurnRequest:
     priority: JobPriority = JobPriority.INTERACTIVE
     label: str = ""
     """The id of the object, for the logs of the inference service."""
+    keep_for: str = ""
+    """The stored object that this is a part of, whose past and future turns begin alike: what is
+    computed may be archived for it. Empty: nothing of the turn is kept."""
 
 
 class Started(NamedTuple):

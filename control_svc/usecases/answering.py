@@ -225,7 +225,7 @@ async def _break_off(narrator: ResponseNarrator, error: DomainError) -> None:
 async def _past(repositories: Repositories, project: str, response: Response) -> list[Item]:
     if response.previous_id:
         previous = await previous_of(repositories, project, response)
-        return await read_past(repositories, project, previous.id)
+        return (await read_past(repositories, project, previous.id)).items
     if not response.conversation_id:
         return []
     await repositories.conversations.get(project, response.conversation_id)

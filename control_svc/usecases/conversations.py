@@ -11,6 +11,7 @@ from control_svc.domain.items import Item
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.usecases.archives import Archives
 from control_svc.usecases.once import earlier, once
 from control_svc.usecases.placing_items import place, resolved
 from svc_kit.errors import InvalidField, ItemNotFound
@@ -29,6 +30,7 @@ class Conversations:
     ids: IdSource
     tokens: PageTokens
     clock: Clock
+    archives: Archives
 
     async def create(self, project: str, asked: NewConversation) -> Conversation:
         """Make a conversation.
@@ -84,6 +86,7 @@ class Conversations:
             await _free(repositories, project, conversation_id)
             await repositories.timelines.drop(project, conversation_id)
             await repositories.conversations.delete(project, conversation_id)
+            await self.archives.forget(repositories, project, conversation_id)
 
         await self.transactions.write(drop)
 

@@ -3,7 +3,7 @@ there is no room for all."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from control_svc.domain.compactions import is_users
 from control_svc.domain.items import Compaction, Item, Reasoning
@@ -21,22 +21,31 @@ _SHARE_AFTER_CUT: Final = 2
 """A past that is cut is cut to this part of the window, so that the next cut is far away."""
 
 
-async def read_past(repositories: Repositories, project: str, response_id: str) -> list[Item]:
-    """All items up to a response, with its own. Raises PreviousResponseNotFound."""
+class Past(NamedTuple):
+    """Everything that was said, a response's own items at the end."""
+
+    items: list[Item]
+    archive_name: str
+    """What the turns are archived for."""
+
+
+async def read_past(repositories: Repositories, project: str, response_id: str) -> Past:
+    """What was said up to a response. Raises PreviousResponseNotFound."""
     links = await repositories.responses.chain(project, response_id)
     if not links:
         raise PreviousResponseNotFound(response=response_id)
     first = links[0]
     own = [placed.item for link in links for placed in link.items]
     if first.is_compacted:
-        return own
+        return Past(own, first.archive_name)
     if first.previous_id:
         raise PreviousResponseNotFound(response=first.previous_id)
     if not first.conversation_id:
-        return own
+        return Past(own, first.archive_name)
     before = await repositories.timelines.since(project, first.conversation_id)
     end = first.conversation_end
-    return [*(placed.item for placed in before if placed.position < end), *own]
+    said = [placed.item for placed in before if placed.position < end]
+    return Past([*said, *own], first.archive_name)
 
 
 def unsealed(project: str, items: Sequence[Item], seals: Seals) -> list[Item]:

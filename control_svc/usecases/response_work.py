@@ -11,7 +11,7 @@ from control_svc.domain.responses import Response, ResponseError
 from control_svc.usecases.response_ending import Endings
 from control_svc.usecases.response_ledgers import StoredLedger
 from control_svc.usecases.response_narrating import ResponseNarrator
-from control_svc.usecases.response_pasts import read_past
+from control_svc.usecases.response_pasts import Past, read_past
 from control_svc.usecases.response_working import Begun, ResponseWorker, fail
 from control_svc.usecases.streaming import StreamWriters
 from control_svc.usecases.working import JobContext
@@ -61,11 +61,11 @@ class ResponseHandler:
                 claim.project, response, said.output, ledger, self._seals, said.drafts
             )
             try:
-                items, own = await self._items(claim)
+                past, own = await self._said_until(claim)
             except PreviousResponseNotFound as error:
                 await fail(narrator, error)
                 return
-            begun = Begun(items, own, said.drafts, said.token_ids)
+            begun = Begun(past.items, own, said.drafts, said.token_ids, past.archive_name)
             await self._worker.work(claim.project, narrator, begun, context.cancelled)
 
     async def bury(self, repositories: Repositories, job: Job) -> None:
@@ -98,12 +98,12 @@ class ResponseHandler:
         found = await self._transactions.read(find)
         return None if found is None or found.state.is_final else found
 
-    async def _items(self, claim: Claim) -> tuple[list[Item], list[Item]]:
+    async def _said_until(self, claim: Claim) -> tuple[Past, list[Item]]:
         """Everything that was said, and the response's own part of it."""
 
-        async def read(repositories: Repositories) -> tuple[list[Item], list[Item]]:
-            items = await read_past(repositories, claim.project, claim.subject)
+        async def read(repositories: Repositories) -> tuple[Past, list[Item]]:
+            past = await read_past(repositories, claim.project, claim.subject)
             own = await repositories.timelines.since(claim.project, claim.subject)
-            return items, [placed.item for placed in own]
+            return past, [placed.item for placed in own]
 
         return await self._transactions.read(read)

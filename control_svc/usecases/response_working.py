@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from control_svc.domain.agent import Ending, LoopLimits, LoopSettings, Outcome, Progress
 from control_svc.domain.compactions import Summary
@@ -51,6 +51,8 @@ class Begun:
     drafts: Sequence[Draft] = ()
     """What has been told of the open turn."""
     token_ids: Sequence[int] = ()
+    archive_name: str = ""
+    """As `LoopSettings.keep_for`; empty for a response that is not stored."""
 
 
 class ResponseWorker:
@@ -106,7 +108,7 @@ class ResponseWorker:
         priority: JobPriority,
     ) -> Ending:
         response = narrator.response
-        settings = loop_settings(project, response, priority)
+        settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
         progress = _progress(response, narrator.output, begun)
         seen = since(unsealed(project, begun.items, self._seals), response.context_start)
         hosted = self._tools.hosted(response.settings.tools)

@@ -16,6 +16,7 @@ from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, Re
 from control_svc.domain.responses import NewResponse, Response
 from control_svc.domain.streams import BEFORE_FIRST, Event
 from control_svc.domain.timeline_ports import GIVEN_ITEMS, ItemFilter
+from control_svc.usecases.archives import Archives
 from control_svc.usecases.once import once
 from control_svc.usecases.placing_items import check_no_twins, place, resolved
 from control_svc.usecases.response_ending import Endings
@@ -43,6 +44,7 @@ class Responses:
     ids: IdSource
     tokens: PageTokens
     clock: Clock
+    archives: Archives
 
     async def create(self, project: str, asked: NewResponse) -> Response:
         """Begin a response.
@@ -138,9 +140,15 @@ class Responses:
             # The job's row comes first, as it does for whoever works on the response.
             await repositories.jobs.request_cancel(project, KIND, response_id)
             found = await repositories.responses.lock(project, response_id)
-            if not found.state.is_final:
+            is_worked_on = not found.state.is_final
+            if is_worked_on:
                 await close_conversation(repositories, project, found)
+            start = await repositories.responses.start(project, response_id)
             await repositories.responses.delete(project, response_id)
+            if start is not None:
+                await self.archives.forget(
+                    repositories, project, start.archive_name, is_worked_on=is_worked_on
+                )
 
         await self.transactions.write(forget)
 

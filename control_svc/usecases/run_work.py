@@ -219,4 +219,5 @@ def loop_settings(project: str, run: Run) -> LoopSettings:
         limits=LoopLimits(
             completion_tokens=asked.max_completion_tokens, prompt_tokens=asked.max_prompt_tokens
         ),
+        keep_for=run.thread_id,
     )

@@ -22,6 +22,7 @@ from control_svc.domain.ports import (
     Transactions,
 )
 from control_svc.domain.requests import REMEMBERED_FOR
+from control_svc.usecases.archives import Archives
 from control_svc.usecases.batches import CLOSING_KIND, KIND
 from control_svc.usecases.vector_sweeping import sweep_vectors
 from svc_kit.errors import DomainError
@@ -52,6 +53,7 @@ class Sweeper:
         clock: Clock,
         grace: timedelta,
         streams_kept_for: timedelta,
+        archives: Archives,
     ) -> None:
         """`grace` is the age from which bytes without a row are orphans: longer than any call.
 
@@ -62,6 +64,7 @@ class Sweeper:
         self._clock = clock
         self._grace = grace
         self._streams_kept_for = streams_kept_for
+        self._archives = archives
 
     async def run(self, interval_s: float) -> None:
         """Sweep now and then until cancelled; a round that fails is tried again at the next."""
@@ -107,9 +110,7 @@ class Sweeper:
         await self._until_none(
             lambda repositories: repositories.housekeeping.sweep_streams(ended_before, ROWS_AT_ONCE)
         )
-        await self._until_none(
-            lambda repositories: repositories.responses.drop_expired(now, RESPONSES_AT_ONCE)
-        )
+        await self._until_none(lambda repositories: self._drop_responses(repositories, now))
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))
         # After the dead jobs: one that begins again needs its lines.
@@ -129,6 +130,13 @@ class Sweeper:
                 added_before, ROWS_AT_ONCE
             )
         )
+
+    async def _drop_responses(self, repositories: Repositories, now: datetime) -> int:
+        expired = await repositories.responses.drop_expired(now, RESPONSES_AT_ONCE)
+        for each in expired:
+            if each.is_start:
+                await self._archives.forget(repositories, each.project, each.id)
+        return len(expired)
 
     async def _until_none(self, forget: Callable[[Repositories], Awaitable[int]]) -> None:
         while await self._transactions.write(forget):

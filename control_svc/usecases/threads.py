@@ -12,6 +12,7 @@ from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.threads import NewThread, Thread, ThreadSettings
 from control_svc.usecases.adding_messages import MessageAdder
+from control_svc.usecases.archives import Archives
 from control_svc.usecases.once import once
 from control_svc.usecases.tool_stores import ToolStores, check_stores
 
@@ -30,12 +31,14 @@ class Threads:
         tokens: PageTokens,
         clock: Clock,
         embedding_model: str | None,
+        archives: Archives,
     ) -> None:
         """`embedding_model` None: the installation has none, and no file can be searched."""
         self._transactions = transactions
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
+        self._archives = archives
         self._adder = MessageAdder(ids, clock, embedding_model)
         self._stores = ToolStores(ids, clock, embedding_model)
 
@@ -118,6 +121,7 @@ class Threads:
             found = await repositories.threads.lock(project, thread_id)
             found.check_idle("delete")
             await repositories.threads.delete(project, thread_id)
+            await self._archives.forget(repositories, project, thread_id)
 
         await self._transactions.write(drop)
 

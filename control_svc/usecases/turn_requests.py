@@ -101,6 +101,7 @@ def turn_request(
         token_ids=tuple(progress.token_ids),
         priority=settings.priority,
         label=settings.label,
+        keep_for=settings.keep_for,
     )
 
 

@@ -7,14 +7,14 @@ from itertools import groupby
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import Boolean, Row, and_, delete, exists, insert, literal, select, update
+from sqlalchemy import CTE, Boolean, Row, and_, delete, exists, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.ids import RESPONSE, is_id
 from control_svc.domain.items import PlacedItem
-from control_svc.domain.response_ports import Link
+from control_svc.domain.response_ports import Expired, Link
 from control_svc.domain.responses import (
     Ended,
     Response,
@@ -46,6 +46,10 @@ _AS_THEY_ARE: Final = (
 )
 _FINAL: Final = [state.value for state in ResponseState if state.is_final]
 _ZERO: Final[ColumnElement[int]] = literal(0)
+_IS_START: Final = and_(
+    ResponseRow.conversation_id == "",
+    or_(ResponseRow.previous_id == "", ResponseRow.is_compacted),
+)
 
 
 class SqlResponses:
@@ -89,24 +93,34 @@ class SqlResponses:
         if not is_id(response_id, RESPONSE):
             return []  # not asked for: a database may refuse its characters
         found = await self._session.execute(_chain_query(project, response_id))
-        return [_link(list(rows)) for _, rows in groupby(found, key=lambda row: row.depth)]
+        links = [list(rows) for _, rows in groupby(found, key=lambda row: row.depth)]
+        return [_link(rows[0], rows) for rows in links]
 
-    async def drop_expired(self, now: datetime, limit: int) -> int:
+    async def start(self, project: str, response_id: str) -> Link | None:
+        """The first link of `chain`, without its items."""
+        if not is_id(response_id, RESPONSE):
+            return None
+        chain = _chain(project, response_id)
+        found = await self._session.execute(select(chain).order_by(chain.c.depth.desc()).limit(1))
+        row = found.first()
+        return None if row is None else _link(row, [])
+
+    async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
         """Forget responses whose time has come and from which none goes on."""
         later = aliased(ResponseRow)
         goes_on = exists().where(
             later.project == ResponseRow.project, later.previous_id == ResponseRow.id
         )
         found = await self._session.execute(
-            select(ResponseRow.project, ResponseRow.id)
+            select(ResponseRow.project, ResponseRow.id, _IS_START)
             .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~goes_on)
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
-        keys = found.all()
-        for project, response_id in keys:
-            await self.delete(project, response_id)
-        return len(keys)
+        expired = [Expired(*row) for row in found]
+        for each in expired:
+            await self.delete(each.project, each.id)
+        return expired
 
     async def _get(self, project: str, response_id: str, *, locked: bool) -> Response:
         row = None
@@ -122,8 +136,8 @@ def _of(project: str, response_id: str) -> tuple[ColumnElement[bool], ...]:
     return (ResponseRow.project == project, ResponseRow.id == response_id)
 
 
-def _chain_query(project: str, response_id: str) -> Any:
-    """From the last response to the first; each with its items, or with none once."""
+def _chain(project: str, response_id: str) -> CTE:
+    """From the last response, at depth 0, to the first."""
     columns = (
         ResponseRow.id,
         ResponseRow.previous_id,
@@ -133,11 +147,16 @@ def _chain_query(project: str, response_id: str) -> Any:
     )
     last = select(*columns, _ZERO.label("depth")).where(*_of(project, response_id))
     chain = last.cte("chain", recursive=True)
-    chain = chain.union_all(
+    return chain.union_all(
         select(*columns, chain.c.depth + 1)
         .join(chain, ResponseRow.id == chain.c.previous_id)
         .where(ResponseRow.project == project, ~chain.c.is_compacted.cast(Boolean))
     )
+
+
+def _chain_query(project: str, response_id: str) -> Any:
+    """The chain, oldest first; each with its items, or with none once."""
+    chain = _chain(project, response_id)
     placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == chain.c.id)
     item = and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id)
     return (
@@ -149,8 +168,8 @@ def _chain_query(project: str, response_id: str) -> Any:
     )
 
 
-def _link(rows: Sequence[Row[Any]]) -> Link:
-    first = rows[0]
+def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> Link:
+    """A link whose items are in the rows."""
     return Link(
         id=first.id,
         previous_id=first.previous_id,

@@ -25,6 +25,7 @@ from svc_kit.errors import (
     RequestIdReused,
     TooLong,
 )
+from tests.support.archives import NO_ARCHIVE
 from tests.support.control import RunningControl, SetClock
 from tests.support.conversation_client import ConversationClient, a_message, text_of
 from tests.support.jobs import a_database
@@ -47,7 +48,9 @@ async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Da
 def usecases(database: Database) -> Conversations:
     """What the service does, over a database that a test can look into."""
     clock = SetClock()
-    return Conversations(database.transactions, IdSource(clock), PageTokens(b"key"), clock)
+    return Conversations(
+        database.transactions, IdSource(clock), PageTokens(b"key"), clock, NO_ARCHIVE
+    )
 
 
 def said(text: str) -> GivenItem:

@@ -14,6 +14,7 @@ from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database
 from control_svc.usecases.sweeping import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
+from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
 from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
 
@@ -193,7 +194,9 @@ async def test_what_has_ended_is_forgotten(
         await leases.end(job.claim, ending)
     blobs = FolderBlobs(tmp_path / "blobs")
     blobs.prepare()
-    sweeper = Sweeper(database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1))
+    sweeper = Sweeper(
+        database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1), NO_ARCHIVE
+    )
 
     left = []
     for days in (0.9, 0.2, 28, 1):

@@ -133,7 +133,9 @@ async def test_a_thousand_responses_are_a_thousand_rows_and_one_query(
         event.remove(Engine, "before_cursor_execute", note)
         reads = [statement for statement in statements if "SELECT" in statement.upper()]
 
-        assert [item.content.text for item in past if isinstance(item.content, Message)] == made
+        assert [
+            item.content.text for item in past.items if isinstance(item.content, Message)
+        ] == made
         assert len(reads) == 1
         assert await count_rows(database, ItemRow) == length
         assert await count_rows(database, TimelineItemRow) == length

@@ -15,6 +15,7 @@ from control_svc.storage.database import open_database
 from control_svc.usecases.sweeping import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from svc_kit.startup import StartupError
+from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
 
 
@@ -121,7 +122,7 @@ async def test_orphans_go_while_the_database_has_no_room(
     async with open_database(None, tmp_path / "control") as database:
         monkeypatch.setattr(database.transactions, "write", refuse)
         sweeper = Sweeper(
-            database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1)
+            database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1), NO_ARCHIVE
         )
         with pytest.raises(StorageFailed):
             await sweeper.sweep()

@@ -35,6 +35,7 @@ from control_svc.storage.thread_models import MessageRow
 from control_svc.usecases.messages import Messages
 from control_svc.usecases.threads import Threads
 from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadBusy, ThreadNotFound
+from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
 from tests.support.jobs import a_database
 from tests.support.rows import count_rows
@@ -195,7 +196,7 @@ async def test_while_a_run_is_active_messages_stay_as_they_are(database: Databas
     """Adding, changing and deleting is refused in OpenAI's words, and so is the thread's end; its
     metadata are the owner's all the time."""
     shared = database.transactions, IDS, PageTokens(b"key"), CLOCK
-    threads, messages = Threads(*shared, None), Messages(*shared, None)
+    threads, messages = Threads(*shared, None, NO_ARCHIVE), Messages(*shared, None)
     new = NewMessage(role=Role.USER, content=(Text(text="hi"),))
     thread = await threads.create(P, NewThread(messages=(new,)))
     (message,) = (await messages.page(P, thread.id, PageRequest())).items

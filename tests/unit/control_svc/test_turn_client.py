@@ -1,5 +1,7 @@
 """Turns on the wire: what the inference service is asked for."""
 
+from dataclasses import replace
+
 import pytest
 from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
@@ -107,6 +109,34 @@ def test_a_turn_s_own_words_come_before_the_caller_s_options() -> None:
     assert [list(each.output_token_ids) for each in options.resume] == [[5, 6]]
     assert (options.deterministic, options.label) == (True, "run_1")
     assert not options.HasField("num_choices")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (generation.GenerationOptions(), "thread_1"),
+        (generation.GenerationOptions(cache={"keep_for": "another's"}), "thread_1"),
+        (generation.GenerationOptions(cache={"reuse": True, "salt": "s"}), "thread_1"),
+        (generation.GenerationOptions(cache={"reuse": False, "keep_for": "another's"}), ""),
+        (generation.GenerationOptions(deterministic=True), ""),
+    ],
+    ids=["none", "another's", "reusable", "not reusable", "deterministic"],
+)
+def test_the_object_that_is_archived_is_ours_to_name(
+    asked: generation.GenerationOptions, expected: str
+) -> None:
+    """The caller's word is not passed on, and none is named where nothing may be reused: the
+    service would refuse it."""
+    turn = TurnRequest(
+        project="p", model="", messages=(HELLO,), seed=1, options=asked.SerializeToString(),
+        keep_for="thread_1",
+    )  # fmt: skip
+    cache = chat_request(turn).options.cache
+    nameless = chat_request(replace(turn, keep_for="")).options
+
+    assert (cache.keep_for, cache.salt) == (expected, asked.cache.salt)
+    assert nameless.cache.keep_for == ""
+    assert nameless.HasField("cache") == asked.HasField("cache")
 
 
 @pytest.mark.parametrize(
