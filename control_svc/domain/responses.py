@@ -18,7 +18,12 @@ from control_svc.domain.checks import check_metadata, check_request_id, check_te
 from control_svc.domain.given_items import GivenItem
 from control_svc.domain.items import Item
 from control_svc.domain.showing import Include
-from control_svc.domain.tool_checks import check_effort, check_format, check_tools
+from control_svc.domain.tool_checks import (
+    check_effort,
+    check_enforceable,
+    check_format,
+    check_tools,
+)
 from control_svc.domain.tools import ResponseFormat, Tool, ToolChoice
 from control_svc.domain.turns import TurnUsage
 from svc_kit.errors import (
@@ -150,6 +155,7 @@ class ResponseSettings:
         _check_at_least("compact_threshold", self.compact_threshold, SMALLEST_COMPACT_THRESHOLD)
         check_tools(self.tools)
         check_format(self.format, "text.format")
+        check_enforceable(self.tools, self.choice, self.format)
         check_effort(self.effort, "reasoning.effort")
         if self.background and not self.store:
             raise InvalidField(field="background", problem="it needs a response that is stored")

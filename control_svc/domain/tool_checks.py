@@ -8,13 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from control_svc.domain.search_filters import filter_from_json
 from control_svc.domain.tools import (
+    ChoiceMode,
     CustomTool,
     FileSearchTool,
     FormatKind,
     FunctionTool,
+    McpTool,
     ResponseFormat,
     Tool,
+    ToolChoice,
     ToolResources,
 )
 from control_svc.domain.vector_stores import NewVectorStore
@@ -33,6 +37,8 @@ MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 4096
 MOST_RESULTS: Final = 50
 MAX_STORES: Final = 1
 MAX_ID_CHARACTERS: Final = 64
+REGEX: Final = "regex"
+"""The grammar of custom tools that calls can be held to: it works within a JSON string."""
 REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -119,11 +125,52 @@ def _check_tool(path: str, tool: Tool) -> None:
     elif isinstance(tool, CustomTool):
         _check_name(f"{path}.custom.name", tool.name)
         _check_description(f"{path}.custom.description", tool.description)
+        _check_grammar(path, tool)
     elif isinstance(tool, FileSearchTool):
         _check_search(f"{path}.file_search", tool)
 
 
+def check_enforceable(
+    tools: Sequence[Tool], choice: ToolChoice | None, answer: ResponseFormat | None
+) -> None:
+    """That no custom tool is called without its grammar.
+
+    Calls are held to a form where there must be one, or where the answer has a form beside which a
+    call is told from it; a model that is free to answer is free in its calls. Behind the calls of
+    the server's own tools it is. Raises InvalidField.
+    """
+    is_held = answer is not None and answer.kind is not FormatKind.TEXT
+    mode = ChoiceMode.AUTO if choice is None else choice.mode
+    if is_held or mode is ChoiceMode.NONE:
+        return
+    hosts = any(isinstance(tool, FileSearchTool | McpTool) for tool in tools)
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, CustomTool) or not tool.syntax:
+            continue
+        if mode is not ChoiceMode.REQUIRED:
+            problem = f"the grammar of '{tool.name}' is followed where a call is required"
+            raise InvalidField(field="tool_choice", problem=problem)
+        if hosts:
+            problem = "no grammar is followed beside tools of the server"
+            raise InvalidField(field=f"tools[{index}].format", problem=problem)
+
+
+def _check_grammar(path: str, tool: CustomTool) -> None:
+    if not tool.syntax:
+        return
+    if tool.syntax != REGEX:
+        raise UnsupportedValue(field=f"{path}.format.syntax", value=tool.syntax)
+    if not tool.definition:
+        raise MissingField(field=f"{path}.format.definition")
+    size = len(tool.definition.encode())
+    if size > MAX_SCHEMA_BYTES:
+        raise TooLong(
+            field=f"{path}.format.definition", length=size, limit=MAX_SCHEMA_BYTES, unit="bytes"
+        )
+
+
 def _check_search(path: str, tool: FileSearchTool) -> None:
+    filter_from_json(tool.filters_json, f"{path}.filters")
     results, threshold = tool.max_results, tool.score_threshold
     if results is not None and not 1 <= results <= MOST_RESULTS:
         raise OutOfRange(

@@ -26,7 +26,7 @@ class CustomTool:
     name: str
     description: str = ""
     syntax: str = ""
-    """lark or regex; empty: free text."""
+    """What the text follows: "regex"; empty: nothing, it is free."""
     definition: str = ""
 
 

@@ -8,7 +8,7 @@ import orjson
 from control_svc.domain.hosted_tools import HostedCall
 from control_svc.domain.items import ITEM_PREFIXES, Content, FileSearchCall, Item, SearchResult
 from control_svc.domain.search import Ranking, Search, SearchHit
-from control_svc.domain.search_filters import Filter
+from control_svc.domain.search_filters import filter_from_json
 from control_svc.domain.tools import FileSearchTool
 from control_svc.domain.turn_messages import FILE_SEARCH, compact_json
 from control_svc.domain.turns import TurnTool
@@ -54,12 +54,11 @@ class FileSearch:
         search: Search,
         store_ids: Sequence[str],
         tool: FileSearchTool,
-        filters: Filter | None = None,
     ) -> None:
         self._search = search
         self._store_ids = store_ids
         self._tool = tool
-        self._filters = filters
+        self._filters = filter_from_json(tool.filters_json)
 
     def intent(self, call: HostedCall) -> FileSearchCall:
         """The item of a search before it is carried out."""

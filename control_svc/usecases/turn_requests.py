@@ -1,7 +1,6 @@
 """What the loop asks of a turn: the settings of an object in the words of turns."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from control_svc.domain import turns
 from control_svc.domain.agent import LoopSettings, Progress
@@ -25,15 +24,6 @@ from control_svc.domain.turns import (
     TurnFormat,
     TurnRequest,
     TurnTool,
-)
-
-_FREE_TEXT: Final = compact_json(
-    {
-        "type": "object",
-        "properties": {CUSTOM_INPUT: {"type": "string"}},
-        "required": [CUSTOM_INPUT],
-        "additionalProperties": False,
-    }
 )
 
 
@@ -119,8 +109,22 @@ def _template_values(effort: str) -> str:
 def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:
     """A tool of the client's as a function."""
     if isinstance(tool, CustomTool):
-        return TurnTool(tool.name, tool.description, _FREE_TEXT, strict=True)
+        return TurnTool(tool.name, tool.description, _custom_schema(tool), strict=True)
     return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict)
+
+
+def _custom_schema(tool: CustomTool) -> str:
+    text = {"type": "string"}
+    if tool.syntax:
+        text["pattern"] = f"^(?:{tool.definition})$"  # a pattern is looked for, a grammar is whole
+    return compact_json(
+        {
+            "type": "object",
+            "properties": {CUSTOM_INPUT: text},
+            "required": [CUSTOM_INPUT],
+            "additionalProperties": False,
+        }
+    )
 
 
 def turn_format(asked: ResponseFormat) -> TurnFormat | None:

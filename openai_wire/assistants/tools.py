@@ -31,6 +31,9 @@ class FileSearchSettings(WireModel):
 
     max_num_results: Annotated[int, Field(ge=1, le=50)] | None = None
     ranking_options: RankingOptions | None = None
+    filters: dict[str, Any] | None = Field(
+        None, description="A condition on attributes, as searches of vector stores have it."
+    )
 
 
 class AssistantTool(WireModel):
@@ -175,6 +178,7 @@ def _search_from(search: FileSearchSettings) -> tool_pb2.FileSearchTool:
         max_results=search.max_num_results,
         ranker=ranking.ranker or "",
         score_threshold=ranking.score_threshold,
+        filters_json="" if search.filters is None else orjson.dumps(search.filters).decode(),
     )
 
 
@@ -201,4 +205,6 @@ def _search_object(search: tool_pb2.FileSearchTool) -> Json:
             "ranker": search.ranker or "auto",
             "score_threshold": search.score_threshold,
         }
+    if search.filters_json:
+        written["filters"] = orjson.loads(search.filters_json)
     return written

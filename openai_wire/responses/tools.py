@@ -64,7 +64,6 @@ class RankingOptions(WireModel):
 
     ranker: str | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    hybrid_search: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
 
 
 class FileSearchToolModel(WireModel):
@@ -81,7 +80,6 @@ class ToolNames(WireModel):
     """Tools of a remote server by name."""
 
     tool_names: list[str] | None = None
-    read_only: bool | None = Field(None, description="Accepted and ignored.")
 
 
 Names = Annotated[

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
+NUMBER = r'[0-9]{3}-[0-9]{4}|say "[a-c]{1,3}"'
 WEATHER: Any = {
     "type": "function",
     "name": "get_weather",
@@ -92,6 +94,26 @@ async def test_the_stream_helper_and_the_stream_read_again(
     assert whole.endswith(rest)
     assert rest.startswith("id: 6\n")
     assert "Paris" in final.output_text
+
+
+async def test_a_custom_tool_gets_text_of_its_grammar(sdk: openai.AsyncOpenAI) -> None:
+    """What the model would never write by itself; a grammar that is no regex is refused."""
+    grammar = {"type": "grammar", "syntax": "regex", "definition": NUMBER}
+    tool: Any = {"type": "custom", "name": "dial", "description": "Dials.", "format": grammar}
+    named: Any = {"type": "custom", "name": "dial"}
+
+    made = await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
+    with pytest.raises(openai.BadRequestError) as free:
+        await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool])
+    grammar |= {"syntax": "lark", "definition": 'start: "a"'}
+    with pytest.raises(openai.BadRequestError) as lark:
+        await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
+
+    [call] = made.output
+    assert call.type == "custom_tool_call"
+    assert re.fullmatch(NUMBER, call.input)
+    assert free.value.param == "tool_choice"
+    assert lark.value.param == "tools[0].format.syntax"
 
 
 async def test_a_background_response_is_polled_followed_and_cancelled(

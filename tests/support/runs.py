@@ -68,6 +68,7 @@ class FixedSearch:
     def __init__(self, *hits: SearchHit) -> None:
         self.hits = list(hits)
         self.asked: list[Sequence[str]] = []
+        self.filters: list[Filter | None] = []
 
     async def search(
         self,
@@ -80,6 +81,7 @@ class FixedSearch:
     ) -> list[SearchHit]:
         """The passages."""
         self.asked.append(queries)
+        self.filters.append(filters)
         return self.hits
 
 

@@ -1,12 +1,21 @@
 """Filters over attributes say what a plain reading of them says."""
 
+import json
 from collections.abc import Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from control_svc.domain.attributes import AttributeValue
-from control_svc.domain.search_filters import Comparator, Comparison, Compound, Filter, Junction
+from control_svc.domain.search_filters import (
+    MAX_DEPTH,
+    Comparator,
+    Comparison,
+    Compound,
+    Filter,
+    Junction,
+    filter_from_json,
+)
 
 VALUES: st.SearchStrategy[AttributeValue] = (
     st.sampled_from(["", "a", "b"]) | st.sampled_from([0.0, 1.0, 2.0]) | st.booleans()
@@ -68,3 +77,26 @@ def plainly(condition: Filter, attributes: Mapping[str, AttributeValue]) -> bool
 def test_a_filter_is_what_it_says(condition: Filter, attributes: dict[str, AttributeValue]) -> None:
     """For every combination of kinds, also where the attribute is not there."""
     assert condition.matches(attributes) is plainly(condition, attributes)
+
+
+def written(condition: Filter) -> dict[str, object]:
+    """A condition as callers write it."""
+    if isinstance(condition, Compound):
+        return {
+            "type": condition.junction,
+            "filters": [written(each) for each in condition.filters],
+        }
+    value = list(condition.value) if isinstance(condition.value, tuple) else condition.value
+    return {"type": condition.comparator, "key": condition.key, "value": value}
+
+
+@given(FILTERS.filter(lambda condition: _depth(condition) <= MAX_DEPTH))
+def test_a_condition_comes_back_from_its_json(condition: Filter) -> None:
+    """Nothing of it is lost on the way."""
+    assert filter_from_json(json.dumps(written(condition))) == condition
+
+
+def _depth(condition: Filter) -> int:
+    if isinstance(condition, Comparison):
+        return 1
+    return 1 + max(map(_depth, condition.filters))

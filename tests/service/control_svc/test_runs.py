@@ -17,6 +17,7 @@ from control_svc.domain.items import (
 from control_svc.domain.run_steps import FileSearchStepCall, MessageCreation, StepState, ToolCalls
 from control_svc.domain.runs import RunState, ToolOutput
 from control_svc.domain.search import SearchHit
+from control_svc.domain.search_filters import Comparator, Comparison
 from control_svc.domain.tools import FileSearchTool, FunctionTool, ToolResources
 from svc_kit.errors import (
     ModelNotFound,
@@ -252,7 +253,11 @@ async def test_a_search_is_carried_out_and_cited(a_world: Worlds) -> None:
         in_order(calls("file_search", '{"queries":["answer"]}'), says("It is 42 [0]."))
     )
     world = a_world(turns)
-    tools, stores = (FileSearchTool(),), ToolResources(vector_store_ids=("vs_1",))
+    filters = '{"type":"eq","key":"lang","value":"de"}'
+    tools, stores = (
+        (FileSearchTool(filters_json=filters),),
+        ToolResources(vector_store_ids=("vs_1",)),
+    )
     assistant = await world.assistant(tools=tools, resources=stores)
     thread = await world.thread("What is the answer?")
     hit = SearchHit(
@@ -268,6 +273,7 @@ async def test_a_search_is_carried_out_and_cited(a_world: Worlds) -> None:
     [text] = message.message.content
 
     assert search.asked == [("answer",)]
+    assert search.filters == [Comparison("lang", Comparator.EQ, "de")]
     assert ended.state is RunState.COMPLETED
     assert [step.state for step in steps] == [StepState.COMPLETED] * 2
     assert isinstance(steps[0].details, ToolCalls)
