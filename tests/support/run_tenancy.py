@@ -48,7 +48,7 @@ async def create_run(client: Client, canary: str) -> Ids:
 
 
 async def observe_run(client: Client, ids: Ids) -> object:
-    """The run that has ended, its steps, its events and the list it stands in."""
+    """The run that has ended, its steps and the list it stands in."""
     stub = RunServiceStub(client.channel)
     thread: dict[str, Any] = {"thread_id": ids["run_thread"]}
     named = {**thread, "run_id": ids["run"]}
@@ -57,12 +57,6 @@ async def observe_run(client: Client, ids: Ids) -> object:
             await stub.GetRun(pb.GetRunRequest(**named), metadata=client.metadata),
             await stub.ListRuns(pb.ListRunsRequest(**thread), metadata=client.metadata),
             await stub.ListRunSteps(pb.ListRunStepsRequest(**named), metadata=client.metadata),
-            [
-                event
-                async for event in stub.WatchRun(
-                    pb.WatchRunRequest(**named), metadata=client.metadata
-                )
-            ],
         ]
 
 
