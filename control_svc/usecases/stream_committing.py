@@ -82,10 +82,18 @@ class GroupCommitter:
     async def commit(self) -> None:
         """Commit what waits."""
         for group in _groups([writer for writer in self._writers if writer.is_waiting]):
-            async with AsyncExitStack() as turns:
-                for writer in group:
-                    await turns.enter_async_context(writer.turn)
-                await self._write({writer: writer.addition() for writer in group})
+            # While the group before it was written, changes of rows may have begun. They commit
+            # their events themselves, and nobody waits for them: whose turn was held meanwhile
+            # could say what belongs to its next change.
+            free = [writer for writer in group if writer.is_waiting]
+            if free:
+                await self._write_group(free)
+
+    async def _write_group(self, group: Sequence[Writer]) -> None:
+        async with AsyncExitStack() as turns:
+            for writer in group:  # all are free, so what they have to say does not grow meanwhile
+                await turns.enter_async_context(writer.turn)
+            await self._write({writer: writer.addition() for writer in group})
 
     async def _write(self, additions: Mapping[Writer, Addition]) -> None:
         try:

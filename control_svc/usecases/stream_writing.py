@@ -6,7 +6,8 @@ so one that was committed by a try whose answer got lost is found, and not appen
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -65,6 +66,8 @@ class Writer:
         self._unwritten: list[Chunk] = []
         self._num_sealed = 0
         self._num_bytes = 0
+        self._num_changes = 0
+        """Changes of rows that are under way or wait for their turn."""
         self._failure: Exception | None = None
         self._progress = asyncio.Event()
 
@@ -126,7 +129,8 @@ class Writer:
     @property
     def is_waiting(self) -> bool:
         """Whether there is something to commit, and nobody does."""
-        return bool(self._unwritten) and not self.turn.locked() and self._failure is None
+        is_free = not self._num_changes and not self.turn.locked()
+        return bool(self._unwritten) and is_free and self._failure is None
 
     @property
     def num_bytes(self) -> int:
@@ -173,7 +177,7 @@ class Writer:
         chunks that a group tried to commit may be there without it.
         """
         results: list[ResultT] = []
-        async with self.turn:
+        async with self._changing():
             self._check()
             if len(self._unwritten) == self._num_sealed:
                 self._unwritten.append(Chunk())
@@ -192,6 +196,16 @@ class Writer:
                 addition, is_end = own, is_last
             self.written(addition, is_end=is_end)
         return results[0]
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """The turn, for a change; from before it comes the group leaves what was said alone."""
+        self._num_changes += 1
+        try:
+            async with self.turn:
+                yield
+        finally:
+            self._num_changes -= 1
 
     def _join(self, chunks: Sequence[Chunk]) -> None:
         """Put chunks behind the others; small ones of a turn become one."""

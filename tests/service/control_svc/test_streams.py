@@ -15,6 +15,7 @@ from control_svc.domain.jobs import Ending, JobState, LeaseLost, Outcome
 from control_svc.domain.ports import Repositories
 from control_svc.domain.streams import MAX_CHUNK_EVENTS, StreamClosed, StreamState
 from control_svc.storage.database import Database
+from control_svc.usecases import stream_committing
 from control_svc.usecases.stream_tails import TAIL_BYTES
 from control_svc.usecases.stream_writing import UNWRITTEN_BYTES, Writer
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
@@ -370,3 +371,41 @@ async def test_a_writer_waits_while_too_much_is_unwritten(here: StreamProcess, j
     follower = here.follow("run_1")
     await follower.reading
     assert follower.texts == [event] * 9 + [b"last"]
+
+
+async def test_the_group_leaves_alone_what_belongs_to_a_change(
+    database: Database, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said right before a change is visible with it or never, also where a group waits
+    for another one's commit."""
+    monkeypatch.setattr(stream_committing, "GROUP_BYTES", 0)  # each stream is a group of its own
+    process = a_process(database)
+    for stream_id in ("run_1", "run_2"):
+        await begin(jobs, stream_id)
+
+    async def refused(_repositories: Repositories) -> None:
+        raise ValueError
+
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(
+                process.committer.writer(context, context.claim.subject)
+            )
+            for context in [await claim(process), await claim(process)]
+        ]
+        for writer in (first, second):
+            await writer.add([b"said"])
+        committing = asyncio.create_task(process.committer.commit())
+        while not first.turn.locked():
+            await asyncio.sleep(0)
+        await second.commit(nothing)
+        await second.add([b"never"])
+        with pytest.raises(ValueError):
+            await second.commit(refused)
+        await committing
+
+    for stream_id in ("run_1", "run_2"):
+        events = await jobs.transactions.read(
+            lambda each, of=stream_id: each.streams.read(PROJECT, of, -1)
+        )
+        assert [event.data for event in events] == [b"said"]
