@@ -147,11 +147,17 @@ class SqlTimelines:
         return len(dropped)
 
     async def _forget_unplaced(self, project: str, item_ids: Sequence[str]) -> None:
+        """Forget those that no timeline has. They are locked before it is looked: two timelines of
+        an item may be dropped at the same time, and a third may be about to get it."""
+        some = (ItemRow.project == project, ItemRow.id.in_(item_ids))
+        await self._session.execute(
+            select(ItemRow.id).where(*some).order_by(ItemRow.id).with_for_update()
+        )
         placed = exists().where(
             TimelineItemRow.project == ItemRow.project, TimelineItemRow.item_id == ItemRow.id
         )
         await self._session.execute(
-            delete(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(item_ids), ~placed)
+            delete(ItemRow).where(*some, ~placed)
         )
 
     async def _around(self, project: str, timeline: str, item_id: str) -> "_Gap":

@@ -1,5 +1,6 @@
 """Items in timelines, on both databases: lists against a plain list, and nothing left behind."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -147,6 +148,30 @@ async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) ->
     assert await count_rows(database, ItemRow) == 2
 
     await database.transactions.write(lambda repositories: repositories.timelines.drop(P, "conv_1"))
+    assert await count_rows(database, ItemRow) == 0
+
+
+async def test_timelines_that_are_dropped_at_once_leave_no_item(database: Database) -> None:
+    """Each finds the other's items still placed; whoever ends last takes them along."""
+    items = Items().some(2)
+    await appended(database, "thread_1", items)
+    await database.transactions.write(
+        lambda repositories: repositories.timelines.link(P, "conv_1", items)
+    )
+    others: list[asyncio.Task[int]] = []
+
+    async def drop_beside_another(repositories: Repositories) -> None:
+        await repositories.timelines.drop(P, "thread_1")
+        other = database.transactions.write(
+            lambda repositories: repositories.timelines.drop(P, "conv_1")
+        )
+        others.append(asyncio.ensure_future(other))
+        # It may not end before this one has: so it is waited for in vain.
+        await asyncio.wait(others, timeout=0.1)
+
+    await database.transactions.write(drop_beside_another)
+    await asyncio.gather(*others)
+
     assert await count_rows(database, ItemRow) == 0
 
 
