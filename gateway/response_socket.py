@@ -46,17 +46,24 @@ _log = logging.getLogger(__name__)
 MAX_LANES: Final = 16
 MAX_WAITING: Final = 16
 """Frames that wait in one lane."""
+_CLOSING_S: Final = 1.0
+"""How long a client that does not read is waited for in order to close."""
 _COMPLETED: Final = ("completed", "incomplete")
 _ENDED: Final = (*_COMPLETED, "failed", "cancelled")
+
+
+async def identified(websocket: WebSocket, parts: Parts) -> Caller:
+    """Who has a connection: asked when it opens and for each response, because a key may be revoked
+    meanwhile. Raises what `Authentication.identify` does."""
+    return await parts.authentication.identify(websocket, "GET /v1/responses")
 
 
 class ResponseSocket:
     """One connection of one caller."""
 
-    def __init__(self, websocket: WebSocket, parts: Parts, caller: Caller) -> None:
+    def __init__(self, websocket: WebSocket, parts: Parts) -> None:
         self._websocket = websocket
         self._parts = parts
-        self._caller = caller
         self._history = LocalHistory(parts.settings.body_limit_bytes)
         self._waiting: dict[str, deque[CreateFrame]] = {}
         self._lanes: dict[str, asyncio.Task[None]] = {}
@@ -69,9 +76,7 @@ class ResponseSocket:
             async with asyncio.timeout(limit_s):
                 await self._read()
         except TimeoutError:
-            await self._say(error_text(WebsocketConnectionLimitReached(limit_s=int(limit_s)), ""))
-            await self._wait_for_lanes()
-            await self._websocket.close()
+            await self._retire(WebsocketConnectionLimitReached(limit_s=int(limit_s)))
         finally:
             for lane in self._lanes.values():
                 lane.cancel()
@@ -133,10 +138,9 @@ class ResponseSocket:
         previous = frame.body.previous_response_id or ""
         try:
             asked = new_response(frame.body)
-            if frame.generates:
-                is_continued = await self._generate(frame, asked)
-            else:
-                is_continued = await self._prepare(frame, asked)
+            caller = await identified(self._websocket, self._parts)
+            answer = self._generate if frame.generates else self._prepare
+            is_continued = await answer(frame, asked, caller)
         except DomainError as error:
             is_continued = False
             await self._say(error_text(with_openai_names(error, RESPONSE_PARAMS), frame.lane))
@@ -150,11 +154,13 @@ class ResponseSocket:
         if not is_continued:
             self._history.forget(previous)
 
-    async def _generate(self, frame: CreateFrame, asked: response_pb2.NewResponse) -> bool:
+    async def _generate(
+        self, frame: CreateFrame, asked: response_pb2.NewResponse, caller: Caller
+    ) -> bool:
         """Have the model answer; whether it did."""
         resumed = self._history.resumed(asked)
         call = self._parts.responses.stream(
-            pb.StreamResponseRequest(new_response=resumed), self._caller
+            pb.StreamResponseRequest(new_response=resumed), caller
         )
         ended = ""
         try:
@@ -170,10 +176,12 @@ class ResponseSocket:
             call.stop(CallerCancelled())
         return ended in _COMPLETED
 
-    async def _prepare(self, frame: CreateFrame, asked: response_pb2.NewResponse) -> bool:
+    async def _prepare(
+        self, frame: CreateFrame, asked: response_pb2.NewResponse, caller: Caller
+    ) -> bool:
         """Check what a later response will go on from, and give it an id."""
         resumed = self._history.resumed(asked)
-        tokens = await self._parts.responses.count_input(resumed, self._caller)
+        tokens = await self._parts.responses.count_input(resumed, caller)
         response = response_pb2.Response(
             id=f"resp_{self._parts.suffixes()}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
@@ -204,8 +212,13 @@ class ResponseSocket:
         """Write a frame; it waits while the client does not read."""
         await self._websocket.send_text(text)
 
-    async def _wait_for_lanes(self) -> None:
-        """Let what runs end, as long as a draining server would."""
+    async def _retire(self, reason: DomainError) -> None:
+        """Say why, let what runs end, and close: with as much time as a draining server would
+        give, also where the client does not read."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._parts.settings.drain_grace_s):
+                await self._say(error_text(reason, ""))
                 await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING_S):
+                await self._websocket.close()

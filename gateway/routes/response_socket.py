@@ -5,7 +5,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.errors import error_response
 from gateway.parts import Parts
-from gateway.response_socket import ResponseSocket
+from gateway.response_socket import ResponseSocket, identified
 from svc_kit.errors import DomainError, Draining
 
 
@@ -19,12 +19,12 @@ def response_socket_router(parts: Parts) -> APIRouter:
         try:
             if parts.live.closed:
                 raise Draining
-            caller = await parts.authentication.identify(websocket, "GET /v1/responses")
+            await identified(websocket, parts)
         except DomainError as error:
             await websocket.send_denial_response(error_response(error))
             return
         try:
-            await ResponseSocket(websocket, parts, caller).run()
+            await ResponseSocket(websocket, parts).run()
         except WebSocketDisconnect:
             return  # the client left while something was written
 
