@@ -138,10 +138,11 @@ class ResponseWorker:
         """A summary in place of everything before the response's own items."""
         own_ids = {item.id for item in own}
         before = [item for item in seen if item.id not in own_ids]
+        kept = [item for item in seen if item.id in own_ids]
         if not before:
             return list(seen)
         text, usage = await self._compactor.sum_up(project, narrator.response, before)
-        summary = Summary(text=text, replaces_all=True, kept=tuple(own))
+        summary = Summary(text=text, replaces_all=True, kept=tuple(kept))
         item = Item(
             id=self._ids.new(ITEM_PREFIXES[Compaction]),
             status=ItemStatus.COMPLETED,

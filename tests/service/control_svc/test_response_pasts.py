@@ -336,6 +336,23 @@ async def test_a_long_past_is_compacted_by_itself(client: ResponseClient, model:
     assert model.shown == f"{summary} | b | Many times a | e"
 
 
+async def test_a_summary_that_a_caller_gives_outlives_a_later_one(
+    client: ResponseClient, model: Model
+) -> None:
+    """Compaction sums up what was before a response, and leaves what its caller gave as it is."""
+    model.window = 10_000
+    first = await client.create("a " * 1100)
+    model.script = says("They agreed")
+    given = (await client.compact("let us agree")).output[-1]
+    model.script = says("Many times a")
+    made = await client.create(given, "b", previous_response_id=first.id, compact_threshold=1000)
+    summaries = "Summary of the conversation so far:\n\n"
+    shown = f"{summaries}Many times a | {summaries}They agreed | b"
+    assert model.shown == shown
+    await client.create("c", previous_response_id=made.id)
+    assert model.shown == f"{shown} | Many times a | c"
+
+
 # ---- what callers keep
 
 
