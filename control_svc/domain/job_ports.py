@@ -1,6 +1,6 @@
 """What the use cases, the workers and the operators of jobs need from the database."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
@@ -19,6 +19,9 @@ class JobRepository(Protocol):
 
     async def add(self, project: str, new: NewJob) -> Job:
         """Queue a job, in the transaction of the change that causes it."""
+
+    async def add_all(self, project: str, jobs: Sequence[NewJob]) -> list[Job]:
+        """As `add`, for any number of them."""
 
     async def get(self, project: str, job_id: str) -> Job | None:
         """A job; None: there is none, or no longer."""

@@ -60,6 +60,7 @@ class FileAdder:
         store = store.used(now)
         wanted = [file.file_id for file in files]
         there = await repositories.store_files.find(project, store_id, wanted)
+        added = []
         for file in files:
             await _check_there(repositories, project, file.file_id, now)
             old = there.get(file.file_id)
@@ -72,8 +73,10 @@ class FileAdder:
             new = file.make(entry, store_id, batch_id, now)
             there[file.file_id] = new
             store = store.moved(new, None)
-            await repositories.store_files.add(project, [new])
-            await repositories.jobs.add(project, self._job_of(new))
+            added.append(new)
+        # Together: one by one, two thousand would keep all other writers waiting for seconds.
+        await repositories.store_files.add(project, added)
+        await repositories.jobs.add_all(project, [self._job_of(new) for new in added])
         await repositories.vector_stores.update(project, store)
         repositories.announce(store_id)
         return [there[file_id] for file_id in wanted]

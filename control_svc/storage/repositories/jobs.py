@@ -1,6 +1,6 @@
 """Queries about jobs: those of a project, and the queue of all of them."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,19 +39,28 @@ class SqlJobs:
 
     async def add(self, project: str, new: NewJob) -> Job:
         """Queue a job."""
+        return (await self.add_all(project, [new]))[0]
+
+    async def add_all(self, project: str, jobs: Sequence[NewJob]) -> list[Job]:
+        """Queue jobs."""
+        if not jobs:
+            return []
         now = await self._now()
-        job = Job(
-            project=project,
-            id=new.id,
-            kind=new.kind,
-            subject=new.subject,
-            priority=new.priority,
-            run_after=now + new.delay,
-            created_at=now,
-        )
-        await self._session.execute(insert(JobRow).values(_values(job)))
+        added = [
+            Job(
+                project=project,
+                id=new.id,
+                kind=new.kind,
+                subject=new.subject,
+                priority=new.priority,
+                run_after=now + new.delay,
+                created_at=now,
+            )
+            for new in jobs
+        ]
+        await self._session.execute(insert(JobRow), [_values(job) for job in added])
         self._announce(JOBS_TOPIC)
-        return job
+        return added
 
     async def get(self, project: str, job_id: str) -> Job | None:
         """A job; None: there is none, or no longer."""
