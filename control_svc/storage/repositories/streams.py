@@ -167,7 +167,8 @@ class SqlEventLog:
     async def read(self, wanted: Collection[Place]) -> dict[Place, Reading]:
         """What comes next at places in streams; those in streams that do not exist are left
         out."""
-        places = list(wanted)
+        # Others are not asked for: a database may refuse them, and all that is read beside them.
+        places = [place for place in wanted if place.key.stream_id.isprintable()]
         streams = await _streams(self._session, {place.key for place in places})
         found = {place: Reading(streams[place.key], []) for place in places if place.key in streams}
         behind = [

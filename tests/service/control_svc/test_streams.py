@@ -196,6 +196,17 @@ async def test_what_cannot_be_followed_is_told(here: StreamProcess, jobs: Jobs) 
         await follower.reading
 
 
+async def test_a_name_that_no_database_takes_fails_alone(here: StreamProcess, jobs: Jobs) -> None:
+    """Those who ask beside it are answered by the same read."""
+    await begin(jobs, "run_1", b"a")
+    follower, other = here.follow("run_1"), here.follow("run_\0")
+
+    with pytest.raises(BatchNotFound):
+        await other.reading
+    assert await follower.until(1) == [b"a"]
+    await follower.leave()
+
+
 async def end_stream(stream_id: str, repositories: Repositories) -> None:
     """Nothing follows."""
     await repositories.streams.end(PROJECT, stream_id)
