@@ -159,9 +159,7 @@ class ResponseSocket:
     ) -> bool:
         """Have the model answer; whether it did."""
         resumed = self._history.resumed(asked)
-        call = self._parts.responses.stream(
-            pb.StreamResponseRequest(new_response=resumed), caller
-        )
+        call = self._parts.responses.stream(pb.StreamResponseRequest(new_response=resumed), caller)
         ended = ""
         try:
             with self._parts.live.holding(call):

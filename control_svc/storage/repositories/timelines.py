@@ -156,9 +156,7 @@ class SqlTimelines:
         placed = exists().where(
             TimelineItemRow.project == ItemRow.project, TimelineItemRow.item_id == ItemRow.id
         )
-        await self._session.execute(
-            delete(ItemRow).where(*some, ~placed)
-        )
+        await self._session.execute(delete(ItemRow).where(*some, ~placed))
 
     async def _around(self, project: str, timeline: str, item_id: str) -> "_Gap":
         """Where a cursor is, or was as far as the ages of the others tell."""
