@@ -395,7 +395,7 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
         await begin(jobs, stream_id)
 
     async def refused(_repositories: Repositories) -> None:
-        raise ValueError
+        raise ValueError("refused")
 
     async with AsyncExitStack() as stack:
         first, second = [
@@ -407,11 +407,11 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
         for writer in (first, second):
             await writer.add([b"said"])
         committing = asyncio.create_task(process.committer.commit())
-        while not first.turn.locked():
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins with the first stream
+        assert first.turn.locked()
         await second.commit(nothing)
         await second.add([b"never"])
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="refused"):
             await second.commit(refused)
         await committing
 
