@@ -44,8 +44,13 @@ def event_frame(message: pb.WatchRunResponse, *, with_results: bool) -> bytes | 
 
 
 def error_frame(error: DomainError) -> bytes:
-    """An error after which nothing comes."""
-    return b"event: error\ndata: %b\n\n" % orjson.dumps(error_body(error)["error"])
+    """An error after which nothing comes.
+
+    OpenAI's own is flat, and its SDKs pass by such a one in silence; they raise what has the
+    envelope of other errors. So it is written both ways.
+    """
+    body = error_body(error)
+    return b"event: error\ndata: %b\n\n" % orjson.dumps({**body["error"], **body})
 
 
 def _is_shown(delta: run_event_pb2.CallDelta) -> bool:

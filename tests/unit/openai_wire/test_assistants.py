@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from corral.control.v1 import assistant_pb2, item_pb2, message_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -13,6 +14,7 @@ from openai_wire.assistants.bodies import (
     update_assistant_request,
 )
 from openai_wire.assistants.objects import assistant_object, list_object, message_object
+from openai_wire.assistants.run_events import error_frame
 from openai_wire.assistants.threads import (
     create_message_request,
     create_thread_request,
@@ -28,6 +30,7 @@ from svc_kit.errors import (
     UnknownField,
     UnsupportedField,
     UnsupportedValue,
+    UpstreamUnavailable,
 )
 
 IGNORED = {"user", "safety_identifier", "service_tier", "etag"}
@@ -229,3 +232,12 @@ def test_a_limit_outside_the_list_is_refused(limit: str) -> None:
         page_query(PageQuery, {"limit": limit})
 
     assert refused.value.field == "limit"
+
+
+def test_an_error_within_a_stream_is_raised_by_the_sdks() -> None:
+    """They look for the envelope; OpenAI's own clients for a flat one."""
+    frame = error_frame(UpstreamUnavailable(service="inference"))
+    data = orjson.loads(frame.split(b"data: ")[1])
+    assert frame.startswith(b"event: error\n")
+    assert data["error"]["message"]
+    assert data == {**data["error"], "error": data["error"]}
