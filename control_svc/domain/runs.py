@@ -20,7 +20,7 @@ from control_svc.domain.assistants import AssistantSettings, check_assistant_too
 from control_svc.domain.checks import check_metadata, check_request_id, check_text
 from control_svc.domain.items import FunctionCall
 from control_svc.domain.messages import NewMessage
-from control_svc.domain.tool_checks import check_effort, check_format
+from control_svc.domain.tool_checks import check_choice, check_effort, check_format
 from control_svc.domain.tools import ResponseFormat, Tool, ToolChoice, ToolResources
 from control_svc.domain.turns import TurnUsage
 from svc_kit.errors import (
@@ -186,7 +186,12 @@ class NewRun:
     def settings(
         self, assistant: AssistantSettings, thread: ToolResources, seed: int
     ) -> RunSettings:
-        """What the run does: as its assistant says, but for what is said here."""
+        """What the run does: as its assistant says, but for what is said here.
+
+        Raises InvalidField for a choice of a tool that there is not.
+        """
+        tools = assistant.tools if self.tools is None else self.tools
+        check_choice(self.choice, tools)
         own = assistant.resources if self.resources is None else self.resources
         stores = dict.fromkeys((*own.vector_store_ids, *thread.vector_store_ids))
         instructions = assistant.instructions if self.instructions is None else self.instructions
@@ -194,7 +199,7 @@ class NewRun:
         return RunSettings(
             model=self.model or assistant.model,
             instructions="\n\n".join(text for text in texts if text),
-            tools=assistant.tools if self.tools is None else self.tools,
+            tools=tools,
             resources=ToolResources(vector_store_ids=tuple(stores)),
             # Serialised messages put one behind the other are one laid over the other.
             options=assistant.options + self.options,

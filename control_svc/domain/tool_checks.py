@@ -60,6 +60,15 @@ def check_tools(tools: Sequence[Tool], most: int = MAX_TOOLS, field: str = "tool
         seen.add(name)
 
 
+def check_choice(choice: ToolChoice, tools: Sequence[Tool], field: str = "tool_choice") -> None:
+    """That a choice names tools that there are. Raises InvalidField."""
+    names = {tool.name for tool in tools if isinstance(tool, FunctionTool | CustomTool)}
+    known = names | {tool.kind for tool in tools}
+    for name in choice.allowed_names:
+        if name not in known:
+            raise InvalidField(field=field, problem=f"'{name}' is not among 'tools'")
+
+
 def check_format(answer: ResponseFormat | None, field: str = "response_format") -> None:
     """The form of an answer; None is none. Raises InvalidField, InvalidJson or TooLong."""
     if answer is None or answer.kind is not FormatKind.JSON_SCHEMA:

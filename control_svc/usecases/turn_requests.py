@@ -61,6 +61,8 @@ class Toolbox:
         names = {tool.name for tool in offered}
         hosted = (name for name, tool in self.hosted.items() if tool.kind in asked.allowed_names)
         allowed = [name for name in (*asked.allowed_names, *hosted) if name in names]
+        if asked.allowed_names and not allowed:  # none of them is offered, which allows no other
+            return TurnChoice(turns.ChoiceMode.NONE)
         return TurnChoice(turns.ChoiceMode(mode.value), tuple(dict.fromkeys(allowed)), parallel)
 
 

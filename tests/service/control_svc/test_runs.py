@@ -18,8 +18,15 @@ from control_svc.domain.run_steps import FileSearchStepCall, MessageCreation, St
 from control_svc.domain.runs import RunState, ToolOutput
 from control_svc.domain.search import SearchHit
 from control_svc.domain.search_filters import Comparator, Comparison
-from control_svc.domain.tools import FileSearchTool, FunctionTool, ToolResources
+from control_svc.domain.tools import (
+    ChoiceMode,
+    FileSearchTool,
+    FunctionTool,
+    ToolChoice,
+    ToolResources,
+)
 from svc_kit.errors import (
+    InvalidField,
     ModelNotFound,
     RunActive,
     RunNotCancellable,
@@ -142,6 +149,18 @@ async def test_a_thread_has_one_active_run(a_world: Worlds) -> None:
 
     with pytest.raises(RunActive, match=f"Thread {thread.id} already has an active run {run.id}"):
         await begun(process, assistant, thread)
+
+
+async def test_a_choice_names_a_tool_of_the_run(a_world: Worlds) -> None:
+    """Another one would let the model call what was not asked for."""
+    world = a_world(ScriptedTurns(in_order(says("Hi"))))
+    assistant, thread = await world.assistant(tools=(WEATHER,)), await world.thread("Hi")
+    process = world.process()
+    choice = ToolChoice(mode=ChoiceMode.REQUIRED, allowed_names=("get_time",), is_one=True)
+    with pytest.raises(InvalidField, match="'get_time' is not among 'tools'"):
+        await begun(process, assistant, thread, choice=choice)
+
+    assert not (await world.thread_now(thread.id)).active_run_id
 
 
 async def test_a_queued_run_is_cancelled_by_its_worker(a_world: Worlds) -> None:

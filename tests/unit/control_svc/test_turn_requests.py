@@ -1,0 +1,14 @@
+"""What the loop asks of a turn."""
+
+from control_svc.domain.tools import ChoiceMode, FunctionTool, ToolChoice
+from control_svc.domain.turns import ChoiceMode as TurnMode
+from control_svc.usecases.turn_requests import Toolbox
+
+
+def test_a_choice_of_what_is_not_offered_allows_nothing_else() -> None:
+    """A search without a store, or one whose calls are used up, opens no other tool."""
+    toolbox = Toolbox([FunctionTool(name="get_weather")], [])
+    asked = ToolChoice(mode=ChoiceMode.REQUIRED, allowed_names=("file_search",), is_one=True)
+    offered = toolbox.offered(with_hosted=True)
+    choice = toolbox.choice(asked, offered, is_first=True, parallel=None)
+    assert choice.mode is TurnMode.NONE
