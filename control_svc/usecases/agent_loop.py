@@ -120,11 +120,18 @@ class _Attempt:
     async def _turn(self) -> tuple[EndedTurn, Outcome | None]:
         """The next turn; its outcome is None where only hosted calls follow."""
         try:
+            return await self._fitting_turn()
+        except ContextLengthExceeded as error:
+            if error.field == "max_prompt_tokens":
+                return self._nothing(), Outcome.MAX_PROMPT_TOKENS
+            raise
+
+    async def _fitting_turn(self) -> tuple[EndedTurn, Outcome | None]:
+        """The next turn, with fewer items where there is no room for all."""
+        try:
             return await self._one_turn()
         except ContextLengthExceeded as error:
             if not await self._shorten(error):
-                if error.field == "max_prompt_tokens":
-                    return self._nothing(), Outcome.MAX_PROMPT_TOKENS
                 raise
         return await self._one_turn()
 

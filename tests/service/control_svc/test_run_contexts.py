@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from control_svc.domain.runs import RunState, Truncation
+from control_svc.domain.runs import LEAST_TOKENS, IncompleteReason, RunState, Truncation
 from control_svc.domain.turns import TurnMessage, TurnRequest, TurnRole
 from svc_kit.errors import ContextLengthExceeded
 from tests.support.control import SetClock
@@ -91,6 +92,22 @@ async def test_what_cannot_be_cut_is_refused(a_world: Worlds) -> None:
     assert ended.state is RunState.FAILED
     assert ended.error is not None
     assert ended.error.code == "invalid_prompt"
+
+
+async def test_a_limit_that_no_cut_meets_leaves_the_run_incomplete(a_world: Worlds) -> None:
+    """It is not the model's context that is exceeded, so nothing has failed."""
+    script = replace(says("Hi"), prompt_tokens=LEAST_TOKENS + 1)
+    world = a_world(ScriptedTurns(lambda _: script))
+    thread = await world.thread("one", "two")
+    async with world.process().working() as process:
+        about = {"max_prompt_tokens": LEAST_TOKENS}
+        run = await begun(process, await world.assistant(), thread, **about)
+        await told(process, run)
+        ended = await now(process, run)
+
+    assert ended.state is RunState.INCOMPLETE
+    assert ended.incomplete_reason is IncompleteReason.MAX_PROMPT_TOKENS
+    assert ended.error is None
 
 
 class Reads:
