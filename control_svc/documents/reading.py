@@ -62,7 +62,8 @@ def _read_plain(content: bytes) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise JobRefused(f"it is not UTF-8 text: byte {error.start} belongs to none") from None
+        name = encoding.removesuffix("-sig").upper()
+        raise JobRefused(f"it is not {name} text: byte {error.start} belongs to none") from None
 
 
 def _read_html(content: bytes) -> str:

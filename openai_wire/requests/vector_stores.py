@@ -74,7 +74,7 @@ class VectorStoreFileBody(WireModel):
 class VectorStoreFileUpdateBody(WireModel):
     """What changes of a file in a vector store."""
 
-    attributes: Attributes | None = Field(None, description="In place of those that were there.")
+    attributes: Attributes | None = Field(description="In place of those that were there.")
 
 
 class VectorStoreFileBatchBody(WireModel):

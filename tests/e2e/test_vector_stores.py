@@ -267,6 +267,7 @@ def a_docx() -> bytes:
         ),
         ("/{id}/file_batches", {}, 400, "files"),
         ("/{id}/files/none", {"attributes": {}}, 404, "file_id"),
+        ("/{id}/files/none", {}, 400, "attributes"),
     ],
 )
 def test_what_is_wrong_names_its_field(

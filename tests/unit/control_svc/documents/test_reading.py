@@ -41,6 +41,7 @@ def test_html_is_what_it_shows(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"caf\xe9", "not UTF-8"),
+        (b"\xff\xfe\x00\xd8", "not UTF-16"),
         (b"a\x00b", "unsupported: it is neither"),
         (b"PK\x03\x04 cut short", "damaged"),
         (b"%PDF-1.4 cut short", "damaged"),
