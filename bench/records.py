@@ -2,11 +2,12 @@
 and a report can be made anew from what was measured."""
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from bench.measurement import Measurement, Part
 from bench.paths import REPOSITORY
@@ -48,13 +49,16 @@ def read_all(folder: Path, parts: Sequence[Part]) -> dict[str, Record]:
     return {name: Record.read(path) for name, path in found.items() if path.exists()}
 
 
+_POSTGRES: Final = re.compile(r"postgresql://\S*")
+
+
 def without_paths(commands: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return command lines that say nothing of where this machine keeps its files."""
+    """Return command lines that say nothing of where this machine keeps its files and databases."""
     places = {str(REPOSITORY): ".", str(Path.home()): "~", tempfile.gettempdir(): "TMP"}
 
     def plain(line: str) -> str:
         for place, name in places.items():
             line = line.replace(place, name)
-        return line
+        return _POSTGRES.sub("postgresql://", line)
 
     return {name: tuple(map(plain, lines)) for name, lines in commands.items()}

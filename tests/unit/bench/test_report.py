@@ -81,11 +81,17 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_command_lines_do_not_name_places_of_this_machine() -> None:
-    """They are committed."""
-    scratch = f"--data {tempfile.gettempdir()}/x"
-    lines = without_paths({"a": (f"{REPOSITORY}/x --model {Path.home()}/.cache/m.gguf", scratch)})
+    """Nor of its databases: they are committed."""
+    folder = tempfile.gettempdir()
+    commands = (
+        f"{REPOSITORY}/x --model {Path.home()}/.cache/m.gguf",
+        f"--data {folder}/x",
+        f"URL=postgresql://me@/a?host={folder}/pg --port 1",
+    )
+    lines = without_paths({"a": commands})
 
-    assert lines == {"a": ("./x --model ~/.cache/m.gguf", "--data TMP/x")}
+    expected = ("./x --model ~/.cache/m.gguf", "--data TMP/x", "URL=postgresql:// --port 1")
+    assert lines == {"a": expected}
 
 
 @pytest.mark.parametrize("chart", [ratio_chart, speed_chart])
