@@ -1,8 +1,6 @@
 """What was computed for stored objects outlives slots, memory and the server, and nothing else
 does."""
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,76 +8,15 @@ from pathlib import Path
 
 import grpc
 import pytest
-from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit.auth import ServiceToken
-from tests.support.rpc import Answer, Rpc, connect, failure_of, gather, options, rich
+from tests.support.archives import ROOM, TURN, WORDS, Caller
+from tests.support.rpc import Answer, Rpc, connect, gather, options, rich
 from tests.support.services import inference_alone, wait_until_serving
 
 pytestmark = pytest.mark.e2e
-
-WORDS = range(300, 900)
-TURN = 250  # tokens; memory has room for one state of as many
-SETTINGS = {"engine.slots": 1, "engine.saved_prefix_mib": 1}
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The control service, as the inference service knows it."""
-
-    rpc: Rpc
-    token: str
-
-    def acting(self, project: str) -> tuple[tuple[str, str], ...]:
-        """On whose behalf it calls."""
-        return (
-            ("authorization", f"Bearer {self.token}"),
-            ("x-corral-project", project),
-            ("x-corral-scopes", "admin,inference"),
-        )
-
-    async def say(self, tokens: list[int], kept_for: str = "", project: str = "red") -> Answer:
-        """One turn of an object, or of nobody's."""
-        asked = options(
-            stopping={"max_tokens": 4, "ignore_eos": True},
-            cache=generation.CacheOptions(keep_for=kept_for),
-        )
-        request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=tokens), options=asked)
-        return await gather(self.rpc.inference.Generate(request, metadata=self.acting(project)))
-
-    async def drop(self, *object_ids: str) -> int:
-        """How many files went; all that was evicted before has been written."""
-        asked = engine_pb.DropSnapshotsRequest(object_ids=object_ids)
-        answer = await self.rpc.engine.DropSnapshots(asked, metadata=self.acting("red"))
-        return answer.num_dropped
-
-    async def evict(self) -> None:
-        """Others take the slot, and then the memory."""
-        for first in (50, 51):
-            await self.say([first, *WORDS[:TURN]])
-        await self.drop("nobody")
-
-    async def kill_engine(self) -> None:
-        """Have the engine die, and the frontend know it."""
-        info = await self.rpc.engine.GetServerInfo(
-            engine_pb.GetServerInfoRequest(), metadata=self.acting("red")
-        )
-        endless = pb.GenerateRequest(text="On", options=options(stopping={"ignore_eos": True}))
-        stream = self.rpc.inference.Generate(endless, metadata=self.acting("red"))
-        await anext(aiter(stream))
-        os.kill(info.engine_pid, signal.SIGKILL)
-        assert (await failure_of(stream)).reason == "ENGINE_RESTARTING"
-
-    async def until_known(self) -> None:
-        """Until the digest of the model is known, which a restore waits for."""
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await self.rpc.engine.RestoreSnapshot(
-                engine_pb.RestoreSnapshotRequest(snapshot_id=f"snap_{'0' * 24}"),
-                metadata=self.acting("red"),
-            )
-        assert rich(failure.value).reason == "SNAPSHOT_NOT_FOUND"
 
 
 @dataclass(frozen=True)
@@ -92,7 +29,7 @@ class Place:
     @contextmanager
     def served(self, **settings: object) -> Iterator[str]:
         """A server over the folder, by its address."""
-        given = {**SETTINGS, "service_token_file": str(self.token), **settings}
+        given = {**ROOM, "service_token_file": str(self.token), **settings}
         with inference_alone(self.folder, given) as service:
             yield service.target
 
