@@ -49,7 +49,7 @@ def error_frame(error: DomainError) -> bytes:
     OpenAI's own is flat, and its SDKs pass by such a one in silence; they raise what has the
     envelope of other errors. So it is written both ways.
     """
-    body = error_body(error)
+    body: dict[str, Any] = error_body(error)
     return b"event: error\ndata: %b\n\n" % orjson.dumps({**body["error"], **body})
 
 

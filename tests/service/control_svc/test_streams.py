@@ -13,7 +13,7 @@ from control_svc.app import utc_now
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Ending, JobState, LeaseLost, Outcome
 from control_svc.domain.ports import Repositories
-from control_svc.domain.streams import MAX_CHUNK_EVENTS, StreamClosed, StreamState
+from control_svc.domain.streams import MAX_CHUNK_EVENTS, Event, StreamClosed, StreamState
 from control_svc.storage.database import Database
 from control_svc.usecases import stream_committing
 from control_svc.usecases.stream_tails import TAIL_BYTES
@@ -210,6 +210,11 @@ async def test_a_name_that_no_database_takes_fails_alone(here: StreamProcess, jo
 async def end_stream(stream_id: str, repositories: Repositories) -> None:
     """Nothing follows."""
     await repositories.streams.end(PROJECT, stream_id)
+
+
+async def events_of(stream_id: str, repositories: Repositories) -> list[Event]:
+    """All of a stream."""
+    return await repositories.streams.read(PROJECT, stream_id, -1)
 
 
 async def sweep_streams(before: datetime, repositories: Repositories) -> int:
@@ -416,7 +421,5 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
         await committing
 
     for stream_id in ("run_1", "run_2"):
-        events = await jobs.transactions.read(
-            lambda each, of=stream_id: each.streams.read(PROJECT, of, -1)
-        )
+        events = await jobs.transactions.read(partial(events_of, stream_id))
         assert [event.data for event in events] == [b"said"]
