@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.settings import (
+    ExistingFile,
     KeySettings,
     ListenAddress,
     ServerSettings,
@@ -117,6 +118,21 @@ class RunSettings(SettingsGroup):
     """How long one turn of the model may take, waiting included."""
 
 
+class McpServerSettings(SettingsGroup):
+    """A remote server (Model Context Protocol, streamable HTTP) whose tools responses may use."""
+
+    label: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    """By which requests name it: `server_label`."""
+    url: str = Field(pattern=r"^https?://[^\s@]+$")
+    """Where it is. No other address is ever called."""
+    header_files: dict[str, ExistingFile] = Field(default_factory=dict)
+    """Headers of each call, by name, each with the file that holds its value: `Authorization`."""
+    timeout_s: float = Field(60.0, gt=0)
+    """How long one call may take."""
+    output_bytes: int = Field(1 * MIB, ge=1024)
+    """The longest answer; a longer one is a failed call."""
+
+
 class ControlSettings(ServiceSettings):
     """Everything the control service can be told."""
 
@@ -178,6 +194,8 @@ class ControlSettings(ServiceSettings):
     Unset: none can be."""
     vector_stores: VectorStoreSettings = VectorStoreSettings()
     """Vector stores."""
+    mcp_servers: list[McpServerSettings] = Field(default_factory=list)
+    """Remote servers whose tools responses may use; requests cannot name others."""
     runs: RunSettings = RunSettings()
     """Runs of assistants."""
     server: ServerSettings = ServerSettings()

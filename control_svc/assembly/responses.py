@@ -10,6 +10,7 @@ from control_svc.api.response_lines import ResponseLines
 from control_svc.api.response_service import ResponseServicer
 from control_svc.assembly.archives import archives
 from control_svc.assembly.ground import Ground, shared_secret
+from control_svc.assembly.mcp import mcp_servers
 from control_svc.clients.model_client import RpcModels
 from control_svc.clients.token_counter import RpcTokenCounter
 from control_svc.clients.turn_client import RpcTurnClient
@@ -21,6 +22,7 @@ from control_svc.storage.envelopes import Envelopes
 from control_svc.usecases.agent_loop import AgentLoop
 from control_svc.usecases.answering import Answering
 from control_svc.usecases.compacting import Compactor
+from control_svc.usecases.mcp_preparing import McpPreparing
 from control_svc.usecases.response_ending import Endings
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_tools import ResponseTools
@@ -55,7 +57,8 @@ async def response_parts(
     bounds = ground.settings.responses
     seals = Envelopes(Sealer(await shared_secret(ground.database, "seal_key", KEY_BYTES)))
     model = model or _model(ground)
-    tools = ResponseTools(search)
+    servers = mcp_servers(ground.settings.mcp_servers)
+    tools = ResponseTools(search, servers)
     compactor = Compactor(model.turns, bounds.summary_tokens)
     worker = ResponseWorker(
         AgentLoop(model.turns, ground.ids, ground.clock),
@@ -63,6 +66,7 @@ async def response_parts(
         compactor,
         seals,
         tools,
+        McpPreparing(servers, ground.ids, ground.clock),
         ground.ids,
         ground.clock,
     )

@@ -77,6 +77,8 @@ class Progress:
     """The items of the open turn, as far as they were told."""
     open_calls: list[Item] = field(default_factory=list)
     """Calls of hosted tools that were intended, and whose results are not known."""
+    allowed_calls: list[Item] = field(default_factory=list)
+    """Calls of hosted tools that a person has allowed, and that have not been begun."""
     awaits_client: bool = False
     """The last turn also called what is the client's: no turn follows it."""
 

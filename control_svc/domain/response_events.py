@@ -40,6 +40,14 @@ class Moment(StrEnum):
     SEARCH_IN_PROGRESS = "file_search_call_in_progress"
     SEARCHING = "file_search_call_searching"
     SEARCH_COMPLETED = "file_search_call_completed"
+    LISTING_TOOLS = "mcp_list_tools_in_progress"
+    TOOLS_LISTED = "mcp_list_tools_completed"
+    TOOLS_NOT_LISTED = "mcp_list_tools_failed"
+    REMOTE_CALL_IN_PROGRESS = "mcp_call_in_progress"
+    REMOTE_ARGUMENTS_DELTA = "mcp_call_arguments_delta"
+    REMOTE_ARGUMENTS_DONE = "mcp_call_arguments_done"
+    REMOTE_CALL_COMPLETED = "mcp_call_completed"
+    REMOTE_CALL_FAILED = "mcp_call_failed"
     COMPACTING = "compaction_compacting"
 
 

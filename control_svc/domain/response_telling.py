@@ -16,6 +16,8 @@ from control_svc.domain.items import (
     FunctionCall,
     Item,
     ItemStatus,
+    McpCall,
+    McpListTools,
     Message,
     Reasoning,
     Text,
@@ -110,6 +112,12 @@ class TurnTelling:
                 yield TextEvent(Moment.THOUGHT_ADDED, item.id, place, 0, "")
             case FileSearchCall():
                 yield StepEvent(Moment.SEARCH_IN_PROGRESS, item.id, place)
+            case McpListTools():
+                yield StepEvent(Moment.LISTING_TOOLS, item.id, place)
+            case McpCall(arguments=arguments, name=name):
+                yield StepEvent(Moment.REMOTE_CALL_IN_PROGRESS, item.id, place)
+                yield CallEvent(Moment.REMOTE_ARGUMENTS_DELTA, item.id, place, arguments)
+                yield CallEvent(Moment.REMOTE_ARGUMENTS_DONE, item.id, place, arguments, name)
             case Compaction():
                 yield StepEvent(Moment.COMPACTING, item.id, place)
             case _:
@@ -131,22 +139,28 @@ class TurnTelling:
             case CustomToolCall(input=text, name=name):
                 yield CallEvent(Moment.INPUT_DELTA, item.id, place, text)
                 yield CallEvent(Moment.INPUT_DONE, item.id, place, text, name)
+            case McpListTools(problem=problem):
+                moment = Moment.TOOLS_NOT_LISTED if problem else Moment.TOOLS_LISTED
+                yield StepEvent(moment, item.id, place)
             case _:
                 pass
         yield ItemEvent(Moment.ITEM_DONE, place, item)
 
 
-def searching(item: Item, place: int) -> list[ResponseEvent]:
-    """A search begins."""
+def call_begins(item: Item, place: int) -> list[ResponseEvent]:
+    """A tool of the server begins to work. Of a remote call everything has been told."""
+    if isinstance(item.content, McpCall):
+        return []
     return [StepEvent(Moment.SEARCHING, item.id, place)]
 
 
-def searched(item: Item, shown: Item, place: int) -> list[ResponseEvent]:
-    """A search has ended; `shown` is the item as its caller sees it."""
-    return [
-        StepEvent(Moment.SEARCH_COMPLETED, item.id, place),
-        ItemEvent(Moment.ITEM_DONE, place, shown),
-    ]
+def call_ended(item: Item, shown: Item, place: int) -> list[ResponseEvent]:
+    """A tool of the server has done its work; `shown` is the item as its caller sees it."""
+    moment = Moment.SEARCH_COMPLETED
+    if isinstance(item.content, McpCall):
+        has_failed = bool(item.content.problem)
+        moment = Moment.REMOTE_CALL_FAILED if has_failed else Moment.REMOTE_CALL_COMPLETED
+    return [StepEvent(moment, item.id, place), ItemEvent(Moment.ITEM_DONE, place, shown)]
 
 
 def rebuilt(events: Sequence[ResponseEvent], first_index: int) -> list[Draft]:
@@ -199,6 +213,10 @@ def _emptied(content: Content) -> Content:
             return replace(content, input="")
         case FileSearchCall():
             return replace(content, results=(), problem="")
+        case McpListTools():
+            return McpListTools(server_label=content.server_label)
+        case McpCall():
+            return replace(content, arguments="", output=None, problem="")
         case Compaction():
             return Compaction(sealed="")
         case _:

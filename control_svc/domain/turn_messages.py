@@ -19,6 +19,8 @@ from control_svc.domain.items import (
     FunctionCallOutput,
     Item,
     ItemStatus,
+    McpApprovalRequest,
+    McpApprovalResponse,
     McpCall,
     Message,
     Part,
@@ -91,6 +93,11 @@ class _Spoken:
         calls = {c.call_id for c in contents if isinstance(c, FunctionCall | CustomToolCall)}
         answered = {c.call_id for c in contents if isinstance(c, _Answer)}
         self._whole = calls & answered
+        self._asked = {
+            item.id: item.content
+            for item in self._items
+            if isinstance(item.content, McpApprovalRequest)
+        }
         self._done: list[TurnMessage] = []
         self._group = _Group()
 
@@ -113,17 +120,23 @@ class _Spoken:
             case FunctionCall() | CustomToolCall() as called:
                 if called.call_id in self._whole:
                     self._group.calls.append(_turn_call(called))
-            case FileSearchCall() as called:
-                self._hosted(
-                    TurnCall(called.call_id, FILE_SEARCH, _queries(called)), _found(called)
-                )
-            case McpCall() as called:
-                call = TurnCall(item.id, called.name, called.arguments)
-                self._hosted(call, called.output or called.problem)
             case FunctionCallOutput() | CustomToolCallOutput() as answer:
                 if answer.call_id in self._whole:
                     self._close()
                     self._done.append(_answered(answer.call_id, plain_text(answer.output)))
+            case _:
+                self._take_hosted(item)
+
+    def _take_hosted(self, item: Item) -> None:
+        match item.content:
+            case FileSearchCall() as called:
+                call = TurnCall(called.call_id, FILE_SEARCH, _queries(called))
+                self._hosted(call, _found(called))
+            case McpCall() as called:
+                call = TurnCall(item.id, called.name, called.arguments)
+                self._hosted(call, called.output or called.problem)
+            case McpApprovalResponse(approve=False) as word:
+                self._refuse(word)
             case _:  # what the model is told of in another way
                 pass
 
@@ -143,6 +156,14 @@ class _Spoken:
         self._group.calls.append(call)
         self._close()
         self._done.append(_answered(call.id, result))
+
+    def _refuse(self, word: McpApprovalResponse) -> None:
+        """A call that a person did not allow; the model is told why it has no result."""
+        asked = self._asked.get(word.approval_request_id)
+        if asked is not None:
+            call = TurnCall(word.approval_request_id, asked.name, asked.arguments)
+            reason = f" {word.reason}" if word.reason else ""
+            self._hosted(call, f"The user did not allow this call.{reason}")
 
     def _close(self) -> None:
         self._done += self._group.messages()

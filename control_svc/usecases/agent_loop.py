@@ -91,6 +91,7 @@ class _Attempt:
         progress = self._work.progress
         try:
             await self._carry_out(progress.open_calls, is_resumed=True)
+            await self._carry_out(progress.allowed_calls, is_resumed=False)
             while not progress.awaits_client:
                 if (limit := self._limit()) is not None:
                     return Ending(outcome=limit)

@@ -13,6 +13,7 @@ from control_svc.domain.compactions import Summary, check_calls, is_users
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
 from control_svc.domain.jobs import EngineDied, JobPriority
+from control_svc.domain.mcp import check_words
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
 from control_svc.domain.response_ports import Seals
@@ -158,7 +159,7 @@ class Answering:
         """The tokens of the prompt that a response would have. Raises as `answer`."""
         narrator, begun = await self._begin(project, asked, _silence)
         settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
-        toolbox = Toolbox(settings.tools, self.tools.hosted(settings.tools))
+        toolbox = Toolbox(settings.tools, self.tools.hosted(settings.tools, begun.items))
         items = unsealed(project, begun.items, self.seals)
         return await self.counter.count(turn_request(settings, Progress(), toolbox, items))
 
@@ -194,6 +195,7 @@ class Answering:
                 repositories, project, asked.input, self.ids, response.created_at, "input"
             )
             check_calls(past, items)
+            check_words(past, items)
             return Begun([*past, *items], items)
 
         begun = await self.transactions.read(read)

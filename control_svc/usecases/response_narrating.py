@@ -21,7 +21,7 @@ from control_svc.domain.items import (
 )
 from control_svc.domain.response_events import LifeEvent, Moment, ResponseEvent
 from control_svc.domain.response_ports import Seals
-from control_svc.domain.response_telling import TurnTelling, searched, searching
+from control_svc.domain.response_telling import TurnTelling, call_begins, call_ended
 from control_svc.domain.responses import Response, ResponseState, Work
 from control_svc.domain.showing import Include, shown
 from control_svc.domain.turns import Started, TurnUsage
@@ -116,21 +116,24 @@ class ResponseNarrator:
         self._telling = self._new_telling(())
 
     async def call_started(self, item: Item) -> None:
-        """A search begins."""
-        await self._ledger.tell(self._turn, searching(item, self._place(item)))
+        """A hosted tool begins to work."""
+        await self._ledger.tell(self._turn, call_begins(item, self._place(item)))
 
     async def call_ended(self, item: Item) -> None:
-        """A search has ended."""
-        events = searched(item, self._show(item), self._place(item))
+        """A hosted tool has done its work."""
+        events = call_ended(item, self._show(item), self._place(item))
         self.output = [item if old.id == item.id else old for old in self.output]
         await self._ledger.keep(self._turn, self.response, events, changed=[item])
 
     async def compacted(self, item: Item, usage: TurnUsage) -> None:
         """Earlier items were summed up: from here on this one stands for them."""
-        events = TurnTelling(len(self.output), self._show).end([item])
         work = replace(self.response.work, usage=added(self.response.work.usage, usage))
         self.response = replace(self.response, work=work, is_compacted=True)
-        await self._keep(self._turn, events, [item])
+        await self.made(item)
+
+    async def made(self, *items: Item) -> None:
+        """The server made items of its own, between two turns."""
+        await self._keep(self._turn, self._new_telling(()).end(items), items)
         self._telling = self._new_telling(())
 
     async def cut(self, first_item: str) -> None:

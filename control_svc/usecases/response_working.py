@@ -26,6 +26,7 @@ from control_svc.domain.tools import ResponseFormat, ToolChoice
 from control_svc.domain.turns import TurnUsage
 from control_svc.usecases.agent_loop import AgentLoop
 from control_svc.usecases.compacting import Compactor
+from control_svc.usecases.mcp_preparing import McpPreparing
 from control_svc.usecases.response_narrating import ResponseNarrator
 from control_svc.usecases.response_pasts import ResponseContext, since, unsealed
 from control_svc.usecases.response_tools import ResponseTools
@@ -65,6 +66,7 @@ class ResponseWorker:
         compactor: Compactor,
         seals: Seals,
         tools: ResponseTools,
+        remote: McpPreparing,
         ids: IdSource,
         clock: Clock,
     ) -> None:
@@ -73,6 +75,7 @@ class ResponseWorker:
         self._compactor = compactor
         self._seals = seals
         self._tools = tools
+        self._remote = remote
         self._ids = ids
         self._clock = clock
 
@@ -111,10 +114,14 @@ class ResponseWorker:
         settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
         progress = _progress(response, narrator.output, begun)
         seen = since(unsealed(project, begun.items, self._seals), response.context_start)
-        hosted = self._tools.hosted(response.settings.tools)
+        remote = await self._remote.prepare(narrator, begun.items, begun.own)
+        progress.allowed_calls = remote.calls
+        own = [*begun.own, *remote.items]
+        seen += remote.items
+        hosted = self._tools.hosted(response.settings.tools, [*begun.items, *remote.lists])
         if await self._is_to_be_compacted(settings, progress, hosted, narrator, seen):
-            seen = await self._compact(project, narrator, seen, begun.own)
-        context = ResponseContext(seen, begun.own, narrator, self._counter)
+            seen = await self._compact(project, narrator, seen, own)
+        context = ResponseContext(seen, own, narrator, self._counter)
         return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
 
     async def _is_to_be_compacted(

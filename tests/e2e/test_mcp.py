@@ -1,0 +1,118 @@
+"""Remote servers' tools by the official SDK, with the demo model; and a kill in the middle of a
+call."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.mcp_server import LABEL, Shop, a_shop
+from tests.support.sdk_batches import CONTROL, kill
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+NEVER: Any = {"type": "mcp", "server_label": LABEL, "require_approval": "never"}
+NAMED: Any = {"type": "mcp", "server_label": LABEL}
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    """The remote server."""
+    with a_shop() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def corral(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral that knows the server, and is hurt."""
+    settings = {"jobs.lease_s": 2, "mcp_servers": [{"label": LABEL, "url": shop.url}]}
+    with corral_up(tmp_path_factory.mktemp("mcp"), control=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def sdk(corral: Corral) -> Iterator[openai.OpenAI]:
+    """The official client."""
+    with openai.OpenAI(base_url=corral.api, api_key="none", max_retries=8) as client:
+        yield client
+
+
+def test_the_sdk_calls_a_remote_tool_with_and_without_a_word(
+    sdk: openai.OpenAI, shop: Shop
+) -> None:
+    """Every item has the SDK's own type."""
+    only = {"allowed_tools": ["order"]}
+    made = sdk.responses.create(
+        model=MODEL, input="Order tea.", tools=[NEVER | only], tool_choice=NAMED, max_tool_calls=1
+    )
+    listed, call, *_ = made.output
+    assert listed.type == "mcp_list_tools"
+    assert "order" in [tool.name for tool in listed.tools]
+    assert call.type == "mcp_call"
+    assert (call.output, call.error) == (f"Ordered: {shop.ordered[-1]}", None)
+
+    asking: Any = {"type": "mcp", "server_label": LABEL} | only
+    asked = sdk.responses.create(
+        model=MODEL,
+        input="More.",
+        tools=[asking],
+        tool_choice=NAMED,
+        previous_response_id=made.id,
+    )
+    num_ordered = len(shop.ordered)
+    [request] = asked.output
+    assert request.type == "mcp_approval_request"
+    done = sdk.responses.create(
+        model=MODEL,
+        input=[
+            {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+        ],
+        tools=[asking],
+        tool_choice="none",
+        previous_response_id=asked.id,
+    )
+
+    assert done.output[0].type == "mcp_call"
+    assert done.output[0].approval_request_id == request.id
+    assert len(shop.ordered) == num_ordered + 1
+
+
+def test_a_call_in_doubt_is_never_made_again(
+    corral: Corral, sdk: openai.OpenAI, shop: Shop
+) -> None:
+    """The control service is killed behind the call, before its result: the response says so, and
+    goes on."""
+    before = len(shop.ordered)
+    made = sdk.responses.create(
+        model=MODEL,
+        input="Order tea.",
+        tools=[NEVER | {"allowed_tools": ["wait"]}],
+        tool_choice=NAMED,
+        max_tool_calls=1,
+        max_output_tokens=200,
+        background=True,
+    )
+    assert shop.began.wait(60)
+    kill(corral, CONTROL)
+    ended = sdk.responses.retrieve(made.id)
+    while ended.status in ("queued", "in_progress"):
+        ended = sdk.responses.retrieve(made.id)
+
+    call = next(item for item in ended.output if item.type == "mcp_call")
+    assert call.output is None
+    assert "not made again" in (call.error or "")
+    assert len(shop.ordered) == before + 1
+
+
+def test_other_servers_are_refused(sdk: openai.OpenAI) -> None:
+    """By label and by address."""
+    elsewhere: Any = {"type": "mcp", "server_label": "else"}
+    for tool, param in (
+        (elsewhere, "tools[0].server_label"),
+        (NAMED | {"server_url": "http://example.com/mcp"}, "server_url"),
+    ):
+        with pytest.raises(openai.BadRequestError) as error:
+            sdk.responses.create(model=MODEL, input="Hi", tools=[tool])
+        assert error.value.param == param
