@@ -278,7 +278,7 @@ class Runs:
         """End a run: who works on it does, or this does. Raises RunNotFound or
         RunNotCancellable."""
 
-        async def give_up(repositories: Repositories) -> Run:
+        async def give_up(repositories: Repositories) -> Run | None:
             await repositories.runs.get(project, thread_id, run_id)
             # The job's row comes first, as it does for whoever works on the run.
             job = await repositories.jobs.request_cancel(project, KIND, run_id)
@@ -287,11 +287,15 @@ class Runs:
             if job is not None:
                 await repositories.runs.update(project, cancelling)
                 return cancelling
+            if run.state is not RunState.REQUIRES_ACTION:
+                return None  # it has gone on, with a job that was not there
             events = await end_run(repositories, project, run, CANCELLED, {})
             await repositories.streams.end(project, run_id, self._encoded(events))
             return await repositories.runs.get(project, thread_id, run_id)
 
-        return await self._transactions.write(give_up)
+        while (given_up := await self._transactions.write(give_up)) is None:
+            pass
+        return given_up
 
     async def submit(
         self,

@@ -1,0 +1,71 @@
+"""Races between callers of one run, where the rows of a run and its job are locked for real."""
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+from pathlib import Path
+from typing import Any, TypeVar
+
+from control_svc.domain.jobs import Job
+from control_svc.domain.ports import Repositories
+from control_svc.domain.runs import RunState, ToolOutput
+from control_svc.domain.tools import FunctionTool
+from tests.support.control import SetClock
+from tests.support.jobs import PROJECT, a_database
+from tests.support.runs import FUNCTION, RunWorld, begun, now, told
+from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
+
+ResultT = TypeVar("ResultT")
+
+
+class Between:
+    """Transactions; in the first of them something happens once it knows that there is no job."""
+
+    def __init__(self, transactions: Any, happens: Callable[[], Awaitable[Any]]) -> None:
+        self.read = transactions.read
+        self._transactions = transactions
+        self._happens: Callable[[], Awaitable[Any]] | None = happens
+
+    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+        """Write."""
+        return await self._transactions.write(lambda each: work(self._watched(each)))
+
+    def _watched(self, repositories: Any) -> Any:
+        watched, jobs = copy(repositories), copy(repositories.jobs)
+
+        async def request_cancel(project: str, kind: str, subject: str) -> Job | None:
+            job = await repositories.jobs.request_cancel(project, kind, subject)
+            happens, self._happens = self._happens, None
+            if happens is not None:
+                assert job is None
+                await happens()
+            return job
+
+        jobs.request_cancel, watched.jobs = request_cancel, jobs
+        return watched
+
+
+async def test_a_run_that_goes_on_meanwhile_is_cancelled_by_its_worker(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Outputs that come while a caller gives up: what the worker has begun is the worker's."""
+    clock = SetClock()
+    turns = ScriptedTurns(in_order(calls(FUNCTION, "{}"), says("Rain")))
+    async with a_database(tmp_path, postgres_url, clock) as database:
+        world = RunWorld(database, turns, clock)
+        thread = await world.thread("Hi")
+        assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
+        async with world.process().working() as process:
+            run = await begun(process, assistant, thread)
+            await told(process, run)
+
+        async def answer() -> None:
+            await process.runs.submit(PROJECT, thread.id, run.id, [ToolOutput("call_1", "wet")], "")
+
+        racing = database._replace(transactions=Between(database.transactions, answer))
+        other = RunWorld(racing, turns, clock).process("b")
+        given_up = await other.runs.cancel(PROJECT, thread.id, run.id)
+        assert given_up.state is RunState.CANCELLING
+
+        async with world.process("c").working() as process:
+            await told(process, run)
+            assert (await now(process, run)).state is RunState.CANCELLED
