@@ -19,8 +19,9 @@ from control_svc.assembly.dispatching import dispatching
 from control_svc.assembly.files import file_services
 from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
 from control_svc.assembly.jobs import job_service
+from control_svc.assembly.models import ModelParts
 from control_svc.assembly.operators import operator_services
-from control_svc.assembly.responses import ModelParts, response_parts
+from control_svc.assembly.responses import response_parts
 from control_svc.assembly.runs import run_handlers, run_service
 from control_svc.assembly.streams import streaming
 from control_svc.assembly.threads import thread_services
@@ -118,7 +119,7 @@ async def build(
         works: list[JobHandler] = [
             *batch_handlers(ground, responses.lines.answer),
             vectors.handler(),
-            *run_handlers(ground, vectors.search),
+            *run_handlers(ground, vectors.search, model),
             responses.handler,
             *archive_handlers(ground),
             *handlers,

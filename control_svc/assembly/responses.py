@@ -11,13 +11,8 @@ from control_svc.api.response_service import ResponseServicer
 from control_svc.assembly.archives import archives
 from control_svc.assembly.ground import Ground, shared_secret
 from control_svc.assembly.mcp import mcp_servers
-from control_svc.clients.model_client import RpcModels
-from control_svc.clients.token_counter import RpcTokenCounter
-from control_svc.clients.turn_client import RpcTurnClient
-from control_svc.domain.response_ports import Models
-from control_svc.domain.run_ports import TokenCounter
+from control_svc.assembly.models import ModelParts, model_parts
 from control_svc.domain.search import Search
-from control_svc.domain.turns import TurnClient
 from control_svc.storage.envelopes import Envelopes
 from control_svc.usecases.agent_loop import AgentLoop
 from control_svc.usecases.answering import Answering
@@ -31,14 +26,6 @@ from control_svc.usecases.response_working import ResponseWorker
 from control_svc.usecases.responses import Responses
 from svc_kit.rpc_server import Service
 from svc_kit.sealing import KEY_BYTES, Sealer
-
-
-class ModelParts(NamedTuple):
-    """The inference service, as responses see it."""
-
-    turns: TurnClient
-    models: Models
-    counter: TokenCounter
 
 
 class ResponseParts(NamedTuple):
@@ -56,7 +43,7 @@ async def response_parts(
     """`model` stands in for the inference service. Raises StartupError."""
     bounds = ground.settings.responses
     seals = Envelopes(Sealer(await shared_secret(ground.database, "seal_key", KEY_BYTES)))
-    model = model or _model(ground)
+    model = model or model_parts(ground, bounds.turn_timeout_s)
     servers = mcp_servers(ground.settings.mcp_servers)
     tools = ResponseTools(search, servers)
     compactor = Compactor(model.turns, bounds.summary_tokens)
@@ -114,12 +101,3 @@ async def response_parts(
         "corral.control.v1.ResponseService",
     )
     return ResponseParts(service, handler, ResponseLines(answering))
-
-
-def _model(ground: Ground) -> ModelParts:
-    timeout_s = ground.settings.responses.turn_timeout_s
-    return ModelParts(
-        RpcTurnClient(ground.inference, ground.token, timeout_s=timeout_s),
-        RpcModels(ground.inference, ground.token),
-        RpcTokenCounter(ground.inference, ground.token, timeout_s=timeout_s),
-    )

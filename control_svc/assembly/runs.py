@@ -7,8 +7,7 @@ from corral.control.v1 import run_service_pb2_grpc
 
 from control_svc.api.run_service import RunServicer
 from control_svc.assembly.ground import Ground
-from control_svc.clients.token_counter import RpcTokenCounter
-from control_svc.clients.turn_client import RpcTurnClient
+from control_svc.assembly.models import ModelParts, model_parts
 from control_svc.domain.search import Search
 from control_svc.storage.run_documents import RunEventDocuments
 from control_svc.usecases.agent_loop import AgentLoop
@@ -39,17 +38,18 @@ def run_service(ground: Ground) -> Service:
     )
 
 
-def run_handlers(ground: Ground, search: Search) -> Sequence[JobHandler]:
-    """What does the jobs of runs."""
+def run_handlers(
+    ground: Ground, search: Search, model: ModelParts | None = None
+) -> Sequence[JobHandler]:
+    """What does the jobs of runs; `model` stands in for the inference service."""
     codec, bounds = RunEventDocuments(), ground.settings.runs
-    timeout_s = bounds.turn_timeout_s
-    turns = RpcTurnClient(ground.inference, ground.token, timeout_s=timeout_s)
+    model = model or model_parts(ground, bounds.turn_timeout_s)
     handler = RunHandler(
         ground.transactions,
         ground.streams.writers,
         codec,
-        AgentLoop(turns, ground.ids, ground.clock),
-        RpcTokenCounter(ground.inference, ground.token, timeout_s=timeout_s),
+        AgentLoop(model.turns, ground.ids, ground.clock),
+        model.counter,
         RunTools(search),
         ground.ids,
         ground.clock,

@@ -15,7 +15,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
 from control_svc.app import Control, build
-from control_svc.assembly.responses import ModelParts
+from control_svc.assembly.models import ModelParts
 from control_svc.config import ControlSettings
 from control_svc.domain.ports import Blob, BlobSink, BlobStore
 from control_svc.storage.blobs import FolderBlobs

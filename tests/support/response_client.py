@@ -8,7 +8,7 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 
-from control_svc.assembly.responses import ModelParts
+from control_svc.assembly.models import ModelParts
 from control_svc.domain.response_ports import ModelFacts
 from control_svc.domain.responses import ResponseSettings
 from control_svc.domain.turns import TextPart, TurnClient, TurnRequest

@@ -1,11 +1,12 @@
-"""What the tenancy test knows of runs. There is no model: one run was cancelled before its work
-began, another one is never done."""
+"""What the tenancy test knows of runs: one has ended, another one waits for its caller for ever."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from corral.control.v1 import run_pb2
 from corral.control.v1 import run_service_pb2 as pb
 from corral.control.v1.run_service_pb2_grpc import RunServiceStub
+from corral.control.v1.tool_pb2 import FunctionTool, Tool
 from google.protobuf.message import Message
 
 from svc_kit.rpc_client import translate_errors
@@ -19,32 +20,43 @@ RUN_ANSWERS = {
     "CreateRun": "FailedPrecondition",
     "CancelRun": "FailedPrecondition",
     "SubmitToolOutputs": "FailedPrecondition",
-    "GetRunStep": "NotFound",
 }
-"""What a good call is answered with where there is no model: the run never gets that far."""
+"""What a good call is answered with: its thread is busy, or its run has ended."""
 
 
 async def create_run(client: Client, canary: str) -> Ids:
-    """A run that has ended, and a thread with one that has not."""
+    """A run that has ended, and a thread with one that waits for the output of a function."""
     assistant = await ThreadClient(client).new_assistant(name=canary)
-    stub = RunServiceStub(client.channel)
     options = pb.RunOptions(
         assistant_id=assistant.id, instructions=canary, metadata={"canary": canary}
     )
-    asked = pb.CreateThreadAndRunRequest(run=options, messages=[saying(canary)])
+    ended = await _carried_out(client, options, canary)
+    options.tools.tools.append(Tool(function=FunctionTool(name=canary)))
+    busy = await _carried_out(client, options, canary)
+    named: dict[str, Any] = {"thread_id": ended.thread_id, "run_id": ended.id}
     with translate_errors():
-        ended = (await stub.CreateThreadAndRun(asked, metadata=client.metadata)).run
-        named: dict[str, Any] = {"thread_id": ended.thread_id, "run_id": ended.id}
-        await stub.CancelRun(pb.CancelRunRequest(**named), metadata=client.metadata)
-        async for _ in stub.WatchRun(pb.WatchRunRequest(**named), metadata=client.metadata):
-            pass
-        busy = (await stub.CreateThreadAndRun(asked, metadata=client.metadata)).run
+        steps = await RunServiceStub(client.channel).ListRunSteps(
+            pb.ListRunStepsRequest(**named), metadata=client.metadata
+        )
     return {
         "run": ended.id,
         "run_thread": ended.thread_id,
+        "run_step": steps.steps[0].id,
         "run_assistant": assistant.id,
         "busy_thread": busy.thread_id,
     }
+
+
+async def _carried_out(client: Client, options: pb.RunOptions, text: str) -> run_pb2.Run:
+    """A run on a thread of its own that nobody works on any more."""
+    stub = RunServiceStub(client.channel)
+    asked = pb.CreateThreadAndRunRequest(run=options, messages=[saying(text)])
+    with translate_errors():
+        run = (await stub.CreateThreadAndRun(asked, metadata=client.metadata)).run
+        named: dict[str, Any] = {"thread_id": run.thread_id, "run_id": run.id}
+        async for _ in stub.WatchRun(pb.WatchRunRequest(**named), metadata=client.metadata):
+            pass
+    return run
 
 
 async def observe_run(client: Client, ids: Ids) -> object:
@@ -81,7 +93,7 @@ def run_calls() -> dict[str, Call]:
                 **_named(ids), outputs=[pb.ToolOutput(call_id="call", output="x")]
             )
         ],
-        "GetRunStep": lambda ids: [pb.GetRunStepRequest(**_named(ids), step_id="step")],
+        "GetRunStep": lambda ids: [pb.GetRunStepRequest(**_named(ids), step_id=ids["run_step"])],
         "ListRunSteps": lambda ids: [pb.ListRunStepsRequest(**_named(ids))],
         "WatchRun": lambda ids: [pb.WatchRunRequest(**_named(ids))],
     }
