@@ -122,6 +122,7 @@ def step_to_pb(step: RunStep) -> run_pb2.RunStep:
         create_time=timestamp(step.created_at),
         end_time=optional_timestamp(step.ended_at),
         error=_error_to_pb(step.error),
+        usage=_usage_to_pb(step.usage),
     )
     if isinstance(step.details, MessageCreation):
         message.message_id = step.details.message_id

@@ -7,8 +7,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from control_svc.domain.agent import NO_USAGE
 from control_svc.domain.items import FileSearchCall, SearchResult
 from control_svc.domain.runs import Run, RunError, ToolOutput
+from control_svc.domain.turns import TurnUsage
 
 
 class StepState(StrEnum):
@@ -75,6 +77,9 @@ class RunStep:
     created_at: datetime
     ended_at: datetime | None = None
     error: RunError | None = None
+    usage: TurnUsage = NO_USAGE
+    """Of the turn that ended with this step: a turn is counted with its calls, else with its last
+    message."""
 
     @property
     def is_searched(self) -> bool:
@@ -89,6 +94,10 @@ class RunStep:
         if self.state is not StepState.IN_PROGRESS:
             return self
         return replace(self, state=state, ended_at=now, error=error)
+
+    def counted(self, usage: TurnUsage) -> "RunStep":
+        """The step with the tokens of its turn."""
+        return replace(self, usage=usage)
 
     def with_calls(self, calls: tuple[StepCall, ...]) -> "RunStep":
         """The step with what is known of its calls."""

@@ -275,6 +275,10 @@ class Run:
             awaits_client=awaits_client,
         )
 
+    def broken_off(self, usage: TurnUsage) -> "Run":
+        """The run with what is known of the tokens of a turn that failed; no turn follows it."""
+        return replace(self, usage=added(self.usage, usage))
+
     def waiting(self, calls: Sequence[FunctionCall], now: datetime, wait: timedelta) -> "Run":
         """The run once the client has to do something, for which it has `wait`."""
         self._check_working("wait")

@@ -26,6 +26,7 @@ from control_svc.domain.run_ports import RunEventCodec
 from control_svc.domain.run_steps import StepState
 from control_svc.domain.runs import ErrorCode, IncompleteReason, Run, RunError, RunState
 from control_svc.domain.timeline_ports import ItemFilter
+from control_svc.domain.turns import TurnUsage
 
 EXPIRY_KIND: Final = "run-expiry"
 """The jobs that end runs which wait for outputs for too long."""
@@ -119,6 +120,8 @@ async def bury_run(repositories: Repositories, job: Job, codec: RunEventCodec) -
         return
     events = await repositories.streams.events_of_turn(job.project, run.id, run.num_turns)
     drafts = drafts_of(codec.decode(event.data) for event in events)
+    written = await repositories.streams.tokens(job.project, run.id, run.num_turns)
+    run = run.broken_off(TurnUsage(0, 0, len(written), 0))
     _, message = job.error or JobError("", "The server had an error.")
     failed = RunEnd(RunState.FAILED, RunError(ErrorCode.SERVER_ERROR, message))
     told = await end_run(repositories, job.project, run, failed, texts_of(drafts))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from control_svc.domain.agent import EndedTurn
+from control_svc.domain.agent import NO_USAGE, EndedTurn, added
 from control_svc.domain.citations import citations_of
 from control_svc.domain.drafts import Added, Done, Draft, DraftKind, Grown, Said
 from control_svc.domain.ids import STEP, IdSource
@@ -36,7 +36,7 @@ from control_svc.domain.run_steps import (
     begun_step,
 )
 from control_svc.domain.runs import Run
-from control_svc.domain.turns import Started
+from control_svc.domain.turns import Started, TurnUsage
 from control_svc.usecases.run_ending import texts_of
 from control_svc.usecases.streaming import LastWords, StreamWriter
 
@@ -70,7 +70,9 @@ class RunNarrator:
         ids: IdSource,
         clock: Callable[[], datetime],
         left: OpenWork,
+        num_tokens: int = 0,
     ) -> None:
+        """The open turn has so many tokens."""
         self._project = project
         self._run = run
         self._writer = writer
@@ -93,14 +95,18 @@ class RunNarrator:
         """Messages whose ends wait for a transaction."""
         self._changes: list[_Change] = []
         """Changes of rows that belong to events."""
+        self._cost = TurnUsage(0, 0, num_tokens, 0)
 
     # ---- what the loop says
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """Nothing that Assistants' streams have a word for."""
+        """What is shown to the model is counted; Assistants' streams have no word for it."""
+        shown = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
+        self._cost = added(self._cost, shown)
 
     async def tell(self, turn: int, said: Sequence[Said], token_ids: Sequence[int]) -> None:
         """The model said something."""
+        self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = [event for each in said for event in self._told(each)]
         if events or token_ids:
             await self._writer.add(self._encoded(events), token_ids, turn=turn)
@@ -109,7 +115,7 @@ class RunNarrator:
 
     async def turn_ended(self, turn: EndedTurn, *, awaits_client: bool) -> None:
         """A turn ended, and its hosted calls follow."""
-        await self._writer.add(self._encoded(self._end_turn()), turn=turn.number)
+        await self._writer.add(self._encoded(self._end_turn(turn.usage)), turn=turn.number)
         changes = self._taken_changes()
 
         async def keep(repositories: Repositories) -> None:
@@ -121,7 +127,7 @@ class RunNarrator:
             )
 
         await self._writer.commit(keep, progress=True)
-        self._drafts, self._kept = [], set()
+        self._drafts, self._kept, self._cost = [], set(), NO_USAGE
 
     async def call_started(self, item: Item) -> None:
         """Nothing that Assistants' streams have a word for."""
@@ -143,14 +149,18 @@ class RunNarrator:
         await self._writer.commit(keep, progress=True)
 
     async def conclude(self, turn: EndedTurn | None, last: LastChange) -> None:
-        """End the attempt, and keep its last turn."""
-        ends = self._end_turn()
+        """End the attempt, and keep its last turn. None: it failed, or none was open; what is known
+        of its tokens is counted."""
+        usage = self._cost if turn is None else turn.usage
+        ends = self._end_turn(usage)
         changes = self._taken_changes()
 
         async def close(repositories: Repositories) -> LastWords:
             run = await repositories.runs.lock(self._project, self._run.id)
             await changes(repositories)
-            if turn is not None:
+            if turn is None:
+                run = run.broken_off(usage)
+            else:
                 await self._keep_items(repositories, turn)
                 run = run.after(turn)
             events, is_end = await last(repositories, run)
@@ -239,14 +249,19 @@ class RunNarrator:
         whole, self._whole = self._whole, []
         return [event for draft in whole for event in self._end_message(draft)]
 
-    def _end_turn(self) -> list[RunEvent]:
-        """End the messages, and write down the calls that were made."""
-        events = self._end_messages()
+    def _end_turn(self, usage: TurnUsage) -> list[RunEvent]:
+        """End the messages, and write down the calls that were made and the turn's tokens."""
         calls = [draft for draft in self._drafts if draft.kind in _CALLS]
         if calls and self._calls_step is not None:
-            self._calls_step = self._calls_step.with_calls(tuple(map(_step_call, calls)))
-            self._changes.append(_updated(self._project, self._calls_step))
-        return events
+            step = self._calls_step.with_calls(tuple(map(_step_call, calls))).counted(usage)
+            self._calls_step = step
+            self._changes.append(_updated(self._project, step))
+        elif self._steps:
+            message_id, step = self._steps.popitem()
+            self._steps[message_id] = step = step.counted(usage)
+            if not self._whole:  # else it is written at its end
+                self._changes.append(_updated(self._project, step))
+        return self._end_messages()
 
     def _end_message(self, draft: Draft) -> Iterator[RunEvent]:
         now = self._clock()

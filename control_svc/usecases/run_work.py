@@ -93,7 +93,16 @@ class RunHandler:
             left, progress = await self._transactions.read(
                 lambda each: self._left(each, project, run)
             )
-            narrator = RunNarrator(project, run, writer, self._codec, self._ids, self._clock, left)
+            narrator = RunNarrator(
+                project,
+                run,
+                writer,
+                self._codec,
+                self._ids,
+                self._clock,
+                left,
+                len(progress.token_ids),
+            )
             seen = RunContext(project, run, self._transactions, self._counter, writer)
             settings = loop_settings(project, run)
             try:

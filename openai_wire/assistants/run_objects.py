@@ -62,7 +62,7 @@ def step_object(step: run_pb2.RunStep, *, with_results: bool = False) -> Json:
         **_ends(step, status, ("cancelled", "completed", "expired", "failed")),
         "last_error": _error(step),
         "step_details": _step_details(step, with_results=with_results),
-        "usage": None,
+        "usage": None if status == "in_progress" else _usage(step.usage),
         "metadata": {},
     }
 

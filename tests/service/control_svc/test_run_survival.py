@@ -189,5 +189,6 @@ async def test_a_run_whose_engine_dies_again_and_again_fails(a_world: Worlds) ->
     assert names(events)[-1] == "run.failed"
     assert ended.error is not None
     assert ended.error.code == "server_error"
+    assert ended.usage.completion_tokens == len(turns.requests[-1].token_ids)
     for message in await world.messages(run):
         assert message.item.status is ItemStatus.INCOMPLETE

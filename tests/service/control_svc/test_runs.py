@@ -25,6 +25,7 @@ from control_svc.domain.tools import (
     ToolChoice,
     ToolResources,
 )
+from control_svc.domain.turns import TurnUsage
 from svc_kit.errors import (
     InvalidField,
     ModelNotFound,
@@ -85,6 +86,7 @@ async def test_an_answer_is_told_in_order_and_kept(a_world: Worlds) -> None:
     assert message.item.status is ItemStatus.COMPLETED
     assert [step.state for step in steps] == [StepState.COMPLETED]
     assert steps[0].details == MessageCreation(message_id=message.id)
+    assert steps[0].usage == ended.usage
     assert not (await world.thread_now(thread.id)).active_run_id
 
 
@@ -132,6 +134,8 @@ async def test_calls_wait_for_their_outputs_and_the_run_goes_on(a_world: Worlds)
     assert again.last_event == submitted.last_event
     assert ended.state is RunState.COMPLETED
     assert ended.usage.completion_tokens == 5
+    assert [step.usage.completion_tokens for step in steps] == [4, 1]
+    assert [step.usage.prompt_tokens for step in steps] == [10, 10]
     details = steps[0].details
     assert isinstance(details, ToolCalls)
     assert [call.output for call in details.calls] == ["sun"]  # type: ignore[union-attr]
@@ -210,6 +214,7 @@ async def test_a_cancelled_run_keeps_what_it_has_said(a_world: Worlds) -> None:
     assert message.message.text == "one two"
     assert message.item.status is ItemStatus.INCOMPLETE
     assert step.state is StepState.CANCELLED
+    assert step.usage == ended.usage
     assert ended.usage.completion_tokens == 2
 
 
@@ -241,6 +246,26 @@ async def test_what_the_model_refuses_fails_the_run(a_world: Worlds) -> None:
     assert ended.error is not None
     assert "'m' does not exist" in ended.error.message
     assert not (await world.thread_now(thread.id)).active_run_id
+
+
+async def test_the_tokens_of_a_turn_that_fails_are_counted(a_world: Worlds) -> None:
+    """What the model was shown and wrote until then is the run's, and the step's."""
+
+    async def fail(_request: object, index: int) -> None:
+        if index == 2:
+            raise ModelNotFound(model="m")
+
+    world = a_world(ScriptedTurns(lambda _: says("one two three"), before_token=fail))
+    thread = await world.thread("Hi")
+    async with world.process().working() as process:
+        run = await begun(process, await world.assistant(), thread)
+        await told(process, run)
+        ended = await now(process, run)
+        [step] = await steps_of(process, run)
+
+    assert ended.state is RunState.FAILED
+    assert ended.usage == TurnUsage(10, 0, 2, 0)
+    assert (step.state, step.usage) == (StepState.FAILED, ended.usage)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])

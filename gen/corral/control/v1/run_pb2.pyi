@@ -129,7 +129,7 @@ class RunTruncation(_message.Message):
     def __init__(self, last_messages: _Optional[int] = ...) -> None: ...
 
 class RunStep(_message.Message):
-    __slots__ = ("id", "run_id", "thread_id", "assistant_id", "state", "create_time", "end_time", "error", "message_id", "tool_calls")
+    __slots__ = ("id", "run_id", "thread_id", "assistant_id", "state", "create_time", "end_time", "error", "message_id", "tool_calls", "usage")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[RunStep.State]
@@ -154,6 +154,7 @@ class RunStep(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     run_id: str
     thread_id: str
@@ -164,7 +165,8 @@ class RunStep(_message.Message):
     error: RunError
     message_id: str
     tool_calls: StepCalls
-    def __init__(self, id: _Optional[str] = ..., run_id: _Optional[str] = ..., thread_id: _Optional[str] = ..., assistant_id: _Optional[str] = ..., state: _Optional[_Union[RunStep.State, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[RunError, _Mapping]] = ..., message_id: _Optional[str] = ..., tool_calls: _Optional[_Union[StepCalls, _Mapping]] = ...) -> None: ...
+    usage: RunUsage
+    def __init__(self, id: _Optional[str] = ..., run_id: _Optional[str] = ..., thread_id: _Optional[str] = ..., assistant_id: _Optional[str] = ..., state: _Optional[_Union[RunStep.State, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[RunError, _Mapping]] = ..., message_id: _Optional[str] = ..., tool_calls: _Optional[_Union[StepCalls, _Mapping]] = ..., usage: _Optional[_Union[RunUsage, _Mapping]] = ...) -> None: ...
 
 class StepCalls(_message.Message):
     __slots__ = ("calls",)
