@@ -99,13 +99,17 @@ def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[s
 
 def _named(message: dict[str, Any]) -> dict[str, str]:
     """FILE_ID is the id of a "file" in an answer, and so on, or of the first of its "files"; a
-    request is named when accepted."""
+    request is named when accepted, and by a run its thread and the first call that it waits for."""
     found = {}
     for name, part in message.items():
         one = part[0] if isinstance(part, list) and part else part
         if isinstance(one, dict) and "id" in one:
             words = re.sub(r"(?=[A-Z])", "_", name.removesuffix("s"))
             found[f"{words.upper()}_ID"] = one["id"]
+    if "run" in message:
+        found["THREAD_ID"] = message["run"]["threadId"]
+        for call in message["run"].get("requiredCalls", [])[:1]:
+            found["CALL_ID"] = call["callId"]
     if "accepted" in message:
         found["REQUEST_ID"] = message["accepted"]["requestId"]
     return found
