@@ -9,6 +9,7 @@ from control_svc.domain.jobs import Job
 from control_svc.domain.ports import Repositories
 from control_svc.domain.runs import RunState, ToolOutput
 from control_svc.domain.tools import FunctionTool
+from control_svc.storage.unit_of_work import SqlTransactions
 from tests.support.control import SetClock
 from tests.support.jobs import PROJECT, a_database
 from tests.support.runs import FUNCTION, RunWorld, begun, now, told
@@ -20,7 +21,9 @@ ResultT = TypeVar("ResultT")
 class Between:
     """Transactions; in the first of them something happens once it knows that there is no job."""
 
-    def __init__(self, transactions: Any, happens: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, transactions: SqlTransactions, happens: Callable[[], Awaitable[Any]]
+    ) -> None:
         self.read = transactions.read
         self._transactions = transactions
         self._happens: Callable[[], Awaitable[Any]] | None = happens
@@ -33,7 +36,7 @@ class Between:
         watched, jobs = copy(repositories), copy(repositories.jobs)
 
         async def request_cancel(project: str, kind: str, subject: str) -> Job | None:
-            job = await repositories.jobs.request_cancel(project, kind, subject)
+            job: Job | None = await repositories.jobs.request_cancel(project, kind, subject)
             happens, self._happens = self._happens, None
             if happens is not None:
                 assert job is None
@@ -61,7 +64,8 @@ async def test_a_run_that_goes_on_meanwhile_is_cancelled_by_its_worker(
         async def answer() -> None:
             await process.runs.submit(PROJECT, thread.id, run.id, [ToolOutput("call_1", "wet")], "")
 
-        racing = database._replace(transactions=Between(database.transactions, answer))
+        between: Any = Between(database.transactions, answer)
+        racing = database._replace(transactions=between)
         other = RunWorld(racing, turns, clock).process("b")
         given_up = await other.runs.cancel(PROJECT, thread.id, run.id)
         assert given_up.state is RunState.CANCELLING
