@@ -16,7 +16,8 @@ from control_svc.domain.items import (
 from control_svc.domain.tools import CustomTool, FileSearchTool, FunctionTool, McpTool, Tool
 from svc_kit.errors import InvalidField
 
-APPROVAL_REQUEST: Final = "mcp_approval_request"
+APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response")
+"""What `check_words` looks at."""
 MAX_NAME_CHARACTERS: Final = 64
 """Of a function, as the model is told of it."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -94,6 +95,8 @@ def lists_of(items: Sequence[Item]) -> dict[str, McpListTools]:
 def check_words(before: Sequence[Item], given: Sequence[Item]) -> None:
     """That a person's words are about calls that wait for them, each once. Raises InvalidField."""
     waiting = {item.id for item in before if isinstance(item.content, McpApprovalRequest)}
+    contents = [item.content for item in before]
+    waiting -= {c.approval_request_id for c in contents if isinstance(c, McpApprovalResponse)}
     for index, item in enumerate(given):
         if isinstance(item.content, McpApprovalResponse):
             request = item.content.approval_request_id

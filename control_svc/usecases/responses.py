@@ -10,7 +10,7 @@ from control_svc.domain.ids import JOB, IdSource, age_of
 from control_svc.domain.items import Item
 from control_svc.domain.jobs import JobPriority, NewJob
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens, Window
-from control_svc.domain.mcp import APPROVAL_REQUEST, check_words
+from control_svc.domain.mcp import APPROVAL_KINDS, check_words
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
@@ -219,7 +219,7 @@ async def _what_was_said(
     last = await repositories.timelines.page(project, conversation.id, Window(1))
     end = last[0].position + 1 if last else 0
     calls = await repositories.timelines.since(
-        project, conversation.id, wanted=ItemFilter(kinds=(*CALL_KINDS, APPROVAL_REQUEST))
+        project, conversation.id, wanted=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
     )
     return [placed.item for placed in calls], replace(response, conversation_end=end)
 

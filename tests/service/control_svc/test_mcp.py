@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corral.control.v1 import item_pb2, response_pb2, tool_pb2
+from corral.control.v1 import conversation_service_pb2, item_pb2, response_pb2, tool_pb2
+from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 
 from svc_kit.errors import InvalidField, UnsupportedValue
 from tests.support.control import a_control
@@ -153,6 +154,24 @@ async def test_an_allowed_call_is_made_by_the_next_response(
     for words, previous in (([yes], done.id), ([yes, yes], asked.id)):
         with pytest.raises(InvalidField, match="no call waits"):
             await client.create(*words, previous_response_id=previous, tools=[remote()])
+    assert shop.ordered == ["tea"]
+
+
+async def test_a_conversation_goes_on_with_a_word_once(client: ResponseClient, shop: Shop) -> None:
+    """A call that was allowed and made is not made again by the same word."""
+    conversations = ConversationServiceStub(client.client.channel)
+    made = await conversations.CreateConversation(
+        conversation_service_pb2.CreateConversationRequest(), metadata=client.client.metadata
+    )
+    within = {"conversation_id": made.conversation.id, "tools": [remote()]}
+    asked = await client.create("Tea", **within)
+    yes = word(asked.output[-1].id, approve=True)
+    done = await client.create(yes, **within)
+    with pytest.raises(InvalidField, match="no call waits"):
+        await client.create(yes, **within)
+
+    assert kinds(asked)[-1] == "mcp_approval_request"
+    assert kinds(done) == ["mcp_call", "message"]
     assert shop.ordered == ["tea"]
 
 
