@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from corral.control.v1 import run_pb2, run_service_pb2
+from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
@@ -17,9 +19,12 @@ from svc_kit.auth import METHOD_SCOPES
 from svc_kit.errors import DomainError, Internal
 from svc_kit.interceptors import LONG_LIVED
 from svc_kit.rpc_client import translate_errors
-from tests.support.control import RunningControl
+from tests.support.control import Client, RunningControl
+from tests.support.threads import ThreadClient, saying
 
 PACKAGE = "/corral.control.v1."
+ENDS = ("completed", "requires_action", "failed", "incomplete")
+"""Of runs that nobody cancels."""
 TEXTS = (
     "",
     "\x00",
@@ -132,3 +137,34 @@ async def test_nonsense_is_answered_by_a_typed_error(running: RunningControl, na
         error = await refusal(running.client.channel, name, message)
         assert not isinstance(error, Internal), (message, error)
     assert (await running.client.create()).size_bytes == 5
+
+
+async def begun_or_refused(
+    stub: Any, client: Client, options: run_service_pb2.RunOptions
+) -> run_pb2.Run | DomainError:
+    """What asking for a run on a new thread comes to."""
+    asked = run_service_pb2.CreateThreadAndRunRequest(messages=[saying("Hi")], run=options)
+    try:
+        with translate_errors():
+            answer = await stub.CreateThreadAndRun(asked, metadata=client.metadata)
+    except DomainError as error:
+        return error
+    return answer.run
+
+
+async def test_nonsense_in_a_run_ends_it(running: RunningControl) -> None:
+    """What is not refused at once is carried out to an end that is told."""
+    client, stub = running.client, RunServiceStub(running.client.channel)
+    assistant = await ThreadClient(client).new_assistant()
+    begun: list[run_pb2.Run] = []
+    for options in hostile(run_service_pb2.RunOptions()):
+        options.assistant_id = options.assistant_id or assistant.id
+        outcome = await begun_or_refused(stub, client, options)
+        assert not isinstance(outcome, Internal), (options, outcome)
+        begun += [] if isinstance(outcome, DomainError) else [outcome]
+    for run in begun:
+        asked = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
+        with translate_errors():
+            events = [each async for each in stub.WatchRun(asked, metadata=client.metadata)]
+        assert events[-1].event.run_changed.what in ENDS, run
+    assert begun
