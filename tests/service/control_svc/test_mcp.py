@@ -163,7 +163,7 @@ async def test_a_conversation_goes_on_with_a_word_once(client: ResponseClient, s
     made = await conversations.CreateConversation(
         conversation_service_pb2.CreateConversationRequest(), metadata=client.client.metadata
     )
-    within = {"conversation_id": made.conversation.id, "tools": [remote()]}
+    within: dict[str, Any] = {"conversation_id": made.conversation.id, "tools": [remote()]}
     asked = await client.create("Tea", **within)
     yes = word(asked.output[-1].id, approve=True)
     done = await client.create(yes, **within)
