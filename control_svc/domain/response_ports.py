@@ -69,6 +69,9 @@ class ResponseRepository(Protocol):
     async def start(self, project: str, response_id: str) -> Link | None:
         """The first link of `chain`, without its items."""
 
+    async def num_chain_bytes(self, project: str, response_id: str) -> int:
+        """How long the documents of what `chain` would read are; nothing is read for it."""
+
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
         """Forget responses of all projects whose time has come and from which none goes on."""
 

@@ -55,6 +55,9 @@ class TimelineRepository(Protocol):
     ) -> list[PlacedItem]:
         """The items from a position on, in order."""
 
+    async def num_bytes(self, project: str, timeline: str) -> int:
+        """How long the documents of a timeline are; nothing is read for it."""
+
     async def place_of_last(
         self, project: str, timeline: str, count: int, wanted: ItemFilter = ALL_ITEMS
     ) -> int:

@@ -25,7 +25,7 @@ from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.placing_items import resolved
 from control_svc.usecases.response_ledgers import Say, TransientLedger
 from control_svc.usecases.response_narrating import ResponseNarrator
-from control_svc.usecases.response_pasts import read_past, unsealed
+from control_svc.usecases.response_pasts import read_conversation, read_past, unsealed
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_tools import ResponseTools
 from control_svc.usecases.response_working import (
@@ -231,5 +231,5 @@ async def _past(repositories: Repositories, project: str, response: Response) ->
     if not response.conversation_id:
         return []
     await repositories.conversations.get(project, response.conversation_id)
-    placed = await repositories.timelines.since(project, response.conversation_id)
+    placed = await read_conversation(repositories, project, response.conversation_id)
     return [each.item for each in placed]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from control_svc.domain.compactions import is_users
-from control_svc.domain.items import Compaction, Item, Reasoning
+from control_svc.domain.items import Compaction, Item, PlacedItem, Reasoning
 from control_svc.domain.ports import Repositories
 from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import Truncation
@@ -15,8 +15,10 @@ from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import TurnRequest
 from control_svc.usecases.fitting import first_fitting
 from control_svc.usecases.response_narrating import ResponseNarrator
-from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, SealInvalid
+from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, SealInvalid, TooLong
 
+MAX_PAST_BYTES: Final = 64 * 1024 * 1024
+"""Of what was said before a response: far more than any model is shown."""
 _SHARE_AFTER_CUT: Final = 2
 """A past that is cut is cut to this part of the window, so that the next cut is far away."""
 
@@ -30,7 +32,9 @@ class Past(NamedTuple):
 
 
 async def read_past(repositories: Repositories, project: str, response_id: str) -> Past:
-    """What was said up to a response. Raises PreviousResponseNotFound."""
+    """What was said up to a response. Raises PreviousResponseNotFound or TooLong."""
+    num_bytes = await repositories.responses.num_chain_bytes(project, response_id)
+    _check_length("previous_response_id", num_bytes)
     links = await repositories.responses.chain(project, response_id)
     if not links:
         raise PreviousResponseNotFound(response=response_id)
@@ -42,10 +46,24 @@ async def read_past(repositories: Repositories, project: str, response_id: str) 
         raise PreviousResponseNotFound(response=first.previous_id)
     if not first.conversation_id:
         return Past(own, first.archive_name)
-    before = await repositories.timelines.since(project, first.conversation_id)
+    before = await read_conversation(repositories, project, first.conversation_id)
     end = first.conversation_end
     said = [placed.item for placed in before if placed.position < end]
     return Past([*said, *own], first.archive_name)
+
+
+async def read_conversation(
+    repositories: Repositories, project: str, conversation_id: str
+) -> list[PlacedItem]:
+    """All items of a conversation. Raises TooLong."""
+    _check_length("conversation", await repositories.timelines.num_bytes(project, conversation_id))
+    return await repositories.timelines.since(project, conversation_id)
+
+
+def _check_length(field: str, num_bytes: int) -> None:
+    """Before anything is read: a caller may have stored more than this process can hold."""
+    if num_bytes > MAX_PAST_BYTES:
+        raise TooLong(field=field, length=num_bytes, limit=MAX_PAST_BYTES, unit="bytes")
 
 
 def unsealed(project: str, items: Sequence[Item], seals: Seals) -> list[Item]:

@@ -15,7 +15,7 @@ from control_svc.usecases.response_pasts import Past, read_past
 from control_svc.usecases.response_working import Begun, ResponseWorker, fail
 from control_svc.usecases.streaming import StreamWriters
 from control_svc.usecases.working import JobContext
-from svc_kit.errors import PreviousResponseNotFound, ResponseNotFound
+from svc_kit.errors import PreviousResponseNotFound, ResponseNotFound, TooLong
 
 KIND: Final = "response"
 """The jobs of responses."""
@@ -62,7 +62,7 @@ class ResponseHandler:
             )
             try:
                 past, own = await self._said_until(claim)
-            except PreviousResponseNotFound as error:
+            except (PreviousResponseNotFound, TooLong) as error:
                 await fail(narrator, error)
                 return
             begun = Begun(past.items, own, said.drafts, said.token_ids, past.archive_name)

@@ -7,7 +7,20 @@ from itertools import groupby
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import CTE, Boolean, Row, and_, delete, exists, insert, literal, or_, select, update
+from sqlalchemy import (
+    CTE,
+    Boolean,
+    Row,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql import ColumnElement
@@ -105,6 +118,14 @@ class SqlResponses:
         row = found.first()
         return None if row is None else _link(row, [])
 
+    async def num_chain_bytes(self, project: str, response_id: str) -> int:
+        """How long the documents of a chain are."""
+        if not is_id(response_id, RESPONSE):
+            return 0
+        chain = _chain(project, response_id)
+        query = _with_items(select(func.sum(func.length(ItemRow.document))), project, chain)
+        return (await self._session.execute(query)).scalar_one() or 0
+
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
         """Forget responses whose time has come and from which none goes on."""
         later = aliased(ResponseRow)
@@ -157,15 +178,14 @@ def _chain(project: str, response_id: str) -> CTE:
 def _chain_query(project: str, response_id: str) -> Any:
     """The chain, oldest first; each with its items, or with none once."""
     chain = _chain(project, response_id)
+    query = _with_items(select(chain, TimelineItemRow.position, ItemRow), project, chain)
+    return query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
+
+
+def _with_items(query: Any, project: str, chain: CTE) -> Any:
     placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == chain.c.id)
     item = and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id)
-    return (
-        select(chain, TimelineItemRow.position, ItemRow)
-        .select_from(chain)
-        .outerjoin(TimelineItemRow, placed)
-        .outerjoin(ItemRow, item)
-        .order_by(chain.c.depth.desc(), TimelineItemRow.position)
-    )
+    return query.select_from(chain).outerjoin(TimelineItemRow, placed).outerjoin(ItemRow, item)
 
 
 def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> Link:

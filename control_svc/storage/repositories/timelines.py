@@ -100,6 +100,13 @@ class SqlTimelines:
         found = await self._session.execute(query.order_by(TimelineItemRow.position))
         return [_placed_item(row) for row in found.all()]
 
+    async def num_bytes(self, project: str, timeline: str) -> int:
+        """How long the documents of a timeline are."""
+        query = _placed(project, timeline).with_only_columns(
+            func.sum(func.length(ItemRow.document))
+        )
+        return (await self._session.execute(query)).scalar_one() or 0
+
     async def place_of_last(
         self, project: str, timeline: str, count: int, wanted: ItemFilter = ALL_ITEMS
     ) -> int:

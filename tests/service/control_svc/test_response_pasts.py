@@ -15,6 +15,7 @@ from control_svc.domain.items import Item, ItemStatus, Message, Role, Text
 from control_svc.domain.ports import Repositories
 from control_svc.domain.responses import Response, ResponseSettings, ResponseState
 from control_svc.storage.models import ItemRow, TimelineItemRow
+from control_svc.usecases import response_pasts
 from control_svc.usecases.response_pasts import read_past
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -23,6 +24,7 @@ from svc_kit.errors import (
     PreviousResponseNotFound,
     PreviousResponseUnfinished,
     SealInvalid,
+    TooLong,
 )
 from tests.support.control import RunningControl, SetClock, a_control
 from tests.support.conversation_client import ConversationClient, a_message
@@ -109,10 +111,10 @@ def said(text: str, ids: IdSource, clock: SetClock) -> Item:
     )
 
 
-async def test_a_thousand_responses_are_a_thousand_rows_and_one_query(
+async def test_a_thousand_responses_are_a_thousand_rows(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """Storage grows by what each one adds, and the whole past is read by one statement."""
+    """Storage grows by what each adds; the past is measured, and read, by one statement each."""
     clock, length = SetClock(), 1000
     ids, statements = IdSource(clock), list[str]()
 
@@ -136,7 +138,7 @@ async def test_a_thousand_responses_are_a_thousand_rows_and_one_query(
         assert [
             item.content.text for item in past.items if isinstance(item.content, Message)
         ] == made
-        assert len(reads) == 1
+        assert len(reads) == 2
         assert await count_rows(database, ItemRow) == length
         assert await count_rows(database, TimelineItemRow) == length
 
@@ -288,6 +290,24 @@ async def test_a_deleted_response_stays_in_its_conversation(
 
 
 # ---- less of the past
+
+
+async def test_a_past_that_nobody_could_hold_is_not_read(
+    running: RunningControl, client: ResponseClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of a chain nor of a conversation; the conversation is free again."""
+    conversation = await ConversationClient(running.client).create(a_message("w " * 1000))
+    first = await client.create("w", instructions="")
+    long = await client.create("w" * 2000, previous_response_id=first.id)
+    monkeypatch.setattr(response_pasts, "MAX_PAST_BYTES", 1500)
+
+    for asked in ({"previous_response_id": long.id}, {"conversation_id": conversation.id}):
+        for _ in range(2):
+            with pytest.raises(TooLong):
+                await client.create("x", **asked)
+        with pytest.raises(TooLong):
+            await client.count("x", **asked)
+    await client.create("x", previous_response_id=first.id)
 
 
 async def test_a_past_without_room_is_cut_or_refused(client: ResponseClient, model: Model) -> None:
