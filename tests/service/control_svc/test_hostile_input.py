@@ -4,7 +4,7 @@ The fields come from the descriptors, so that a service which is added is tried 
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -149,7 +149,8 @@ async def begun_or_refused(
             answer = await stub.CreateThreadAndRun(asked, metadata=client.metadata)
     except DomainError as error:
         return error
-    return answer.run
+    run: run_pb2.Run = answer.run
+    return run
 
 
 async def test_nonsense_in_a_run_ends_it(running: RunningControl) -> None:
@@ -157,7 +158,8 @@ async def test_nonsense_in_a_run_ends_it(running: RunningControl) -> None:
     client, stub = running.client, RunServiceStub(running.client.channel)
     assistant = await ThreadClient(client).new_assistant()
     begun: list[run_pb2.Run] = []
-    for options in hostile(run_service_pb2.RunOptions()):
+    for message in hostile(run_service_pb2.RunOptions()):
+        options = cast("run_service_pb2.RunOptions", message)
         options.assistant_id = options.assistant_id or assistant.id
         outcome = await begun_or_refused(stub, client, options)
         assert not isinstance(outcome, Internal), (options, outcome)
