@@ -158,7 +158,7 @@ async def test_nonsense_in_a_run_ends_it(running: RunningControl) -> None:
     client, stub = running.client, RunServiceStub(running.client.channel)
     assistant = await ThreadClient(client).new_assistant()
     begun: list[run_pb2.Run] = []
-    for message in hostile(run_service_pb2.RunOptions()):
+    for message in hostile(run_service_pb2.RunOptions(), depth=2):
         options = cast("run_service_pb2.RunOptions", message)
         options.assistant_id = options.assistant_id or assistant.id
         outcome = await begun_or_refused(stub, client, options)
