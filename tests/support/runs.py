@@ -137,13 +137,13 @@ class RunProcess:
         )
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator["RunProcess"]:
-        """Work meanwhile; what is left then is given back."""
+    async def working(self, patience_s: float = 25) -> AsyncIterator["RunProcess"]:
+        """Work meanwhile, for at most so long; what is left then is given back."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.streams.running())
             working = asyncio.create_task(self.dispatcher.run(NEVER_S))
             try:
-                async with asyncio.timeout(25):
+                async with asyncio.timeout(patience_s):
                     yield self
             finally:
                 self.dispatcher.stop()
