@@ -17,10 +17,10 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.clients.acting import acting_for, answering
 from control_svc.domain.jobs import EngineDied, JobPriority
+from control_svc.domain.tools import ChoiceMode
 from control_svc.domain.turns import (
     AudioPart,
     CallPiece,
-    ChoiceMode,
     Delta,
     Done,
     Finished,

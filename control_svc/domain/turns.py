@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from control_svc.domain.jobs import JobPriority
+from control_svc.domain.tools import ChoiceMode
 
 
 class TurnRole(StrEnum):
@@ -91,14 +92,6 @@ class TurnTool(NamedTuple):
     parameters: str = ""
     """The JSON Schema of its arguments, as JSON text. Empty: it has none."""
     strict: bool | None = None
-
-
-class ChoiceMode(StrEnum):
-    """Whether tools are called."""
-
-    NONE = "none"
-    AUTO = "auto"
-    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)

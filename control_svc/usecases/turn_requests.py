@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from control_svc.domain import turns
 from control_svc.domain.agent import LoopSettings, Progress
 from control_svc.domain.drafts import A_CUSTOM_TOOL, Callee, DraftKind
 from control_svc.domain.hosted_tools import HostedTool
@@ -18,6 +17,7 @@ from control_svc.domain.tools import (
 )
 from control_svc.domain.turn_messages import CUSTOM_INPUT, compact_json, turn_messages
 from control_svc.domain.turns import (
+    AS_IT_LIKES,
     JsonObject,
     JsonSchema,
     TurnChoice,
@@ -55,15 +55,15 @@ class Toolbox:
     ) -> TurnChoice:
         """Which of the offered tools are called. Hosted ones may be named by their kinds."""
         if not offered:
-            return turns.AS_IT_LIKES
+            return AS_IT_LIKES
         is_free = asked.mode is ChoiceMode.REQUIRED and not is_first
         mode = ChoiceMode.AUTO if is_free else asked.mode
         names = {tool.name for tool in offered}
         hosted = (name for name, tool in self.hosted.items() if tool.kind in asked.allowed_names)
         allowed = [name for name in (*asked.allowed_names, *hosted) if name in names]
         if asked.allowed_names and not allowed:  # none of them is offered, which allows no other
-            return TurnChoice(turns.ChoiceMode.NONE)
-        return TurnChoice(turns.ChoiceMode(mode.value), tuple(dict.fromkeys(allowed)), parallel)
+            return TurnChoice(ChoiceMode.NONE)
+        return TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
 
 
 def turn_request(

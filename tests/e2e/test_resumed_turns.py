@@ -16,8 +16,8 @@ from corral.inference.v1 import generation_pb2 as generation
 
 from control_svc.clients.turn_client import RpcTurnClient
 from control_svc.domain.jobs import EngineDied
+from control_svc.domain.tools import ChoiceMode
 from control_svc.domain.turns import (
-    ChoiceMode,
     Delta,
     Done,
     Finished,

@@ -7,8 +7,8 @@ from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
 
 from control_svc.clients.turn_client import chat_request
+from control_svc.domain.tools import ChoiceMode
 from control_svc.domain.turns import (
-    ChoiceMode,
     ImagePart,
     JsonObject,
     JsonSchema,

@@ -1,7 +1,6 @@
 """What the loop asks of a turn."""
 
 from control_svc.domain.tools import ChoiceMode, FunctionTool, ToolChoice
-from control_svc.domain.turns import ChoiceMode as TurnMode
 from control_svc.usecases.turn_requests import Toolbox
 
 
@@ -11,4 +10,4 @@ def test_a_choice_of_what_is_not_offered_allows_nothing_else() -> None:
     asked = ToolChoice(mode=ChoiceMode.REQUIRED, allowed_names=("file_search",), is_one=True)
     offered = toolbox.offered(with_hosted=True)
     choice = toolbox.choice(asked, offered, is_first=True, parallel=None)
-    assert choice.mode is TurnMode.NONE
+    assert choice.mode is ChoiceMode.NONE
