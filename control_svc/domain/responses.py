@@ -19,6 +19,7 @@ from control_svc.domain.given_items import GivenItem
 from control_svc.domain.items import Item
 from control_svc.domain.showing import Include
 from control_svc.domain.tool_checks import (
+    check_choice,
     check_effort,
     check_enforceable,
     check_format,
@@ -155,6 +156,8 @@ class ResponseSettings:
         _check_at_least("compact_threshold", self.compact_threshold, SMALLEST_COMPACT_THRESHOLD)
         check_tools(self.tools)
         check_format(self.format, "text.format")
+        if self.choice is not None:
+            check_choice(self.choice, self.tools)
         check_enforceable(self.tools, self.choice, self.format)
         check_effort(self.effort, "reasoning.effort")
         if self.background and not self.store:

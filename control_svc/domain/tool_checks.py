@@ -61,7 +61,12 @@ def check_tools(tools: Sequence[Tool], most: int = MAX_TOOLS, field: str = "tool
 
 
 def check_choice(choice: ToolChoice, tools: Sequence[Tool], field: str = "tool_choice") -> None:
-    """That a choice names tools that there are. Raises InvalidField."""
+    """That a choice names tools that there are, and asks for no call without any.
+
+    Raises InvalidField.
+    """
+    if choice.mode is ChoiceMode.REQUIRED and not tools:
+        raise InvalidField(field=field, problem="it is only allowed when 'tools' are specified")
     names = {tool.name for tool in tools if isinstance(tool, FunctionTool | CustomTool)}
     known = names | {tool.kind for tool in tools}
     for name in choice.allowed_names:

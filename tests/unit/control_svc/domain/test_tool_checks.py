@@ -12,7 +12,7 @@ from control_svc.domain.search_filters import (
     Junction,
     filter_from_json,
 )
-from control_svc.domain.tool_checks import check_enforceable, check_tools
+from control_svc.domain.tool_checks import check_choice, check_enforceable, check_tools
 from control_svc.domain.tools import (
     ChoiceMode,
     CustomTool,
@@ -55,6 +55,16 @@ def test_a_grammar_that_calls_cannot_be_held_to_is_refused() -> None:
     assert error.value.field == "tools[0].format.syntax"
     with pytest.raises(MissingField):
         check_tools((CustomTool(name="date", syntax="regex"),))
+
+
+@pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(allowed_names=("other",))])
+def test_a_choice_without_its_tools_is_refused(choice: ToolChoice) -> None:
+    """A call that cannot be made is no choice."""
+    check_choice(ToolChoice(), ())
+    with pytest.raises(InvalidField) as error:
+        check_choice(choice, ())
+
+    assert error.value.field == "tool_choice"
 
 
 @pytest.mark.parametrize("choice", [None, ToolChoice()])
