@@ -8,8 +8,8 @@ from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1 import batch_service_pb2_grpc as rpc
 
 from control_svc.api.batch_convert import batch_to_pb, new_batch
-from control_svc.domain.listing import PageRequest
-from control_svc.usecases.batches import DEFAULT_PAGE, Batches
+from control_svc.domain.listing import DEFAULT_PAGE, PageRequest
+from control_svc.usecases.batches import Batches
 from svc_kit.auth import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]

@@ -8,8 +8,8 @@ from control_svc.api.conversation_convert import conversation_to_pb
 from control_svc.api.convert import is_newest_first
 from control_svc.api.item_convert import given_items, includes_of, items_to_pb
 from control_svc.domain.conversations import NewConversation, NewItems
-from control_svc.domain.listing import PageRequest
-from control_svc.usecases.conversations import DEFAULT_PAGE, Conversations
+from control_svc.domain.listing import DEFAULT_PAGE, PageRequest
+from control_svc.usecases.conversations import Conversations
 from svc_kit.auth import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]

@@ -16,10 +16,10 @@ from control_svc.api.response_convert import (
     usage_to_pb,
 )
 from control_svc.api.response_event_convert import event_to_pb
-from control_svc.domain.listing import PageRequest
+from control_svc.domain.listing import DEFAULT_PAGE, PageRequest
 from control_svc.domain.streams import BEFORE_FIRST, Event
 from control_svc.usecases.answering import Answering
-from control_svc.usecases.responses import DEFAULT_PAGE, Responses
+from control_svc.usecases.responses import Responses
 from svc_kit.auth import current_principal
 from svc_kit.errors import OutOfRange
 

@@ -9,9 +9,8 @@ from corral.control.v1 import (
     vector_store_service_pb2,
 )
 
-from control_svc.api.convert import is_newest_first, timestamp
+from control_svc.api.convert import timestamp
 from control_svc.domain.attributes import AttributeValue
-from control_svc.domain.listing import PageRequest
 from control_svc.domain.ports import Clock
 from control_svc.domain.search import Ranking, SearchHit
 from control_svc.domain.search_filters import (
@@ -137,21 +136,6 @@ def new_file(
         file_id=request.file_id,
         chunking=_chunking(request),
         attributes=attributes_of(request.attributes),
-    )
-
-
-def page_request(
-    request: vector_store_service_pb2.ListVectorStoresRequest
-    | vector_store_file_service_pb2.ListVectorStoreFilesRequest,
-    default: int,
-) -> PageRequest:
-    """The page that a caller asks for."""
-    return PageRequest(
-        request.page_size or default,
-        request.page_token,
-        request.after,
-        is_newest_first(request.order),
-        request.before,
     )
 
 

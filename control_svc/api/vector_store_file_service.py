@@ -5,9 +5,9 @@ from corral.control.v1 import vector_store_file_service_pb2 as pb
 from corral.control.v1 import vector_store_file_service_pb2_grpc as rpc
 
 from control_svc.api import vector_convert as convert
+from control_svc.api.convert import page_request
 from control_svc.domain.listing import PageRequest
 from control_svc.usecases.vector_files import DEFAULT_TEXTS, VectorFiles
-from control_svc.usecases.vector_stores import DEFAULT_PAGE
 from svc_kit.auth import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -47,7 +47,7 @@ class VectorStoreFileServicer(rpc.VectorStoreFileServiceServicer):
         page = await self._files.page(
             current_principal().project,
             request.vector_store_id,
-            convert.page_request(request, DEFAULT_PAGE),
+            page_request(request),
             request.batch_id,
             convert.file_state(request.state),
         )

@@ -8,9 +8,10 @@ from corral.control.v1 import vector_store_service_pb2 as pb
 from corral.control.v1 import vector_store_service_pb2_grpc as rpc
 
 from control_svc.api import vector_convert as convert
+from control_svc.api.convert import page_request
 from control_svc.domain.ports import Clock
 from control_svc.domain.search import Search
-from control_svc.usecases.vector_stores import DEFAULT_PAGE, VectorStores
+from control_svc.usecases.vector_stores import VectorStores
 from svc_kit.auth import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -43,7 +44,7 @@ class VectorStoreServicer(rpc.VectorStoreServiceServicer):
         self, request: pb.ListVectorStoresRequest, context: Context
     ) -> pb.ListVectorStoresResponse:
         """List the project's stores."""
-        asked = convert.page_request(request, DEFAULT_PAGE)
+        asked = page_request(request)
         page = await self._stores.page(current_principal().project, asked)
         stores = [convert.store_to_pb(store, self._clock) for store in page.items]
         return pb.ListVectorStoresResponse(vector_stores=stores, next_page_token=page.next_token)

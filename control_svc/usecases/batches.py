@@ -20,7 +20,6 @@ KIND: Final = "batch"
 CLOSING_KIND: Final = "batch-closing"
 """The jobs of batches that run no line any more: they wait for none of those that do."""
 MAX_PAGE: Final = 100
-DEFAULT_PAGE: Final = 20
 
 
 def job_of(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:

@@ -19,7 +19,6 @@ from svc_kit.errors import InvalidField, ItemNotFound
 CREATE: Final = "CreateConversation"
 ADD: Final = "CreateConversationItems"
 MAX_PAGE: Final = 100
-DEFAULT_PAGE: Final = 20
 
 
 @dataclass(frozen=True)

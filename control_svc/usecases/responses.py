@@ -30,7 +30,6 @@ from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFo
 
 CREATE: Final = "CreateResponse"
 MAX_PAGE: Final = 100
-DEFAULT_PAGE: Final = 20
 
 
 @dataclass(frozen=True)

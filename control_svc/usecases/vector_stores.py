@@ -13,7 +13,6 @@ from control_svc.usecases.once import once
 from control_svc.usecases.vector_adding import FileAdder
 from control_svc.usecases.watching import follow
 
-DEFAULT_PAGE: Final = 20
 MAX_PAGE: Final = 100
 CREATE: Final = "CreateVectorStore"
 

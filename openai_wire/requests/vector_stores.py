@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from corral.control.v1 import (
-    listing_pb2,
     vector_store_file_service_pb2,
     vector_store_pb2,
     vector_store_service_pb2,
@@ -12,7 +11,7 @@ from corral.control.v1 import (
 from pydantic import Field
 
 from openai_wire.requests.fields import WireModel, validated, without_neutral
-from openai_wire.requests.files import number_of
+from openai_wire.requests.listing import PageQuery, page_fields, page_query
 from svc_kit.errors import InvalidField, InvalidType
 
 MAX_PAGE = 100
@@ -90,13 +89,9 @@ class VectorStoreFileBatchBody(WireModel):
     )
 
 
-class VectorStoreListQuery(WireModel):
-    """The query of a list of vector stores, or of files in one."""
+class StoreFileListQuery(PageQuery):
+    """The query of a list of files in a vector store."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] | None = None
-    order: Literal["asc", "desc"] | None = None
-    after: str | None = None
-    before: str | None = None
     filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None
 
 
@@ -135,7 +130,9 @@ def list_stores_request(
     query: Mapping[str, str],
 ) -> vector_store_service_pb2.ListVectorStoresRequest:
     """The page that a query asks for. Parameters that are not known are ignored."""
-    return vector_store_service_pb2.ListVectorStoresRequest(**_page(_listed(query)))
+    return vector_store_service_pb2.ListVectorStoresRequest(
+        **page_fields(page_query(PageQuery, query))
+    )
 
 
 def create_file_request(
@@ -166,12 +163,12 @@ def list_store_files_request(
     store_id: str, query: Mapping[str, str], batch_id: str = ""
 ) -> vector_store_file_service_pb2.ListVectorStoreFilesRequest:
     """The page that a query asks for. Parameters that are not known are ignored."""
-    asked = _listed(query)
+    asked = page_query(StoreFileListQuery, query)
     return vector_store_file_service_pb2.ListVectorStoreFilesRequest(
         vector_store_id=store_id,
         batch_id=batch_id,
         state=None if asked.filter is None else f"STATE_{asked.filter.upper()}",
-        **_page(asked),
+        **page_fields(asked),
     )
 
 
@@ -208,27 +205,6 @@ def _files(
         )
         for file in files
     ]
-
-
-def _listed(query: Mapping[str, str]) -> VectorStoreListQuery:
-    known: dict[str, Any] = {
-        name: query[name] for name in VectorStoreListQuery.model_fields if query.get(name)
-    }
-    if "limit" in known:
-        known["limit"] = number_of(known["limit"])
-    return validated(VectorStoreListQuery, known)
-
-
-def _page(asked: VectorStoreListQuery) -> dict[str, Any]:
-    oldest_first = asked.order == "asc"
-    return {
-        "page_size": asked.limit or 0,
-        "after": asked.after or "",
-        "before": asked.before or "",
-        "order": listing_pb2.LIST_ORDER_OLDEST_FIRST
-        if oldest_first
-        else listing_pb2.LIST_ORDER_NEWEST_FIRST,
-    }
 
 
 def _chunking(strategy: ChunkingStrategy | None) -> vector_store_pb2.ChunkingStrategy | None:
