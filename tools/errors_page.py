@@ -87,7 +87,8 @@ def _reasons(kind: type[DomainError], meanings: dict[str, str]) -> list[str]:
 
 
 def _classes(kind: type[DomainError]) -> list[type[DomainError]]:
-    return [cls for cls in ERROR_CLASSES if kind_of(cls) is kind]
+    found = [cls for cls in ERROR_CLASSES if kind_of(cls) is kind]
+    return sorted(found, key=lambda cls: cls.reason)
 
 
 def _code(reason: str) -> str:

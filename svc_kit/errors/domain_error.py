@@ -1,8 +1,8 @@
 """The root of every error: how a class with a docstring and annotations becomes an exception.
 
-Fifty classes with a constructor each would be fifty times the same lines. Here the annotations of a
-class are the keyword arguments of its constructor and the metadata on the wire, and its docstring
-is its message. `svc_kit.errors` holds the classes; import DomainError from there.
+A hundred classes with a constructor each would be a hundred times the same lines. Here the
+annotations of a class are the keyword arguments of its constructor and the metadata on the wire,
+and its docstring is its message.
 """
 
 import inspect

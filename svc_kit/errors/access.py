@@ -1,0 +1,91 @@
+"""Who may call, with which key, from where and for which project."""
+
+from svc_kit.errors.kinds import AlreadyExists, NotFound, PermissionDenied, Unauthenticated
+
+
+class ApiKeyMissing(Unauthenticated):
+    """You didn't provide an API key. Send it in the Authorization header: "Bearer YOUR_KEY"."""
+
+    reason = "API_KEY_MISSING"
+
+
+class ApiKeyInvalid(Unauthenticated):
+    """Incorrect API key provided."""
+
+    reason = "API_KEY_INVALID"
+
+
+class ApiKeyExpired(Unauthenticated):
+    """The API key has expired."""
+
+    reason = "API_KEY_EXPIRED"
+
+
+class ApiKeyRevoked(Unauthenticated):
+    """The API key was revoked."""
+
+    reason = "API_KEY_REVOKED"
+
+
+class ScopeMissing(PermissionDenied):
+    """The API key lacks the scope '{scope}', which {method} needs."""
+
+    reason = "SCOPE_MISSING"
+    scope: str
+    method: str
+
+
+class ServiceOnly(PermissionDenied):
+    """'{field}' is believed from services of this installation only."""
+
+    reason = "SERVICE_ONLY"
+    field: str
+
+
+class HostNotAllowed(PermissionDenied):
+    """The Host '{host}' is not served here. Allow it in the settings (allowed_hosts)."""
+
+    reason = "HOST_NOT_ALLOWED"
+    host: str
+
+
+class OriginNotAllowed(PermissionDenied):
+    """Requests from the site '{origin}' are not allowed. Allow it in the settings
+    (allowed_origins)."""
+
+    reason = "ORIGIN_NOT_ALLOWED"
+    origin: str
+
+
+class ProjectArchived(PermissionDenied):
+    """The project '{project}' is archived."""
+
+    reason = "PROJECT_ARCHIVED"
+    project: str
+
+
+class ProjectNotFound(NotFound):
+    """No such project: {project}"""
+
+    reason = "PROJECT_NOT_FOUND"
+    project: str
+    field: str = "project_id"
+    """What named the project."""
+
+
+class ApiKeyNotFound(NotFound):
+    """No such API key: {key}"""
+
+    reason = "API_KEY_NOT_FOUND"
+    key: str
+    field: str = "key_id"
+    """What named the key."""
+
+
+class ProjectExists(AlreadyExists):
+    """The id '{project}' is taken by another project."""
+
+    reason = "PROJECT_EXISTS"
+    project: str
+    field: str = "project_id"
+    """What named the project."""

@@ -1,0 +1,112 @@
+"""Models: their catalog, their memory and the engines that run them."""
+
+from svc_kit.errors.kinds import (
+    AlreadyExists,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+
+
+class ModelCannot(FailedPrecondition):
+    """The model '{model}' is of class {model_class} and cannot do this: {operation}."""
+
+    reason = "MODEL_CANNOT"
+    model: str
+    model_class: str
+    operation: str
+
+
+class ModelTooLarge(FailedPrecondition):
+    """The model '{model}' needs {needed_bytes} bytes of memory, {available_bytes} are available."""
+
+    reason = "MODEL_TOO_LARGE"
+    model: str
+    needed_bytes: int
+    available_bytes: int
+
+
+class ModelInUse(FailedPrecondition):
+    """'{name}' has running requests."""
+
+    reason = "MODEL_IN_USE"
+    name: str
+
+
+class ModelLoadFailed(FailedPrecondition):
+    """The model '{model}' could not be loaded: {problem}"""
+
+    reason = "MODEL_LOAD_FAILED"
+    model: str
+    problem: str
+
+
+class ModelNotLoaded(FailedPrecondition):
+    """The model '{model}' is not loaded, and only an operator loads it."""
+
+    reason = "MODEL_NOT_LOADED"
+    model: str
+
+
+class ModelNotFound(NotFound):
+    """The model '{model}' does not exist or you do not have access to it."""
+
+    reason = "MODEL_NOT_FOUND"
+    model: str
+
+
+class ModelExists(AlreadyExists):
+    """The name '{model}' is taken by another model."""
+
+    reason = "MODEL_EXISTS"
+    model: str
+
+
+class MemoryInUse(ResourceExhausted):
+    """The model '{model}' needs {needed_bytes} bytes of memory, {available_bytes} are available
+    while other models are in use. Try again later."""
+
+    reason = "MEMORY_IN_USE"
+    model: str
+    needed_bytes: int
+    available_bytes: int
+
+
+class ModelLoading(Unavailable):
+    """The model '{model}' is still loading."""
+
+    reason = "MODEL_LOADING"
+    model: str
+
+
+class EngineRestarting(Unavailable):
+    """The inference engine stopped and is being restarted."""
+
+    reason = "ENGINE_RESTARTING"
+    phase: str | None = None
+    """ "running" where the request was in the engine when it died; None where it never was."""
+
+
+class ModelUnloaded(Unavailable):
+    """The model '{model}' was unloaded."""
+
+    reason = "MODEL_UNLOADED"
+    model: str
+
+
+class DecodeFailed(Internal):
+    """The model could not compute this request. The server's log has the cause under request id
+    {request_id}."""
+
+    reason = "DECODE_FAILED"
+    request_id: str
+
+
+class EngineCrashed(Internal):
+    """The inference engine ended {times} times while it computed this work, which is not tried
+    again."""
+
+    reason = "ENGINE_CRASHED"
+    times: int

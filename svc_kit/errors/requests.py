@@ -1,0 +1,146 @@
+"""What can be wrong with any request: its fields, its body, its address and its id."""
+
+from svc_kit.errors.kinds import Aborted, AlreadyExists, InvalidArgument, NotFound, Unimplemented
+
+
+class InvalidField(InvalidArgument):
+    """Invalid '{field}': {problem}"""
+
+    reason = "INVALID_FIELD"
+    field: str
+    problem: str
+
+
+class MissingField(InvalidArgument):
+    """Missing required parameter: '{field}'."""
+
+    reason = "MISSING_FIELD"
+    field: str
+
+
+class OutOfRange(InvalidArgument):
+    """Invalid '{field}': {value} is outside its limits."""
+
+    reason = "OUT_OF_RANGE"
+    field: str
+    value: float | str
+    minimum: float | str | None = None
+    maximum: float | str | None = None
+
+    def _describe(self) -> str:
+        limits = [
+            f"at {word} {self.metadata[key]}"
+            for key, word in (("minimum", "least"), ("maximum", "most"))
+            if key in self.metadata
+        ]
+        wanted = " and ".join(limits) or "a finite number"
+        return f"Invalid '{self.field}': {self.metadata['value']} must be {wanted}."
+
+
+class TooLong(InvalidArgument):
+    """Invalid '{field}': {length} {unit} are too many, the limit is {limit}."""
+
+    reason = "TOO_LONG"
+    field: str
+    length: int
+    limit: int
+    unit: str = "items"
+    """What is counted: "items", "characters", "bytes" or "tokens"."""
+
+
+class UnknownField(InvalidArgument):
+    """Unknown parameter: '{field}'."""
+
+    reason = "UNKNOWN_FIELD"
+    field: str
+
+
+class InvalidType(InvalidArgument):
+    """Invalid type for '{field}': expected {expected}."""
+
+    reason = "INVALID_TYPE"
+    field: str
+    expected: str
+
+
+class InvalidJson(InvalidArgument):
+    """The JSON of '{field}' cannot be parsed: {problem}"""
+
+    reason = "INVALID_JSON"
+    field: str | None = None
+    """None: the body as a whole."""
+    problem: str
+
+    def _describe(self) -> str:
+        if self.field is not None:
+            return super()._describe()
+        return f"We could not parse the JSON body of your request. ({self.problem})"
+
+
+class RequestTooLarge(InvalidArgument):
+    """The request has {size} bytes, the limit is {limit}."""
+
+    reason = "REQUEST_TOO_LARGE"
+    size: int
+    limit: int
+
+
+class UnsupportedMediaType(InvalidArgument):
+    """The content type '{media_type}' is not supported; send {expected}."""
+
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+    media_type: str
+    expected: str = "application/json"
+
+
+class UnsupportedValue(InvalidArgument):
+    """Unsupported value: '{field}' does not support '{value}' on this server."""
+
+    reason = "UNSUPPORTED_VALUE"
+    field: str
+    value: str
+
+
+class UnsupportedField(InvalidArgument):
+    """Unsupported parameter: '{field}' is not supported by this server."""
+
+    reason = "UNSUPPORTED_FIELD"
+    field: str
+
+
+class MethodNotAllowed(InvalidArgument):
+    """Invalid method for URL ({method} {path})"""
+
+    reason = "METHOD_NOT_ALLOWED"
+    method: str
+    path: str
+
+
+class RouteNotFound(NotFound):
+    """Invalid URL ({method} {path})"""
+
+    reason = "ROUTE_NOT_FOUND"
+    method: str
+    path: str
+
+
+class RequestIdReused(AlreadyExists):
+    """Another request had the id '{request_id}' within the last day; choose a new one."""
+
+    reason = "REQUEST_ID_REUSED"
+    field: str
+    request_id: str
+
+
+class StaleGeneration(Aborted):
+    """'{resource}' changed meanwhile; read it again."""
+
+    reason = "STALE_GENERATION"
+    resource: str
+
+
+class FeatureUnsupported(Unimplemented):
+    """This release does not support: {feature}."""
+
+    reason = "FEATURE_UNSUPPORTED"
+    feature: str

@@ -1,0 +1,117 @@
+"""The service as such: how full it is, how long it waits, what of it is not there."""
+
+from svc_kit.errors.kinds import (
+    Aborted,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+
+
+class StreamExpired(FailedPrecondition):
+    """The events of '{stream}' are not kept any more; the object itself can still be read."""
+
+    reason = "STREAM_EXPIRED"
+    stream: str
+
+
+class JobNotRetriable(FailedPrecondition):
+    """The job '{job}' cannot begin again: {problem}"""
+
+    reason = "JOB_NOT_RETRIABLE"
+    job: str
+    problem: str
+
+
+class JobNotFound(NotFound):
+    """There is no job '{job}', or no longer."""
+
+    reason = "JOB_NOT_FOUND"
+    job: str
+    field: str = "job_id"
+    """What named the job."""
+
+
+class SlowReader(Aborted):
+    """The stream was left unread for {limit_s} s with {unread_events} events waiting."""
+
+    reason = "SLOW_READER"
+    unread_events: int
+    limit_s: float | str
+
+
+class QueueFull(ResourceExhausted):
+    """The server is busy: its queue holds {depth} of at most {limit} {bound}. Try again later."""
+
+    reason = "QUEUE_FULL"
+    bound: str
+    """What is counted: "requests", "tokens" or "characters"."""
+    depth: int
+    limit: int
+
+
+class RateLimited(ResourceExhausted):
+    """Rate limit reached: {limit}. Try again later."""
+
+    reason = "RATE_LIMITED"
+    limit: str
+    """The limit in words, such as "60 requests a minute"."""
+
+
+class CallerCancelled(Cancelled):
+    """The caller cancelled the request or went away."""
+
+    reason = "CALLER_CANCELLED"
+
+
+class AbortedByOperator(Cancelled):
+    """An operator aborted the request."""
+
+    reason = "ABORTED_BY_OPERATOR"
+
+
+class DeadlineExpired(DeadlineExceeded):
+    """The request's deadline passed (phase: {phase})."""
+
+    reason = "DEADLINE_EXPIRED"
+    phase: str
+    """What the request was in: "queued", "prefill", "decode" or "call"."""
+
+
+class Draining(Unavailable):
+    """The server is shutting down and takes no new requests."""
+
+    reason = "DRAINING"
+
+
+class UpstreamUnavailable(Unavailable):
+    """The service '{service}' cannot be reached."""
+
+    reason = "UPSTREAM_UNAVAILABLE"
+    service: str
+
+
+class StorageFailed(Unavailable):
+    """The server's storage failed: {problem}"""
+
+    reason = "STORAGE_FAILED"
+    problem: str
+
+
+class InternalError(Internal):
+    """The server had an error while processing your request. Its log has the cause under request id
+    {request_id}."""
+
+    reason = "INTERNAL"
+    request_id: str
+
+
+class WorkAbandoned(Internal):
+    """The process that did this work ended before it, {attempts} times in a row."""
+
+    reason = "WORK_ABANDONED"
+    attempts: int
