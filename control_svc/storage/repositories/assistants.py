@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from control_svc.domain.assistants import Assistant, AssistantSettings
 from control_svc.domain.ids import ASSISTANT, is_id
 from control_svc.domain.listing import Window
+from control_svc.storage.models import AssistantRow
 from control_svc.storage.repositories.windows import in_order, windowed
-from control_svc.storage.thread_models import AssistantRow
 from svc_kit.errors import AssistantNotFound
 
 _SETTINGS: Final = TypeAdapter(AssistantSettings)

@@ -19,11 +19,12 @@ from control_svc.storage.models import (
     JobRow,
     RequestRow,
     SecretRow,
+    StreamChunkRow,
+    StreamRow,
     UploadPartRow,
     UploadRow,
     UsageReportRow,
 )
-from control_svc.storage.stream_models import StreamChunkRow, StreamRow
 
 
 class SqlHousekeeping:

@@ -13,7 +13,7 @@ from control_svc.domain.items import Item, PlacedItem
 from control_svc.domain.listing import Window
 from control_svc.domain.messages import Attachment, IncompleteReason, ThreadMessage
 from control_svc.domain.timeline_ports import ItemFilter, TimelineRepository
-from control_svc.storage.thread_models import MessageRow
+from control_svc.storage.models import MessageRow
 from svc_kit.errors import MessageNotFound
 
 _KIND: Final = "message"

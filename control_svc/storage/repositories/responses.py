@@ -35,10 +35,9 @@ from control_svc.domain.responses import (
     ResponseState,
     Work,
 )
-from control_svc.storage.models import ItemRow, TimelineItemRow
+from control_svc.storage.models import ItemRow, ResponseRow, TimelineItemRow
 from control_svc.storage.repositories.streams import SqlEventStreams
 from control_svc.storage.repositories.timelines import SqlTimelines, item_of
-from control_svc.storage.response_models import ResponseRow
 from svc_kit.errors import ResponseNotFound
 
 _SETTINGS: Final = TypeAdapter(ResponseSettings)

@@ -7,6 +7,7 @@ from control_svc.domain.ids import RUN, STEP, is_id
 from control_svc.domain.listing import Window
 from control_svc.domain.run_steps import RunStep, StepState
 from control_svc.domain.runs import Run
+from control_svc.storage.models import RunRow, RunStepRow
 from control_svc.storage.repositories.windows import in_order, windowed
 from control_svc.storage.run_documents import (
     run_document,
@@ -15,7 +16,6 @@ from control_svc.storage.run_documents import (
     step_document,
     step_of,
 )
-from control_svc.storage.run_models import RunRow, RunStepRow
 from svc_kit.errors import RunNotFound, RunStepNotFound
 
 _Found = Select[bytes, bytes]

@@ -31,9 +31,8 @@ from control_svc.domain.streams import (
     StreamState,
     in_chunks,
 )
-from control_svc.storage.models import Key, Project
+from control_svc.storage.models import Key, Project, StreamChunkRow, StreamRow
 from control_svc.storage.packing import pack_ints, pack_texts, unpack_ints, unpack_texts
-from control_svc.storage.stream_models import StreamChunkRow, StreamRow
 
 _PLACES_AT_ONCE: Final = 100
 """A longer query would take too long to be put together."""

@@ -10,10 +10,8 @@ from control_svc.domain.ids import THREAD, is_id
 from control_svc.domain.listing import Window
 from control_svc.domain.threads import Thread, ThreadSettings
 from control_svc.domain.timeline_ports import TimelineRepository
+from control_svc.storage.models import RunRow, StreamRow, ThreadRow
 from control_svc.storage.repositories.windows import in_order, windowed
-from control_svc.storage.run_models import RunRow
-from control_svc.storage.stream_models import StreamRow
-from control_svc.storage.thread_models import ThreadRow
 from svc_kit.errors import ThreadNotFound
 
 _SETTINGS: Final = TypeAdapter(ThreadSettings)

@@ -30,8 +30,7 @@ from control_svc.domain.tools import (
     ToolResources,
 )
 from control_svc.storage.database import Database
-from control_svc.storage.models import ItemRow
-from control_svc.storage.thread_models import MessageRow
+from control_svc.storage.models import ItemRow, MessageRow
 from control_svc.usecases.messages import Messages
 from control_svc.usecases.threads import Threads
 from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadBusy, ThreadNotFound

@@ -3,7 +3,7 @@
 from sqlalchemy import ForeignKeyConstraint, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.storage.models import Key, Project, Table
+from control_svc.storage.models.base import Key, Project, Table
 
 
 class RunRow(Table):

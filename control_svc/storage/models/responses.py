@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, Boolean, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.storage.models import Instant, Key, Project, Table
+from control_svc.storage.models.base import Instant, Key, Project, Table
 
 
 class ResponseRow(Table):
