@@ -17,7 +17,7 @@ import orjson
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents, Tool
+from mcp.types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents, Tool
 
 from control_svc.domain.items import McpToolDescription
 from control_svc.domain.mcp import McpFailed

@@ -1,11 +1,8 @@
 """Rules of this code base that no linter knows, each with its reason, checked on the sources."""
 
 import ast
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
@@ -137,50 +134,3 @@ def test_every_test_states_its_behaviour() -> None:
     ]
 
     assert silent == []
-
-
-def test_the_project_depends_on_what_is_locked() -> None:
-    """pyproject.toml and the input of the lock name the same packages."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-    assert lines_of("requirements/runtime.in") == sorted(project["dependencies"])
-
-
-def test_lock_files_name_no_address() -> None:
-    """Where packages come from is the installing machine's business."""
-    locks = [*(ROOT / "requirements").glob("*"), ROOT / "tests/clients/package-lock.json"]
-    named = [path.name for path in locks if "://" in without_funding(path.read_text())]
-
-    assert named == []
-
-
-def test_every_locked_package_is_hashed() -> None:
-    """A package without a hash would be whatever somebody put under its name."""
-    for path in (ROOT / "requirements").glob("*.txt"):
-        entries = path.read_text().replace("\\\n", " ").splitlines()
-        bare = [line for line in entries if "==" in line and "--hash=sha256:" not in line]
-        assert bare == [], path.name
-
-
-@pytest.mark.parametrize("name", ["build", "runtime", "dev", "weights", "bench"])
-def test_every_wanted_package_is_locked(name: str) -> None:
-    """The lock was made after the last change of its input."""
-    locked = {line.partition("==")[0] for line in lines_of(f"requirements/{name}.txt")}
-    wanted = {
-        line.partition("==")[0].partition("[")[0]
-        for line in lines_of(f"requirements/{name}.in")
-        if not line.startswith("-")
-    }
-
-    assert wanted - locked == set()
-
-
-def lines_of(name: str) -> list[str]:
-    """The lines of a requirements file that name something."""
-    lines = (ROOT / name).read_text().splitlines()
-    return sorted(line for line in lines if line and line[0] not in "# ")
-
-
-def without_funding(text: str) -> str:
-    """A package lock without the pages that packages ask for money on."""
-    return "\n".join(line for line in text.splitlines() if '"url":' not in line)

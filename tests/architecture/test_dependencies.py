@@ -1,0 +1,131 @@
+"""Dependencies: named where they are imported, with a reason, and locked."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.architecture.test_house_rules import PRODUCT, ROOT
+
+LOCKS = ["build", "runtime", "dev", "weights", "bench"]
+FIRST_PARTY: Final = frozenset({*PRODUCT, "bench", "corral", "migrations", "tests", "tools"})
+PACKAGES: Final = {
+    "agents": "openai-agents",
+    "docx": "python-docx",
+    "google.protobuf": "protobuf",
+    "google.rpc": "googleapis-common-protos",
+    "grpc": "grpcio",
+    "grpc_channelz": "grpcio-channelz",
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
+    "llama_cpp": "llama-cpp-python",
+}
+"""The packages that are not called as the modules that they bring."""
+
+
+def imported(*folders: str) -> dict[str, str]:
+    """The packages that modules import, each with one module that does."""
+    return {
+        package: path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if "node_modules" not in path.parts
+        for name in imports_of(path)
+        if (package := package_of(name)) is not None
+    }
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The modules that a file imports, also those within its functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def package_of(module: str) -> str | None:
+    """The package that brings a module; None: it is Python's or ours."""
+    top, *_ = module.split(".")
+    if top in FIRST_PARTY or top in sys.stdlib_module_names:
+        return None
+    space = ".".join(module.split(".")[:2])
+    return PACKAGES.get(space) or PACKAGES.get(top) or top.replace("_", "-")
+
+
+def wanted(*names: str) -> set[str]:
+    """The packages that inputs of locks name."""
+    lines = (line for name in names for line in lines_of(f"requirements/{name}.in"))
+    return {re.split(r"[=\[]", line)[0] for line in lines if not line.startswith("-")}
+
+
+def test_what_is_imported_is_asked_for() -> None:
+    """A package that only another one brings would be gone with that one's next release."""
+    inputs = [path.stem for path in (ROOT / "requirements").glob("*.in")]
+    brought = {**imported("bench", "migrations", "tests", "tools"), **imported(*PRODUCT)}
+    shipped = imported(*PRODUCT, "migrations")
+
+    assert {name: brought[name] for name in brought.keys() - wanted(*inputs)} == {}
+    assert {name: shipped[name] for name in shipped.keys() - wanted("runtime")} == {}
+
+
+def test_what_is_asked_for_is_imported() -> None:
+    """But for what others load by its name."""
+    loaded = {"aiosqlite", "httptools", "websockets"}
+
+    assert wanted("runtime") - imported(*PRODUCT).keys() == loaded
+
+
+def test_every_dependency_has_a_reason() -> None:
+    """The README says what each is for."""
+    readme = (ROOT / "README.md").read_text()
+    reasons = re.split(r"[^a-z0-9-]+", readme.partition("## Why each dependency")[2])
+
+    assert wanted("runtime") - set(reasons) == set()
+
+
+def test_the_project_depends_on_what_is_locked() -> None:
+    """pyproject.toml and the input of the lock name the same packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert lines_of("requirements/runtime.in") == sorted(project["dependencies"])
+
+
+def test_lock_files_name_no_address() -> None:
+    """Where packages come from is the installing machine's business."""
+    locks = [*(ROOT / "requirements").glob("*"), ROOT / "tests/clients/package-lock.json"]
+    named = [path.name for path in locks if "://" in without_funding(path.read_text())]
+
+    assert named == []
+
+
+def test_every_locked_package_is_hashed() -> None:
+    """A package without a hash would be whatever somebody put under its name."""
+    for path in (ROOT / "requirements").glob("*.txt"):
+        entries = path.read_text().replace("\\\n", " ").splitlines()
+        bare = [line for line in entries if "==" in line and "--hash=sha256:" not in line]
+        assert bare == [], path.name
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_wanted_package_is_locked(name: str) -> None:
+    """The lock was made after the last change of its input."""
+    locked = {line.partition("==")[0] for line in lines_of(f"requirements/{name}.txt")}
+
+    assert wanted(name) - locked == set()
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of a requirements file that name something."""
+    lines = (ROOT / name).read_text().splitlines()
+    return sorted(line for line in lines if line and line[0] not in "# ")
+
+
+def without_funding(text: str) -> str:
+    """A package lock without the pages that packages ask for money on."""
+    return "\n".join(line for line in text.splitlines() if '"url":' not in line)
