@@ -264,6 +264,8 @@ class Engine:
         self._cost.observe(
             num_decoding=plan.num_decoding, prompt_tokens=plan.prompt_tokens, seconds=seconds
         )
+        if all(len(row.tokens) == 1 for row in plan.rows):
+            self._shape.observe([row.slot for row in plan.rows], seconds)
         self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
 
     def _expire(self) -> None:

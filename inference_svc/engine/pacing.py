@@ -6,7 +6,7 @@ measured once is wrong as soon as something else runs.
 
 from collections.abc import Mapping
 
-from inference_svc.engine.shape import interpolate
+from inference_svc.engine.row_times import RowTimes, interpolate
 
 _NEWEST_SHARE = 0.25
 # Steps with fewer prompt tokens say more about the rest of the step.
@@ -23,16 +23,18 @@ class StepCost:
         slots: int,
         token_times: Mapping[int, float] | None = None,
     ) -> None:
-        self._rows = interpolate(step_times, slots)
+        self._rows = RowTimes(step_times, slots)
         self._token_times = token_times or {}
         # One-token rows of many slots are the dearest way to compute as many prompt tokens.
-        self._token_s = self._rows[-1] / slots if self._rows else 0.0
+        self._token_s = self._rows[slots] / slots
 
     def observe(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step."""
+        if not prompt_tokens:
+            self._rows.observe([num_decoding], seconds)
         if prompt_tokens < _TELLING_TOKENS or seconds <= 0:
             return
-        token_s = max(seconds - self._decode_s(num_decoding), 0.0) / prompt_tokens
+        token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
         known = self._token_s or token_s
         self._token_s = known + _NEWEST_SHARE * (token_s - known)
 
@@ -45,15 +47,12 @@ class StepCost:
         that is not known."""
         if not self._token_s:
             return None
-        return max(int((seconds - self._decode_s(num_decoding)) / self._token_s), 0)
+        return max(int((seconds - self._rows[num_decoding]) / self._token_s), 0)
 
     def slowdown(self, rows: int, tokens: int) -> float:
         """How many times as long a step of decoding rows takes with `tokens` in each of them; 1
         where that was not measured."""
-        single = self._decode_s(rows)
+        single = self._rows[rows]
         if not single or not self._token_times:
             return 1.0
         return max(interpolate(self._token_times, rows * tokens)[-1] / single, 1.0)
-
-    def _decode_s(self, rows: int) -> float:
-        return self._rows[min(rows, len(self._rows) - 1)] if self._rows else 0.0

@@ -8,6 +8,13 @@ the whole step is cheapest, by measured step times.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Final
+
+from inference_svc.engine.row_times import RowTimes
+
+TRIAL_INTERVAL: Final = 64
+"""Of so many steps that fillers make cheaper, as believed, one goes without: a number of rows that
+never runs could not show that it is better than its measurement."""
 
 
 class StepShape:
@@ -21,8 +28,9 @@ class StepShape:
         self, step_times: Mapping[int, float], slots: int, *, can_fill: bool = True
     ) -> None:
         self._slots = slots
-        self._cost = interpolate(step_times, slots)
+        self._cost = RowTimes(step_times, slots)
         self._can_fill = can_fill
+        self._num_filled = 0
         # Bounded: with few slots all patterns fit, with many the common ones recur.
         self._shapes = lru_cache(maxsize=4096)(self._cheapest)
 
@@ -31,7 +39,14 @@ class StepShape:
         a filler."""
         if not self._cost or not used or not self._can_fill:
             return ()
-        return self._shapes(tuple(used), tuple(fillable))[1]
+        chosen = self._shapes(tuple(used), tuple(fillable))[1]
+        self._num_filled += bool(chosen)
+        return () if chosen and self._num_filled % TRIAL_INTERVAL == 0 else chosen
+
+    def observe(self, rows: Sequence[int], seconds: float) -> None:
+        """Learn from a step with one token in just these slots (ascending)."""
+        if self._cost and self._cost.observe(_runs(rows), seconds):
+            self._shapes.cache_clear()
 
     def cheapest_seconds(self, used: Sequence[int], fillable: Sequence[int]) -> float:
         """What a step takes then; 0 where nothing was measured."""
@@ -42,14 +57,7 @@ class StepShape:
     def seconds(self, rows: Sequence[int]) -> float:
         """What a step takes with rows in just these slots (ascending); 0 where nothing was
         measured."""
-        if not self._cost:
-            return 0.0
-        total, run = 0.0, 0
-        for row, following in zip(rows, [*rows[1:], -1], strict=True):
-            run += 1
-            if following != row + 1:
-                total, run = total + self._cost[run], 0
-        return total
+        return sum(self._cost[run] for run in _runs(rows))
 
     def _cheapest(
         self, used: tuple[int, ...], fillable: tuple[int, ...]
@@ -78,24 +86,15 @@ def _keep(
         table[run] = (cost, filled)
 
 
-def interpolate(step_times: Mapping[int, float], slots: int) -> list[float]:
-    """Cost of 0 to `slots` rows; empty where nothing was measured. Beyond the last measurement it
-    grows linearly."""
-    if not step_times:
-        return []
-    known = sorted(step_times)
-    costs = [0.0]
-    for rows in range(1, slots + 1):
-        below = max((k for k in known if k <= rows), default=known[0])
-        above = min((k for k in known if k >= rows), default=None)
-        if above is None:
-            costs.append(step_times[below] * rows / below)
-        elif above == below:
-            costs.append(step_times[rows] if rows in step_times else step_times[below])
-        else:
-            share = (rows - below) / (above - below)
-            costs.append(step_times[below] + share * (step_times[above] - step_times[below]))
-    return costs
+def _runs(rows: Sequence[int]) -> list[int]:
+    """The lengths of the runs of neighbours."""
+    lengths, run = [], 0
+    for row, following in zip(rows, [*rows[1:], -1], strict=True):
+        run += 1
+        if following != row + 1:
+            lengths.append(run)
+            run = 0
+    return lengths
 
 
 NO_FILLERS = StepShape({}, 0)

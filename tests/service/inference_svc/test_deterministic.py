@@ -48,8 +48,9 @@ def _engine(backend: LlamaBackend) -> Engine:
     return Engine(
         "demo",
         backend,
-        # Holes cost so much that they are filled wherever that is allowed.
-        shape=StepShape({1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}, SLOTS),
+        # Holes cost so much that they are filled wherever that is allowed; no step is so short that
+        # it would correct that.
+        shape=StepShape({1: 9.0e-6, 2: 9.1e-6, 3: 9.2e-6, 4: 9.3e-6}, SLOTS),
         chunk_cap=CHUNK,
         clock=time.monotonic,
         saved_bytes=2**24,

@@ -1,6 +1,6 @@
 """Which idle slots get a filler row."""
 
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.shape import TRIAL_INTERVAL, StepShape
 
 
 def test_nothing_is_filled_without_measurements() -> None:
@@ -41,3 +41,44 @@ def test_rows_beyond_the_measured_ones_are_extrapolated() -> None:
     shape = StepShape({1: 10.0, 2: 10.0}, 4)
 
     assert shape.fillers([0, 3], [1, 2]) == ()
+
+
+def test_who_runs_alone_is_never_padded() -> None:
+    """Whatever a busy machine made of the measurement: its tokens depend on the shape."""
+    assert StepShape({1: 50.0, 2: 12.0, 4: 13.0}, 4).fillers([0], [1, 2, 3]) == ()
+
+
+def test_a_wrong_measurement_is_corrected_by_what_steps_take() -> None:
+    """Two rows looked slower than four; one step in so many shows that they are not."""
+    shape = StepShape({1: 10.0, 2: 40.0, 3: 40.0, 4: 20.0}, 4)
+    for _ in range(TRIAL_INTERVAL - 1):
+        assert shape.fillers([0, 1], [2, 3]) == (2, 3)
+        shape.observe([0, 1, 2, 3], 20.0)
+
+    assert shape.fillers([0, 1], [2, 3]) == ()
+    shape.observe([0, 1], 12.0)
+
+    assert shape.fillers([0, 1], [2, 3]) == ()
+    assert shape.seconds([0, 1]) == 12.0
+
+
+def test_a_right_measurement_stays() -> None:
+    """The step that went without fillers was as slow as believed."""
+    shape = StepShape({1: 10.0, 2: 40.0, 3: 40.0, 4: 20.0}, 4)
+    for _ in range(3 * TRIAL_INTERVAL):
+        rows = sorted((0, 1, *shape.fillers([0, 1], [2, 3])))
+        shape.observe(rows, 40.0 if len(rows) == 2 else 20.0)
+
+    assert shape.seconds([0, 1]) == 40.0
+    assert shape.fillers([0, 1], [2, 3]) == (2, 3)
+
+
+def test_only_runs_of_one_length_teach() -> None:
+    """Which of two was faster nobody knows; of two that are alike each takes half."""
+    shape = StepShape({1: 10.0, 2: 20.0, 3: 30.0}, 6)
+    shape.observe([0, 2, 3], 15.0)
+    assert shape.seconds([0]) == 10.0
+    assert shape.seconds([0, 1]) == 20.0
+
+    shape.observe([0, 1, 3, 4], 30.0)
+    assert shape.seconds([0, 1]) == 15.0

@@ -1,0 +1,66 @@
+"""How long a step takes by its rows: the warm-up's table, corrected by what really happens.
+
+A machine that is busy while a model loads makes some counts look slower than they are, and what is
+believed of one row count decides how all others run. So a belief falls as soon as a step was
+faster, and never rises: longer texts and other programs slow every count.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_TELLING_SHARE: Final = 0.95
+# Less is noise, and each correction makes plans anew.
+
+
+class RowTimes:
+    """Seconds of a step by rows that are neighbours, 0 where nothing was measured."""
+
+    def __init__(self, measured: Mapping[int, float], slots: int) -> None:
+        self._seconds = interpolate(measured, slots)
+        self._keep_one_cheapest()
+
+    def __bool__(self) -> bool:
+        return bool(self._seconds)
+
+    def __getitem__(self, rows: int) -> float:
+        """Seconds with so many rows; more than there are slots take as long as all."""
+        return self._seconds[min(rows, len(self._seconds) - 1)] if self._seconds else 0.0
+
+    def observe(self, runs: Sequence[int], seconds: float) -> bool:
+        """Learn from a step of runs of neighbours; tell whether it was faster than believed. Runs
+        of several lengths do not tell which of them was."""
+        lengths = set(runs)
+        if len(lengths) != 1 or seconds <= 0:
+            return False
+        (rows,) = lengths
+        each = seconds / len(runs)
+        if not each < self[rows] * _TELLING_SHARE:
+            return False
+        self._seconds[rows] = each
+        self._keep_one_cheapest()
+        return True
+
+    def _keep_one_cheapest(self) -> None:
+        # No number of rows is faster than one; and who runs alone always gets the same shape.
+        if self._seconds:
+            self._seconds[1] = min(self._seconds[1:])
+
+
+def interpolate(step_times: Mapping[int, float], slots: int) -> list[float]:
+    """Cost of 0 to `slots` rows; empty where nothing was measured. Beyond the last measurement it
+    grows linearly."""
+    if not step_times:
+        return []
+    known = sorted(step_times)
+    costs = [0.0]
+    for rows in range(1, slots + 1):
+        below = max((k for k in known if k <= rows), default=known[0])
+        above = min((k for k in known if k >= rows), default=None)
+        if above is None:
+            costs.append(step_times[below] * rows / below)
+        elif above == below:
+            costs.append(step_times[rows] if rows in step_times else step_times[below])
+        else:
+            share = (rows - below) / (above - below)
+            costs.append(step_times[below] + share * (step_times[above] - step_times[below]))
+    return costs
