@@ -269,13 +269,12 @@ async def a_control(
     folder: Path,
     database_url: str | None = None,
     sandbox: JobRunner | None = None,
-    patience_s: float = 25,
+    patience_s: float | None = 25,
     model: ModelParts | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningControl]:
     """A control service whose data is in `folder`, for at most so long; nothing has a child process
-    unless given."""
-    """A control service whose data is in `folder`; nothing has a child process unless given.
+    unless given.
 
     `model` stands in for the inference service.
     """

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from control_svc.storage.models import Table
 from tools.postgres import Postgres as Postgres
 from tools.postgres import create_database as create_database
 from tools.postgres import execute as execute
@@ -15,6 +16,11 @@ _CARELESS = (
     "ALTER SYSTEM SET full_page_writes = off",
     "SELECT pg_reload_conf()",
 )
+
+
+def empty(url: str) -> None:
+    """Take everything out of our tables."""
+    asyncio.run(execute(url, f"TRUNCATE {', '.join(Table.metadata.tables)}"))
 
 
 @contextmanager

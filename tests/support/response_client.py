@@ -1,7 +1,9 @@
 """A caller of ResponseService, and a control service whose model follows scripts."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
@@ -13,8 +15,9 @@ from control_svc.domain.response_ports import ModelFacts
 from control_svc.domain.responses import ResponseSettings
 from control_svc.domain.turns import TextPart, TurnClient, TurnRequest
 from svc_kit.rpc_client import translate_errors
-from tests.support.control import Client
+from tests.support.control import Client, RunningControl, a_control
 from tests.support.conversation_client import a_message
+from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.response_service_pb2_grpc import ResponseServiceAsyncStub
@@ -40,6 +43,22 @@ def a_model(turns: TurnClient) -> ModelParts:
     """An inference service whose turns follow scripts."""
     models = ScriptedModels()
     return ModelParts(turns, models, models)
+
+
+def a_small_control(
+    folder: Path, database_url: str | None, **options: Any
+) -> AbstractAsyncContextManager[RunningControl]:
+    """A control service with small limits, whose model says a word or calls the first tool."""
+    files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
+    model = a_model(ScriptedTurns(answer_or_call))
+    return a_control(
+        folder, database_url, model=model, files=files, embedding_model="meaning", **options
+    )
+
+
+def answer_or_call(request: TurnRequest) -> Script:
+    """A word; a call of the first tool, where there are tools."""
+    return calls(request.tools[0].name, "{}") if request.tools else says("Hello")
 
 
 def words_of(request: TurnRequest) -> int:

@@ -8,12 +8,9 @@ import pytest
 
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
-from control_svc.domain.turns import TurnRequest
-from control_svc.storage.models import Table
-from tests.support.control import RunningControl, a_control
-from tests.support.postgres import a_postgres, create_database, execute
-from tests.support.response_client import a_model
-from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
+from tests.support.control import RunningControl
+from tests.support.postgres import a_postgres, create_database, empty
+from tests.support.response_client import a_small_control
 
 FIRST_START_S = 120
 """What the first test with PostgreSQL may take: it makes the server."""
@@ -38,8 +35,7 @@ def postgres() -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres: str) -> str:
     """The same, empty."""
-    tables = ", ".join(Table.metadata.tables)
-    asyncio.run(execute(postgres, f"TRUNCATE {tables}"))
+    empty(postgres)
     return postgres
 
 
@@ -49,17 +45,8 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
-def answer_or_call(request: TurnRequest) -> Script:
-    """A word; a call of the first tool, where there are tools."""
-    return calls(request.tools[0].name, "{}") if request.tools else says("Hello")
-
-
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningControl]:
     """A control service on each database, with small limits."""
-    files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
-    model = a_model(ScriptedTurns(answer_or_call))
-    async with a_control(
-        tmp_path, database_url, model=model, files=files, embedding_model="meaning"
-    ) as control:
+    async with a_small_control(tmp_path, database_url) as control:
         yield control

@@ -3,11 +3,13 @@
 `tests/support/tenancy.py` knows the services; nothing here names one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 
 from svc_kit.scopes import METHOD_SCOPES
 from tests.support.control import Client, RunningControl
+from tests.support.postgres import empty
+from tests.support.response_client import a_small_control
 from tests.support.tenancy import (
     RESOURCES,
     Ids,
@@ -28,6 +32,9 @@ from tests.support.tenancy import (
     unknown,
     unregistered,
 )
+
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
+"""All calls reach one control service."""
 
 METHODS = [method for service in services() for method in service.methods]
 CALLERS = [method for method in METHODS if is_for_callers(method)]
@@ -44,35 +51,85 @@ def canary_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A project with an object of every kind."""
+    """A project with objects."""
 
     client: Client
     ids: Ids
+    makers: Mapping[str, str]
+    """Which service's objects each of the ids is of."""
 
     @classmethod
-    async def make(cls, running: RunningControl, name: str) -> "Tenant":
-        """One of everything, with a canary in it."""
+    async def make(
+        cls, running: RunningControl, name: str, services: Iterable[str] = RESOURCES
+    ) -> "Tenant":
+        """One of everything that these services have, with a canary in it."""
         client = running.of_project(name)
         ids: dict[str, str] = {}
-        for resource in RESOURCES.values():
-            ids |= await resource.create(client, canary_of(name))
-        return cls(client, ids)
+        makers: dict[str, str] = {}
+        for service in services:
+            made = await RESOURCES[service].create(client, canary_of(name))
+            ids |= made
+            makers |= dict.fromkeys(made, service)
+        return cls(client, ids, makers)
 
     async def observe(self) -> list[object]:
         """Everything that it sees of its own."""
         return [await each.observe(self.client, self.ids) for each in RESOURCES.values()]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """An empty database of each kind, for all tests: what each one makes is in a project of its
+    own."""
+    if request.param == "sqlite":
+        return None
+    url: str = request.getfixturevalue("postgres")
+    empty(url)
+    return url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, database_url: str | None
+) -> AsyncIterator[RunningControl]:
+    """One control service that all projects share."""
+    folder = tmp_path_factory.mktemp("tenancy")
+    async with a_small_control(folder, database_url, patience_s=None) as control:
+        yield control
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mine(running: RunningControl) -> Tenant:
-    """Whose objects nobody else may see."""
+    """Whose objects nobody else may see, or change: an object of every kind."""
     return await Tenant.make(running, MINE)
 
 
-@pytest.fixture
-async def other(running: RunningControl) -> Tenant:
-    """Who tries."""
-    return await Tenant.make(running, "other")
+@pytest_asyncio.fixture(loop_scope="module")
+async def other(running: RunningControl, mine: Tenant, method: MethodDescriptor) -> Tenant:
+    """Who tries: a new project with what a good call of the method names."""
+    needed = {mine.makers[kind] for kind in kinds_of(method)}
+    return await Tenant.make(running, f"other-{uuid4()}", sorted(needed))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def rival(running: RunningControl) -> Tenant:
+    """Who tries anything: an object of every kind."""
+    return await Tenant.make(running, f"rival-{uuid4()}")
+
+
+class _Asked(dict[str, str]):
+    """Ids that remember which of them were asked for."""
+
+    def __missing__(self, kind: str) -> str:
+        self[kind] = kind
+        return kind
+
+
+def kinds_of(method: MethodDescriptor) -> Collection[str]:
+    """The kinds of objects that a good call names."""
+    asked = _Asked()
+    a_call(method, asked, {})
+    return asked
 
 
 def a_call(method: MethodDescriptor, ids: Ids, texts: Mapping[Place, str]) -> Sequence[Message]:
@@ -89,6 +146,7 @@ def test_nobody_forgot_to_register_an_rpc() -> None:
     assert unregistered() == []
 
 
+@on_one_loop
 @pytest.mark.parametrize("method", CALLERS, ids=path_of)
 async def test_anothers_id_is_as_one_that_never_was(
     mine: Tenant, other: Tenant, method: MethodDescriptor
@@ -116,6 +174,7 @@ async def test_anothers_id_is_as_one_that_never_was(
     assert await mine.observe() == before
 
 
+@on_one_loop
 @pytest.mark.parametrize("method", CALLERS, ids=path_of)
 async def test_a_good_call_is_answered(other: Tenant, method: MethodDescriptor) -> None:
     """So what is refused above is refused for the id alone."""
@@ -123,26 +182,27 @@ async def test_a_good_call_is_answered(other: Tenant, method: MethodDescriptor) 
     assert (await answer(other.client, method, a_call(method, other.ids, {}))).startswith(wanted)
 
 
+@on_one_loop
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 async def test_no_mixture_of_ids_reaches_another_project(
-    mine: Tenant, other: Tenant, data: Any
+    mine: Tenant, rival: Tenant, data: Any
 ) -> None:
     """Several texts of any call at once, the rest of it as it should be."""
     before = await mine.observe()
     method = data.draw(
-        st.sampled_from([each for each in CALLERS if places(a_call(each, other.ids, {}))])
+        st.sampled_from([each for each in CALLERS if places(a_call(each, rival.ids, {}))])
     )
-    every = places(a_call(method, other.ids, {}))
+    every = places(a_call(method, rival.ids, {}))
     assume(every)
     foreign = st.sampled_from(sorted(mine.ids.values()))
     texts = data.draw(st.dictionaries(st.sampled_from(every), foreign, min_size=1, max_size=3))
     never = {place: unknown(text) for place, text in texts.items()}
 
-    seen = await answer(other.client, method, a_call(method, other.ids, texts))
-    unseen = await answer(other.client, method, a_call(method, other.ids, never))
+    seen = await answer(rival.client, method, a_call(method, rival.ids, texts))
+    unseen = await answer(rival.client, method, a_call(method, rival.ids, never))
 
     for text in texts.values():
         seen = seen.replace(text, unknown(text))
@@ -151,17 +211,19 @@ async def test_no_mixture_of_ids_reaches_another_project(
     assert await mine.observe() == before
 
 
+@on_one_loop
 @pytest.mark.parametrize("method", OPERATORS, ids=path_of)
 async def test_what_operators_do_no_caller_does(
-    other: Tenant, mine: Tenant, method: MethodDescriptor
+    running: RunningControl, mine: Tenant, method: MethodDescriptor
 ) -> None:
     """Refused for the scope, before any id is looked at."""
+    caller = running.of_project("other")
     empty = [GetMessageClass(method.input_type)()]
     for place in [None, *places(empty)]:
         messages = [GetMessageClass(method.input_type)()]
         if place is not None:
             place.write(messages, mine.ids["file"])
-        seen = await answer(other.client, method, messages)
+        seen = await answer(caller, method, messages)
 
         assert "SCOPE_MISSING" in seen
         assert METHOD_SCOPES[path_of(method)].value in seen
