@@ -29,6 +29,7 @@ from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.desired.opening import following, open_follower
 from inference_svc.gauges import EngineGauges
 from inference_svc.jobs import PRELOADED
+from inference_svc.loading.booting import archive_folder, snapshot_folder
 from inference_svc.loading.known import find_models
 from inference_svc.loading.loader import ModelLoader
 from inference_svc.models.memory import available_memory_bytes
@@ -36,6 +37,8 @@ from inference_svc.models.references import BUNDLED_FOLDER
 from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.worker import EngineState
+from inference_svc.snapshots.archive import Archive
+from inference_svc.snapshots.folder import SnapshotFolder
 from inference_svc.usage import Count, UsageCounter, UsageReporter, sender, uncounted
 from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
 from svc_kit.control_keys import ControlKeys, key_look_up
@@ -235,6 +238,9 @@ def _server(
         ),
         started_at=time.monotonic(),
     )
+    snapshots = Snapshots(
+        pool, SnapshotFolder(snapshot_folder(settings)), Archive(archive_folder(settings))
+    )
     return RpcServer(
         [
             Service(
@@ -244,7 +250,7 @@ def _server(
             ),
             Service(
                 engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(pool, facts, adapters, Snapshots(pool)),
+                EngineServicer(pool, facts, adapters, snapshots),
                 "corral.inference.v1.EngineService",
             ),
         ],

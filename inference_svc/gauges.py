@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from inference_svc.engine.events import ModelLoad
 from inference_svc.engine.step_times import BOUNDS_S
+from inference_svc.prefix_gauges import prefix_metrics
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.load import embedding_load, queues
 from inference_svc.runtime.messages import ModelReady
@@ -97,16 +98,6 @@ _PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
         lambda model: model.report.num_preempted,
     ),
     (
-        "saved_prefixes",
-        "Prefixes saved in memory.",
-        lambda model: model.report.num_snapshots,
-    ),
-    (
-        "saved_prefix_bytes",
-        "Their size.",
-        lambda model: model.report.snapshot_bytes,
-    ),
-    (
         "embedding_requests",
         "Embedding requests that wait or run.",
         lambda model: len(model.jobs),
@@ -166,18 +157,10 @@ class EngineGauges(Collector):
                 for key, count in values(model).items():
                     family.add_metric([model.ready.name, key], count)
             yield family
-        yield from self._snapshots()
+        yield from prefix_metrics(self._workers())
         yield from self._adapters()
         yield _draft_tokens(models)
         yield _step_seconds(models)
-
-    def _snapshots(self) -> Iterator[Metric]:
-        uses = [worker.snapshots.use for worker in self._workers()]  # of one folder
-        files = max((use.num_files for use in uses), default=0)
-        size = max((use.num_bytes for use in uses), default=0)
-        name = "corral_snapshot_file"
-        yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", files)
-        yield GaugeMetricFamily(f"{name}_bytes", "Their size.", size)
 
     def _adapters(self) -> Iterator[Metric]:
         known = [worker.adapters for worker in self._workers()]

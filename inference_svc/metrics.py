@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from inference_svc.engine.events import (
     AdapterFailed,
     AdapterLoaded,
+    ArchiveLoad,
     Cancelled,
     Delta,
     Embedded,
@@ -47,7 +48,7 @@ class EngineObserver:
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
                 self._metrics.embedding_inputs.labels(event.model).inc()
-            case ModelLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
+            case ModelLoad() | ArchiveLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
                 pass
             case _:
                 live = self._live.get(event.sequence_id)

@@ -9,7 +9,6 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from control_svc.clients.acting import SERVICE
 from svc_kit.auth import ServiceToken
-from svc_kit.errors import ModelNotLoaded, ModelUnloaded
 from svc_kit.rpc_client import translate_errors
 
 _TIMEOUT_S: Final = 30.0
@@ -25,8 +24,5 @@ class RpcArchive:
     async def drop(self, object_id: str) -> None:
         """Delete what is kept for an object. Raises what the service answers."""
         asked = pb.DropSnapshotsRequest(object_ids=[object_id])
-        try:
-            with translate_errors(SERVICE):
-                await self._stub.DropSnapshots(asked, metadata=self._metadata, timeout=_TIMEOUT_S)
-        except ModelNotLoaded as error:  # engines look after the files, and there is none
-            raise ModelUnloaded(model=error.model) from error
+        with translate_errors(SERVICE):
+            await self._stub.DropSnapshots(asked, metadata=self._metadata, timeout=_TIMEOUT_S)

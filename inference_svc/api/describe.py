@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from inference_svc.api.sampling import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import KnownModel, Named, ServedModel
-from inference_svc.engine.events import ModelLoad
+from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine.step_times import BOUNDS_S
 from inference_svc.models.description import ModelClass
 from inference_svc.models.residency import LoadPolicy, ModelState
@@ -21,7 +21,7 @@ from inference_svc.models.sizing import RequestedLimits
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.adapter import Adapter, AdapterState
 from inference_svc.runtime.embedding_jobs import EmbeddingJobs
-from inference_svc.runtime.load import embedding_load, queues
+from inference_svc.runtime.load import archive_load, embedding_load, queues, total
 from inference_svc.runtime.messages import LoadPhase, ModelReady
 from inference_svc.runtime.sequence_jobs import Live
 from inference_svc.runtime.worker import EngineWorker
@@ -194,6 +194,7 @@ def load(pool: ModelPool) -> load_pb.Load:
     reports = [worker.report for worker in workers if worker.report is not None]
     models = [worker.ready for worker in workers if worker.ready is not None]
     live = [item for worker in workers for item in worker.sequences.live.values()]
+    saved = total(report.saved for report in reports)
     return load_pb.Load(
         num_slots=sum(ready.slots for ready in models),
         num_running=sum(not item.is_waiting for item in live),
@@ -218,8 +219,8 @@ def load(pool: ModelPool) -> load_pb.Load:
             for ready in models
             for rows, time_s in sorted(ready.warm_up.step_times.items())
         ],
-        num_snapshots=sum(report.num_snapshots for report in reports),
-        snapshot_bytes=sum(report.snapshot_bytes for report in reports),
+        num_snapshots=saved.num_entries,
+        snapshot_bytes=saved.num_bytes,
         draining=pool.is_draining,
         num_snapshot_files=max((worker.snapshots.use.num_files for worker in workers), default=0),
         snapshot_file_bytes=max((worker.snapshots.use.num_bytes for worker in workers), default=0),
@@ -233,6 +234,21 @@ def load(pool: ModelPool) -> load_pb.Load:
         draft_tokens_total=sum(report.draft_tokens for report in reports),
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
+        saved_prefixes=_tier(saved),
+        archive=_tier(archive_load([each.archive for each in workers if each.archive is not None])),
+    )
+
+
+def _tier(tier: TierLoad) -> load_pb.PrefixTier:
+    return load_pb.PrefixTier(
+        num_entries=tier.num_entries,
+        max_entries=tier.max_entries,
+        num_bytes=tier.num_bytes,
+        max_bytes=tier.max_bytes,
+        hits_total=tier.num_hits,
+        misses_total=tier.num_misses,
+        written_total=tier.num_written,
+        evicted_total=tier.num_evicted,
     )
 
 

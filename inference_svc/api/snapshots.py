@@ -1,6 +1,7 @@
 """Saved sequences on request of operators: what they name, checked, and what they are told."""
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -9,17 +10,14 @@ from corral.inference.v1 import snapshot_pb2 as snapshot_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.catalog import KnownModel
-from inference_svc.engine.request import (
-    DropArchived,
-    DropSnapshots,
-    RestoreSnapshot,
-    SaveSnapshot,
-)
+from inference_svc.engine.request import DropArchived, RestoreSnapshot, SaveSnapshot
 from inference_svc.models.description import ModelClass
 from inference_svc.models.residency import ModelState
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.worker import EngineWorker
+from inference_svc.snapshots.archive import Archive
 from inference_svc.snapshots.description import Snapshot
+from inference_svc.snapshots.folder import SnapshotFolder
 from svc_kit.errors import (
     DomainError,
     MissingField,
@@ -41,11 +39,15 @@ _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 
 class Snapshots:
-    """Saves, restores and drops, with whichever of the loaded models' engines it takes: they share
-    one folder. All raise `EngineRestarting` where it may have taken one that is away."""
+    """Saves and restores, with whichever of the loaded models' engines it takes: they share one
+    `folder`; and drops, there and from the `archive` of stored objects. All raise
+    `EngineRestarting` where it may have taken an engine that is away."""
 
-    def __init__(self, pool: ModelPool) -> None:
+    def __init__(self, pool: ModelPool, folder: SnapshotFolder, archive: Archive) -> None:
         self._pool = pool
+        self._folder = folder
+        self._archive = archive
+        self._one_drop = asyncio.Lock()  # both are used by one thread at a time
 
     async def save(self, request: pb.SaveSnapshotRequest) -> pb.SaveSnapshotResponse:
         """Write a running or kept sequence's state. Raises `StateNotFound`, `SnapshotTooLarge` or
@@ -84,34 +86,35 @@ class Snapshots:
         )
 
     async def drop(self, request: pb.DropSnapshotsRequest) -> pb.DropSnapshotsResponse:
-        """Delete files, and what is kept for objects; unknown ids are no error. Raises
-        `StorageFailed`, or `ModelNotLoaded` where no model is."""
+        """Delete files, and what is kept for objects; unknown ids are no error, and no model has to
+        be loaded. Raises `StorageFailed`."""
         for field in ("snapshot_ids", "object_ids"):
             count = len(getattr(request, field))
             if count > MAX_DROPPED:
                 raise TooLong(field=field, length=count, limit=MAX_DROPPED)
         num_dropped = 0
-        if request.snapshot_ids or not request.object_ids:
-            num_dropped += await self._drop_files(tuple(request.snapshot_ids))
+        if request.snapshot_ids:
+            num_dropped += await self._drop_files(request.snapshot_ids)
         if request.object_ids:
             num_dropped += await self._drop_archived(tuple(filter(None, request.object_ids)))
         return pb.DropSnapshotsResponse(num_dropped=num_dropped)
 
-    async def _drop_files(self, snapshot_ids: tuple[str, ...]) -> int:
-        command = DropSnapshots(_UNNUMBERED, snapshot_ids)
-
-        async def ask(_: KnownModel, worker: EngineWorker) -> int:
-            return await worker.snapshots.run(command)
-
-        return await self._first(self._pool.catalog, ask, self._nothing_loaded())
+    async def _drop_files(self, snapshot_ids: Collection[str]) -> int:
+        async with self._one_drop:
+            num_dropped = await asyncio.to_thread(self._folder.drop, snapshot_ids)
+            use = await asyncio.to_thread(lambda: self._folder.use)
+        for worker in self._pool.catalog.workers:
+            worker.snapshots.use = use
+        return num_dropped
 
     async def _drop_archived(self, object_ids: tuple[str, ...]) -> int:
-        """By every engine: each has what it has not archived yet. The first finds the files; one
-        that is away is no reason to leave out the others."""
-        command, workers = DropArchived(_UNNUMBERED, object_ids), self._loaded(self._generating())
-        refusals: list[DomainError] = [] if workers else [self._nothing_loaded()]
-        num_dropped = 0
-        for _, worker in workers:
+        """From the disk first, so that an engine that loads meanwhile finds nothing there; then by
+        every engine: each has what it has not archived yet. One that is away is no reason to leave
+        out the others."""
+        async with self._one_drop:
+            num_dropped = await asyncio.to_thread(self._archive.drop, object_ids)
+        command, refusals = DropArchived(_UNNUMBERED, object_ids), []
+        for _, worker in self._loaded(self._generating()):
             try:
                 worker.check_open()
                 num_dropped += await worker.snapshots.run(command)

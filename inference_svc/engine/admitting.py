@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from inference_svc.engine.admission import aged_class
-from inference_svc.engine.events import Preempted, Resumed, Started
+from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
 from inference_svc.engine.following import Followers
 from inference_svc.engine.placing import Placer, Prefix
 from inference_svc.engine.preemption import may_preempt, victims
@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 class Admitter:
     """Moves a roster's sequences from its queue to those that run and, preempted, back. The last
-    pass ended because somebody `lacks_cells`, or not."""
+    pass ended because somebody `lacks_cells`, or not; `num_misses` began without anything that was
+    computed before."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class Admitter:
         clock: Callable[[], float],
     ) -> None:
         self.cached_tokens = 0
+        self.num_misses = 0
         self.num_preemptions = 0
         self.lacks_cells = False
         self._table = table
@@ -94,6 +96,7 @@ class Admitter:
         sequence.has_started, sequence.started_at = True, now
         cached = min(prefix.tokens, len(request.prompt))
         self.cached_tokens += cached
+        self.num_misses += request.reuse and prefix.source is CacheSource.NONE
         self._roster.events.append(Started(request.sequence_id, slot.index, cached, prefix.source))
 
     def _clear(self, sequence: Sequence, prefix: Prefix) -> bool:

@@ -144,9 +144,24 @@ class AdapterFailed(NamedTuple):
     problem: str
 
 
+class TierLoad(NamedTuple):
+    """One place that keeps computed prefixes: what it holds, what it may hold at most, and sums
+    since the engine started: requests that began from it, requests that looked for a beginning and
+    found none, prefixes that went in, and those that had to go to make room."""
+
+    num_entries: int = 0
+    num_bytes: int = 0
+    max_entries: int = 0
+    max_bytes: int = 0
+    num_hits: int = 0
+    num_misses: int = 0
+    num_written: int = 0
+    num_evicted: int = 0
+
+
 class ModelLoad(NamedTuple):
     """How busy one model's slots are, and sums since the engine started. `num_followers` hold back
-    for a leader, `num_preempted` wait to go on."""
+    for a leader, `num_preempted` wait to go on; `saved` are the prefixes kept in memory."""
 
     model: str
     num_running: int = 0
@@ -157,8 +172,7 @@ class ModelLoad(NamedTuple):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    num_snapshots: int = 0
-    snapshot_bytes: int = 0
+    saved: TierLoad = TierLoad()
     num_followers: int = 0
     num_preempted: int = 0
     num_preemptions: int = 0
@@ -166,6 +180,14 @@ class ModelLoad(NamedTuple):
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     step_times: tuple[StepHistogram, ...] = ()
+
+
+class ArchiveLoad(NamedTuple):
+    """The archive of stored objects: `tier` with the folder, which engines share, as it was at
+    `measured_at` (the monotonic clock, one for all processes)."""
+
+    measured_at: float
+    tier: TierLoad
 
 
 class Embedded(NamedTuple):
@@ -192,5 +214,6 @@ Event = (
     | AdapterLoaded
     | AdapterFailed
     | ModelLoad
+    | ArchiveLoad
     | Embedded
 )

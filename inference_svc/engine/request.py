@@ -122,13 +122,6 @@ class RestoreSnapshot(NamedTuple):
     digest: str
 
 
-class DropSnapshots(NamedTuple):
-    """Delete files; `SnapshotDone` answers."""
-
-    job_id: int
-    snapshot_ids: tuple[str, ...]
-
-
 class DropArchived(NamedTuple):
     """Delete what is archived for stored objects, and archive no more of what is computed;
     `SnapshotDone` answers with the number of files."""
@@ -137,7 +130,7 @@ class DropArchived(NamedTuple):
     object_ids: tuple[str, ...]
 
 
-SnapshotCommand = SaveSnapshot | RestoreSnapshot | DropSnapshots
+SnapshotCommand = SaveSnapshot | RestoreSnapshot
 FileCommand = SnapshotCommand | DropArchived
 AdapterCommand = LoadAdapter | UnloadAdapter
 Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | FileCommand | AdapterCommand

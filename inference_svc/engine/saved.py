@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from inference_svc.engine.events import CacheSource
+from inference_svc.engine.events import CacheSource, TierLoad
 from inference_svc.engine.slots import common_prefix
 
 MAX_ENTRIES = 512
@@ -74,6 +74,7 @@ class SavedPrefixes:
         self._max_entries = max_entries
         self._entries: OrderedDict[int, SavedPrefix] = OrderedDict()
         self._bytes = self._reserved = 0
+        self._num_hits = self._num_written = self._num_evicted = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,6 +99,19 @@ class SavedPrefixes:
         """Whether anything is kept at all."""
         return self._max_bytes > 0 and self._max_entries > 0
 
+    def load(self, num_misses: int) -> TierLoad:
+        """How full it is and what it was good for; who looked in vain is counted elsewhere."""
+        return TierLoad(
+            len(self),
+            self.num_bytes,
+            self._max_entries,
+            self._max_bytes,
+            self._num_hits,
+            num_misses,
+            self._num_written,
+            self._num_evicted,
+        )
+
     def find(
         self, prompt: Sequence[int], key: bytes, *, limit: int
     ) -> tuple[SavedPrefix | None, int]:
@@ -117,6 +131,7 @@ class SavedPrefixes:
         """Note that an entry served."""
         if id(entry) in self._entries:
             self._entries.move_to_end(id(entry))
+            self._num_hits += 1
 
     def kept(self, request_id: str, choice: int) -> SavedPrefix | None:
         """What was kept of a sequence that has ended."""
@@ -142,6 +157,7 @@ class SavedPrefixes:
                 self._drop(old)
         self._entries[id(entry)] = entry
         self._bytes += len(entry.state)
+        self._num_written += 1
         self._make_room(0)
         return True
 
@@ -176,6 +192,7 @@ class SavedPrefixes:
         ):
             entry = next(iter(self._entries.values()))
             self._drop(entry)
+            self._num_evicted += 1
             self._evict(entry)
 
     def _evict(self, entry: SavedPrefix) -> None:

@@ -30,6 +30,20 @@ def requested_limits(settings: ModelSettings, engine: EngineSettings) -> Request
     )
 
 
+def snapshot_folder(settings: InferenceSettings) -> FolderLimits:
+    """The folder of snapshots, which all engines share."""
+    limits = settings.snapshots
+    folder = limits.folder or settings.data_dir / "snapshots"
+    return FolderLimits(folder, limits.max_mib << 20, limits.max_files)
+
+
+def archive_folder(settings: InferenceSettings) -> FolderLimits:
+    """The folder of the archive, which engines share too."""
+    limits = settings.snapshots
+    folder = snapshot_folder(settings).path / "archive"
+    return FolderLimits(folder, limits.archive_mib << 20, limits.archive_files)
+
+
 @dataclass(frozen=True, slots=True)
 class Booting:
     """Makes the boots of all models. `num_models` share the memory for saved prefixes."""
@@ -75,23 +89,11 @@ class Booting:
             self.settings.log_level,
             None,
             engine.warm_up_s,
-            self._snapshots(),
-            self._archive(),
+            snapshot_folder(self.settings),
+            archive_folder(self.settings),
             None if interval_ms is None else interval_ms / 1000,
             engine.abort_on,
         )
-
-    def _snapshots(self) -> FolderLimits:
-        """The folder that all engines share."""
-        limits = self.settings.snapshots
-        folder = limits.folder or self.settings.data_dir / "snapshots"
-        return FolderLimits(folder, limits.max_mib << 20, limits.max_files)
-
-    def _archive(self) -> FolderLimits:
-        """Another folder, which engines share too."""
-        limits = self.settings.snapshots
-        folder = self._snapshots().path / "archive"
-        return FolderLimits(folder, limits.archive_mib << 20, limits.archive_files)
 
     def _saved_bytes(self) -> int:
         """What is configured, or a small part of the memory that is there."""

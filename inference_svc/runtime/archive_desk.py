@@ -14,12 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from inference_svc.engine.events import ArchiveLoad
 from inference_svc.engine.placing import MIN_SAVED_TOKENS
 from inference_svc.engine.request import DropArchived, SequenceRequest
 from inference_svc.engine.saved import Origin, SavedPrefix
+from inference_svc.runtime.archive_counting import ArchiveCounts, Measured, measure
 from inference_svc.runtime.messages import SnapshotDone
 from inference_svc.runtime.snapshot_desk import Served
-from inference_svc.snapshots.archive import Archive
+from inference_svc.snapshots.archive import Archive, Kept
 from inference_svc.snapshots.description import Fingerprint, Snapshot
 from inference_svc.snapshots.folder import new_snapshot_id
 from svc_kit.errors import DomainError, InternalError
@@ -37,6 +39,7 @@ class ArchiveDone(NamedTuple):
     thread."""
 
     take_in: Callable[[], None]
+    measured: Measured
 
 
 class ArchiveDesk:
@@ -56,6 +59,7 @@ class ArchiveDesk:
         self._held: dict[int, SequenceRequest] = {}
         self._readers: dict[str, list[int]] = {}
         self._unwritten_bytes = 0
+        self._counts = ArchiveCounts(archive)
         self._results: list[SequenceRequest | SnapshotDone] = []
         self._engine.archive_to(self._write)
 
@@ -104,9 +108,14 @@ class ArchiveDesk:
     def hear(self, done: ArchiveDone) -> Iterator[SequenceRequest | SnapshotDone]:
         """Take in what the other thread did; yields the requests that wait no longer, and
         answers."""
+        self._counts.measured = done.measured
         done.take_in()
         results, self._results = self._results, []
         yield from results
+
+    def news(self) -> ArchiveLoad | None:
+        """How the archive is; None where that was told before."""
+        return self._counts.news()
 
     # --- finding and reading ----------------------------------------------------------------------
 
@@ -129,7 +138,9 @@ class ArchiveDesk:
             for name, known in index.items()
         }
         name = max(shares, key=shares.__getitem__, default="")
-        if not name or shares[name] - self._engine.reusable(request) < MIN_SAVED_TOKENS:
+        nearer = self._engine.reusable(request)
+        if not name or shares[name] - nearer < MIN_SAVED_TOKENS:
+            self._counts.num_misses += nearer < MIN_SAVED_TOKENS
             return False
         self._held[request.sequence_id] = request
         readers = self._readers.setdefault(name, [])
@@ -141,13 +152,16 @@ class ArchiveDesk:
 
     def _read(self, name: str, state: bytearray | None) -> None:
         known = self._index.get(name) if self._index is not None else None
-        if state is None:
-            self._forget(name)
-        elif known is not None and not self._engine.restore(replace(known, state=state)):
-            self._forget(name)  # it would be read in vain each time
-        for sequence_id in self._readers.pop(name):
-            if (request := self.release(sequence_id)) is not None:
-                self._results.append(request)
+        served = False
+        if known is not None and state is not None:
+            served = self._engine.restore(replace(known, state=state))
+        if not served:
+            self._forget(name)  # it is gone, or would be read in vain each time
+        waiting = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]
+        requests = [request for request in waiting if request is not None]
+        self._counts.num_hits += len(requests) if served else 0
+        self._counts.num_misses += 0 if served else len(requests)
+        self._results += requests
 
     def _forget(self, name: str) -> None:
         if self._index is not None:
@@ -170,11 +184,13 @@ class ArchiveDesk:
         mine = [known for known in self._known if known.kept_for == prefix.kept_for]
         replaced = [known.snapshot_id for known in mine if _serves_for(prefix, known)]
 
-        def written(there: Container[str]) -> None:
+        def written(kept: Kept) -> None:
             self._unwritten_bytes -= size
+            self._counts.num_written += 1
+            self._counts.num_evicted += kept.num_evicted
             if self._index is not None:
                 self._index[snapshot.snapshot_id] = _without_cells(snapshot)
-                for name in [name for name in self._index if name not in there]:
+                for name in [name for name in self._index if name not in kept.names]:
                     self._forget(name)  # its place was needed
 
         def failed(_: DomainError) -> None:
@@ -208,7 +224,7 @@ class ArchiveDesk:
         """Have the other thread work, and one of the two called here with what came of it."""
 
         def report(done: "Future[T]") -> None:
-            self._tell(ArchiveDone(_outcome(done, then, failed)))
+            self._tell(ArchiveDone(_outcome(done, then, failed), measure(self._archive)))
 
         self._files.submit(work).add_done_callback(report)
 

@@ -61,7 +61,7 @@ def main(pipe_fd: int) -> None:
         engine,
         loaded.embedder,
         stream_interval_s=interval_s,
-        desk=partial(SnapshotDesk, served, folder),
+        desk=partial(SnapshotDesk, served, folder) if served is not None else None,
         archive=partial(ArchiveDesk, served, Archive(boot.archive)) if served is not None else None,
     ).run()
 

@@ -2,9 +2,10 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from inference_svc.engine.events import ArchiveLoad, TierLoad
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.sequence_jobs import Live
 
@@ -45,6 +46,19 @@ def queues(live: Iterable[Live]) -> list[QueueLoad]:
         )
         for priority, items in sorted(classes.items())
     ]
+
+
+def total(tiers: Iterable[TierLoad]) -> TierLoad:
+    """What places of several engines keep together."""
+    return TierLoad(*map(sum, zip(*tiers, strict=True)))
+
+
+def archive_load(loads: Sequence[ArchiveLoad]) -> TierLoad:
+    """The one archive of several engines: their counts, and the folder as it was seen last."""
+    if not loads:
+        return TierLoad()
+    last = max(loads, key=lambda load: load.measured_at).tier
+    return TierLoad(*last[:4], *total(load.tier for load in loads)[4:])
 
 
 def embedding_load(jobs: Iterable[EmbeddingJob]) -> EmbeddingLoad:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from inference_svc.engine.events import (
+    ArchiveLoad,
     Cancelled,
     Delta,
     Event,
@@ -52,7 +53,7 @@ class Outbox:
 
     def _is_urgent(self, event: Event) -> bool:
         match event:
-            case ModelLoad():
+            case ModelLoad() | ArchiveLoad():
                 return False
             case Delta(sequence_id):
                 is_first = sequence_id in self._silent

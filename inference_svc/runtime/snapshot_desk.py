@@ -15,12 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.request import (
-    DropSnapshots,
-    RestoreSnapshot,
-    SaveSnapshot,
-    SnapshotCommand,
-)
+from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.engine.saved import SavedPrefix
 from inference_svc.runtime.messages import SnapshotDone
 from inference_svc.snapshots.description import Fingerprint, Receiver, Snapshot
@@ -28,7 +23,6 @@ from inference_svc.snapshots.folder import FolderUse, SnapshotFolder, new_snapsh
 from svc_kit.errors import (
     DomainError,
     InternalError,
-    ModelNotFound,
     SnapshotTooLarge,
     StateNotFound,
 )
@@ -57,16 +51,16 @@ class FileDone(NamedTuple):
     """The other thread has finished: `SnapshotDesk.hear` is to be told."""
 
     job_id: int
-    outcome: "_Read | Snapshot | int | DomainError"
+    outcome: "_Read | Snapshot | DomainError"
     use: FolderUse
 
 
 class SnapshotDesk:
-    """Serves commands in order; it only drops where no model is `served` that generates. Everything
-    but `tell` is called on the step thread; `tell` takes a `FileDone` there from the other one."""
+    """Serves commands in order. Everything but `tell` is called on the step thread; `tell` takes a
+    `FileDone` there from the other one."""
 
     def __init__(
-        self, served: Served | None, folder: SnapshotFolder, tell: Callable[[FileDone], None]
+        self, served: Served, folder: SnapshotFolder, tell: Callable[[FileDone], None]
     ) -> None:
         self._served = served
         self._folder = folder
@@ -95,23 +89,20 @@ class SnapshotDesk:
             self._is_busy = True
             self._files.submit(work).add_done_callback(partial(self._report, command.job_id))
 
-    def _prepare(self, command: SnapshotCommand) -> "Callable[[], _Read | Snapshot | int]":
+    def _prepare(self, command: SnapshotCommand) -> "Callable[[], _Read | Snapshot]":
         """What the other thread has to do. A save copies its cells now."""
         match command:
             case SaveSnapshot():
                 snapshot, prefix = self._copied(command)
                 return lambda: self._write(snapshot, prefix.state)
             case RestoreSnapshot():
-                room = self._served.engine.restore_bytes if self._served is not None else 0
+                room = self._served.engine.restore_bytes
                 return lambda: self._read(command, room)
-            case DropSnapshots(_, snapshot_ids):
-                return lambda: self._folder.drop(snapshot_ids)
 
     def _copied(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
-        served, prefix = self._served, None
-        if served is not None:
-            prefix = served.engine.snapshot(command.request_id, command.choice)
-        if served is None or prefix is None or prefix.origin is None:
+        served = self._served
+        prefix = served.engine.snapshot(command.request_id, command.choice)
+        if prefix is None or prefix.origin is None:
             raise StateNotFound(request=command.request_id, index=command.choice)
         snapshot = Snapshot(
             snapshot_id=new_snapshot_id(),
@@ -135,8 +126,6 @@ class SnapshotDesk:
     def _read(self, command: RestoreSnapshot, room: int) -> _Read:
         with self._folder.open(command.snapshot_id) as reader:
             snapshot, served = reader.snapshot, self._served
-            if served is None:
-                raise ModelNotFound(model=snapshot.model)
             fingerprint = _of(served, command.digest)
             snapshot.check(Receiver(fingerprint, served.engine.adapters, served.slot_tokens))
             if snapshot.state_bytes > room:
@@ -152,8 +141,8 @@ class SnapshotDesk:
         )
         return _Read(served.engine, snapshot, prefix)
 
-    def _report(self, job_id: int, work: "Future[_Read | Snapshot | int]") -> None:
-        outcome: _Read | Snapshot | int | DomainError
+    def _report(self, job_id: int, work: "Future[_Read | Snapshot]") -> None:
+        outcome: _Read | Snapshot | DomainError
         try:
             outcome = work.result()
         except DomainError as error:

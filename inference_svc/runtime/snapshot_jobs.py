@@ -8,7 +8,6 @@ from typing import overload
 from inference_svc.engine.request import (
     Command,
     DropArchived,
-    DropSnapshots,
     FileCommand,
     RestoreSnapshot,
     SaveSnapshot,
@@ -34,7 +33,7 @@ class SnapshotJobs:
     async def run(self, command: SaveSnapshot | RestoreSnapshot) -> Snapshot: ...
 
     @overload
-    async def run(self, command: DropSnapshots | DropArchived) -> int: ...
+    async def run(self, command: DropArchived) -> int: ...
 
     async def run(self, command: FileCommand) -> Snapshot | int:
         """What the engine answers; the job's id is given here. Raises `EngineRestarting`, or the

@@ -20,7 +20,6 @@ from inference_svc.engine.request import (
     Cancel,
     Command,
     DropArchived,
-    DropSnapshots,
     Flush,
     Pause,
     RestoreSnapshot,
@@ -74,6 +73,7 @@ class StepLoop:
         self._outbox = Outbox(stream_interval_s)
         self._desk = desk(self._hear_of_file) if desk is not None else None
         self._archive = archive(self._hear_of_file) if archive is not None else None
+        self._tell_of_archive()
         self._step = 0
 
     def run(self) -> NoReturn:
@@ -125,7 +125,7 @@ class StepLoop:
 
     def _apply(self, arrived: _Arrived) -> None:
         match arrived.command:
-            case SaveSnapshot() | RestoreSnapshot() | DropSnapshots() | FileDone() as news:
+            case SaveSnapshot() | RestoreSnapshot() | FileDone() as news:
                 self._apply_to_desk(news)
             case DropArchived() | ArchiveDone() as news:
                 self._apply_to_archive(news)
@@ -143,6 +143,7 @@ class StepLoop:
             case Submit(request):
                 if self._archive is None or not self._archive.holds(request):
                     engine.submit(request)
+                self._tell_of_archive()
             case Pause(sequence_id) | Unpause(sequence_id):
                 engine.pause(sequence_id, paused=isinstance(command, Pause))
             case Flush(flush_id):
@@ -170,6 +171,11 @@ class StepLoop:
                     self._outbox.put(result)
                 else:
                     self._engine.submit(result)
+            self._tell_of_archive()
+
+    def _tell_of_archive(self) -> None:
+        if self._archive is not None and (load := self._archive.news()) is not None:
+            self._outbox.put([load])
 
     def _release(self, sequence_id: int) -> None:
         """Have the engine know a request that waits for a file."""

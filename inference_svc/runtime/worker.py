@@ -16,6 +16,7 @@ from inference_svc.engine.embedding import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
     AdapterFailed,
     AdapterLoaded,
+    ArchiveLoad,
     Embedded,
     Event,
     Failed,
@@ -62,7 +63,8 @@ class EngineState(enum.Enum):
 class EngineWorker:
     """The engine process of one model and its streams. All methods run on the event loop.
 
-    `ready` says what the process loaded last, `report` how busy it is (None while it is down).
+    `ready` says what the process loaded last, `report` how busy it is and `archive` how the archive
+    was when it was last used (None while it is down).
     `on_state` hears each change; `on_event` hears every engine event, for metrics; `on_progress`
     hears how far the model is loaded. `adapters` may outlive it, and be its successor's.
     """
@@ -81,6 +83,7 @@ class EngineWorker:
         self.restarts = 0
         self.ready: ModelReady | None = None
         self.report: ModelLoad | None = None
+        self.archive: ArchiveLoad | None = None
         self.adapters = adapters or AdapterRegistry()
         self.sequences = SequenceJobs(queue, reader, self._send, self.adapters.sweep)
         self.embeddings = EmbeddingJobs(queue, self._send)
@@ -214,7 +217,7 @@ class EngineWorker:
         return EngineRestarting(phase=phase, retry_after=round(load_s + 1.0, 1))
 
     def _fail_all(self, error: DomainError) -> None:
-        self.report = None
+        self.report = self.archive = None
         for flush in self._flushes.values():
             if not flush.done():
                 flush.set_exception(error)
@@ -307,6 +310,8 @@ class EngineWorker:
         match event:
             case ModelLoad():
                 self.report = event
+            case ArchiveLoad():
+                self.archive = event
             case Flushed():
                 self._on_flushed(event)
             case Embedded():

@@ -8,12 +8,20 @@ held is computed again.
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 from inference_svc.snapshots.description import Fingerprint, Snapshot
-from inference_svc.snapshots.folder import FolderLimits, SnapshotFolder
+from inference_svc.snapshots.folder import FolderLimits, FolderUse, SnapshotFolder
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound
 
 log = logging.getLogger(__name__)
+
+
+class Kept(NamedTuple):
+    """After a prefix was written: the names of all files that there are, and how many made room."""
+
+    names: frozenset[str]
+    num_evicted: int
 
 
 class Archive:
@@ -21,26 +29,28 @@ class Archive:
     methods raise `StorageFailed`."""
 
     def __init__(self, limits: FolderLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._folder = SnapshotFolder(limits)
 
     @property
     def is_on(self) -> bool:
         """Whether anything is kept at all."""
-        return self._limits.max_bytes > 0 and self._limits.max_files > 0
+        return self.limits.max_bytes > 0 and self.limits.max_files > 0
+
+    @property
+    def use(self) -> FolderUse:
+        """What there is now, of all engines and models."""
+        return self._folder.use
 
     def usable(self, fingerprint: Fingerprint) -> list[Snapshot]:
         """What there is for a model, in no order."""
         return [found for found in self._described() if found.fingerprint == fingerprint]
 
-    def save(
-        self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]
-    ) -> frozenset[str]:
-        """Write a prefix, in the place of those that it continues; returns the names of all files
-        that there are now. Raises `SnapshotTooLarge`."""
-        self._folder.save(snapshot, state)
+    def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> Kept:
+        """Write a prefix, in the place of those that it continues. Raises `SnapshotTooLarge`."""
+        num_evicted = self._folder.save(snapshot, state)
         self._folder.drop(replaced)
-        return frozenset(self._folder.ids())
+        return Kept(frozenset(self._folder.ids()), num_evicted)
 
     def state(self, snapshot_id: str) -> bytearray | None:
         """The cells of a prefix; None where it is gone or cannot be used, and then it is gone."""

@@ -62,8 +62,9 @@ class SnapshotFolder:
         self._limits = limits
         self._key = b""
 
-    def save(self, snapshot: Snapshot, state: bytearray) -> None:
-        """Write a snapshot; others make room. Raises `SnapshotTooLarge` or `StorageFailed`."""
+    def save(self, snapshot: Snapshot, state: bytearray) -> int:
+        """Write a snapshot; returns how many others made room. Raises `SnapshotTooLarge` or
+        `StorageFailed`."""
         size = file_bytes(snapshot)
         limit = self._limits.max_bytes if self._limits.max_files else 0
         if size > limit:
@@ -76,9 +77,10 @@ class SnapshotFolder:
         with _storage():
             secret = self._secret
             with self._locked() as folder:
-                self._make_room(size)
+                num_gone = self._make_room(size)
                 self._write(self._path(snapshot.snapshot_id), snapshot, state, secret)
                 os.fsync(folder)
+        return num_gone
 
     @contextmanager
     def open(self, snapshot_id: str) -> Iterator[SnapshotReader]:
@@ -169,15 +171,17 @@ class SnapshotFolder:
                     plain.append((path, facts))
         return sorted(plain, key=lambda entry: entry[1].st_mtime_ns)
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int) -> int:
         files = self._files()
         total = sum(facts.st_size for _, facts in files)
-        for left, (path, facts) in zip(range(len(files), 0, -1), files, strict=True):
+        for num_gone, (path, facts) in enumerate(files):
+            left = len(files) - num_gone
             if left < self._limits.max_files and total + size <= self._limits.max_bytes:
-                return
+                return num_gone
             log.info("snapshot %s makes room", path.stem)
             path.unlink(missing_ok=True)
             total -= facts.st_size
+        return len(files)
 
     def _write(self, path: Path, snapshot: Snapshot, state: bytearray, secret: bytes) -> None:
         """Write beside the place, reach the disk, then take the place."""

@@ -68,7 +68,8 @@ FROM_DISK = (TURN + 1, generation.CACHE_SOURCE_DISK)
 @pytest.mark.timeout(90)  # two servers, one after the other, and an engine that is killed
 async def test_a_thread_goes_on_from_disk(place: Place) -> None:
     """After it was evicted, after its engine was killed and after a restart with another number of
-    slots only the new turn is computed; the other project computes all of it."""
+    slots only the new turn is computed; the other project computes all of it. The load tells of it,
+    and what is dropped goes though no model is loaded."""
     with place.served() as target:
         async with connect(target) as rpc:
             caller = place.caller(rpc)
@@ -78,6 +79,8 @@ async def test_a_thread_goes_on_from_disk(place: Place) -> None:
             (file,) = place.files
             modes = file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777
             second = await caller.say(turns(1), "thread_1")
+            told = await caller.archive()
+            size = file.stat().st_size
             await caller.kill_engine()
             wait_until_serving(target)
             other = await caller.say(turns(1), "thread_1", project="blue")
@@ -88,10 +91,15 @@ async def test_a_thread_goes_on_from_disk(place: Place) -> None:
             caller = place.caller(rpc)
             await caller.until_known()
             fourth = await caller.say(turns(3), "response_7")
+            await caller.unload()
+            dropped = await caller.drop("thread_1")
 
     assert modes == (0o600, 0o700)
     assert (reused(first), reused(other)) == (NOTHING, NOTHING)
     assert [reused(turn) for turn in (second, third, fourth)] == [FROM_DISK] * 3
+    assert (told.num_entries, told.num_bytes, told.max_entries) == (1, size, 256)
+    assert (told.hits_total, told.misses_total, told.written_total) == (1, 1, 1)
+    assert (dropped, place.files) == (1, [])
 
 
 async def test_what_is_damaged_or_dropped_is_computed_again(place: Place) -> None:

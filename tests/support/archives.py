@@ -12,10 +12,12 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import load_pb2 as load_pb
 
 from control_svc.domain.ids import IdSource
 from control_svc.usecases.archives import Archives
 from tests.support.rpc import Answer, Rpc, failure_of, gather, options, rich
+from tests.support.services import MODEL
 
 NO_ARCHIVE: Final = Archives(IdSource(lambda: datetime.now(UTC)), is_used=False)
 WORDS: Final = range(300, 900)
@@ -53,6 +55,17 @@ class Caller:
         asked = engine_pb.DropSnapshotsRequest(object_ids=object_ids)
         answer = await self.rpc.engine.DropSnapshots(asked, metadata=self.acting("red"))
         return answer.num_dropped
+
+    async def archive(self) -> load_pb.PrefixTier:
+        """How the archive is."""
+        asked = engine_pb.GetLoadRequest()
+        answer = await self.rpc.engine.GetLoad(asked, metadata=self.acting("red"))
+        return answer.load.archive
+
+    async def unload(self) -> None:
+        """Have no model loaded."""
+        asked = engine_pb.UnloadModelRequest(model=MODEL)
+        await self.rpc.engine.UnloadModel(asked, metadata=self.acting("red"))
 
     async def evict(self, num_tokens: int = TURN) -> None:
         """Others take the only slot, and then the memory, which has room for one of them."""

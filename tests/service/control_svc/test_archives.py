@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from control_svc.domain.jobs import Claim
 from control_svc.usecases.archives import KIND, MOST_POSTPONED, ArchiveCleaner
 from svc_kit.auth import Authenticator, ServiceToken
-from svc_kit.errors import DomainError, EngineRestarting, ModelNotLoaded, Unavailable
+from svc_kit.errors import DomainError, EngineRestarting, Unavailable
 from svc_kit.rpc_server import RpcServer, Service
 from tests.support.control import Client, RunningControl, a_control, a_service_token
 from tests.support.conversation_client import ConversationClient, a_message
@@ -123,7 +123,7 @@ async def test_what_is_deleted_is_forgotten(world: World) -> None:
     conversation = await conversations.create(a_message("Hi"))
     first = await client.create("One")
     second = await client.create("Two", previous_response_id=first.id)
-    world.engine.refusals = [EngineRestarting(), ModelNotLoaded(model="m")]
+    world.engine.refusals = [EngineRestarting(), EngineRestarting()]
 
     forgotten = []
     delete_thread = thread_service_pb2.DeleteThreadRequest(thread_id=thread.id)

@@ -16,7 +16,7 @@ from inference_svc.api.adapter_loading import AdapterLoading
 from inference_svc.api.engine_service import Context, EngineServicer, ServerFacts
 from inference_svc.api.snapshots import Snapshots
 from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
-from inference_svc.engine.events import Embedded, ModelLoad
+from inference_svc.engine.events import ArchiveLoad, Embedded, ModelLoad, TierLoad
 from inference_svc.engine.fake import VOCABULARY_SIZE
 from inference_svc.engine.step_times import BOUNDS_S, StepHistogram
 from inference_svc.gauges import EngineGauges
@@ -26,9 +26,12 @@ from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.embedding_jobs import EmbeddingJob
 from inference_svc.runtime.generation import Generation, ReaderLimits
+from inference_svc.runtime.load import archive_load
 from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
 from inference_svc.runtime.sequence_jobs import Live
 from inference_svc.runtime.worker import EngineWorker
+from inference_svc.snapshots.archive import Archive
+from inference_svc.snapshots.folder import KEEP_NONE, SnapshotFolder
 from svc_kit.sandbox.inline import InlineJobs
 from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
@@ -37,8 +40,7 @@ REPORT = ModelLoad(
     "m",
     num_used_cells=30,
     num_idle_cells=10,
-    num_snapshots=2,
-    snapshot_bytes=99,
+    saved=TierLoad(2, 99, 512, 1000, 7, 3, 5, 1),
     num_followers=4,
     num_preempted=1,
     num_preemptions=5,
@@ -60,6 +62,7 @@ def a_worker() -> EngineWorker:
     limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)
     worker.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
     worker.report = REPORT
+    worker.archive = ArchiveLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
     generation = Generation(
         "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
     )
@@ -109,6 +112,17 @@ async def test_gauges_have_their_names() -> None:
             'corral_num_preempted{model="m"}': 1,
             'corral_saved_prefixes{model="m"}': 2,
             'corral_saved_prefix_bytes{model="m"}': 99,
+            'corral_saved_prefix_limit_bytes{model="m"}': 1000,
+            'corral_saved_prefix_events_total{event="hit",model="m"}': 7,
+            'corral_saved_prefix_events_total{event="miss",model="m"}': 3,
+            'corral_saved_prefix_events_total{event="written",model="m"}': 5,
+            'corral_saved_prefix_events_total{event="evicted",model="m"}': 1,
+            "corral_archive_files": 4,
+            "corral_archive_bytes": 80,
+            "corral_archive_limit_files": 256,
+            "corral_archive_limit_bytes": 900,
+            'corral_archive_events_total{event="hit",model="m"}': 1,
+            'corral_archive_events_total{event="evicted",model="m"}': 2,
             "corral_snapshot_files": 0,
             "corral_snapshot_file_bytes": 0,
             'corral_embedding_requests{model="m"}': 1,
@@ -172,6 +186,20 @@ async def test_the_load_over_grpc_says_the_same() -> None:
     assert (steps.model, steps.max_rows, steps.has_prompt) == ("m", 2, False)
     assert len(steps.counts) == len(steps.bounds) + 1
     assert sum(steps.counts) == 4
+    saved, archive = load.saved_prefixes, load.archive
+    assert (saved.num_entries, saved.num_bytes, saved.max_bytes) == (2, 99, 1000)
+    assert (saved.hits_total, saved.misses_total) == (7, 3)
+    assert (archive.num_entries, archive.max_entries, archive.max_bytes) == (4, 256, 900)
+    assert (archive.written_total, archive.evicted_total) == (6, 2)
+
+
+def test_engines_share_one_archive() -> None:
+    """What happened is added up; the folder is as it was seen last, by whichever engine."""
+    seen_last = ArchiveLoad(2.0, TierLoad(3, 30, 9, 99, 1, 1, 1, 1))
+    before = ArchiveLoad(1.0, TierLoad(5, 50, 9, 99, 1, 2, 3, 4))
+
+    assert archive_load([before, seen_last]) == TierLoad(3, 30, 9, 99, 2, 3, 4, 5)
+    assert archive_load([]) == TierLoad()
 
 
 def a_servicer() -> EngineServicer:
@@ -179,7 +207,8 @@ def a_servicer() -> EngineServicer:
     pool = a_pool(a_worker())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
     loading = AdapterLoading(pool.catalog, InlineJobs(), (), Path())
-    return EngineServicer(pool, facts, loading, Snapshots(pool))
+    snapshots = Snapshots(pool, SnapshotFolder(KEEP_NONE), Archive(KEEP_NONE))
+    return EngineServicer(pool, facts, loading, snapshots)
 
 
 async def test_a_drain_counts_embedding_requests_too() -> None:

@@ -226,7 +226,7 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DropSnapshots(self, request, context):
-        """DropSnapshots deletes saved states.
+        """DropSnapshots deletes saved states; no model has to be loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -71,7 +71,7 @@ class EngineServiceStub:
     adapter, or larger than the context or the memory for saved prefixes.
     """
     DropSnapshots: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.DropSnapshotsRequest, _engine_service_pb2.DropSnapshotsResponse]
-    """DropSnapshots deletes saved states."""
+    """DropSnapshots deletes saved states; no model has to be loaded."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.FlushCacheRequest, _engine_service_pb2.FlushCacheResponse]
     """FlushCache forgets every idle prefix."""
     Drain: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.DrainRequest, _engine_service_pb2.DrainResponse]
@@ -122,7 +122,7 @@ class EngineServiceAsyncStub(EngineServiceStub):
     adapter, or larger than the context or the memory for saved prefixes.
     """
     DropSnapshots: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.DropSnapshotsRequest, _engine_service_pb2.DropSnapshotsResponse]  # type: ignore[assignment]
-    """DropSnapshots deletes saved states."""
+    """DropSnapshots deletes saved states; no model has to be loaded."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.FlushCacheRequest, _engine_service_pb2.FlushCacheResponse]  # type: ignore[assignment]
     """FlushCache forgets every idle prefix."""
     Drain: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.DrainRequest, _engine_service_pb2.DrainResponse]  # type: ignore[assignment]
@@ -240,7 +240,7 @@ class EngineServiceServicer:
         request: _engine_service_pb2.DropSnapshotsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.DropSnapshotsResponse, _abc.Awaitable[_engine_service_pb2.DropSnapshotsResponse]]:
-        """DropSnapshots deletes saved states."""
+        """DropSnapshots deletes saved states; no model has to be loaded."""
 
     def FlushCache(
         self,

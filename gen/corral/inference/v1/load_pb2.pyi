@@ -12,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Load(_message.Message):
-    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes", "num_adapters", "adapter_bytes", "num_followers", "num_preempted", "preemptions_total", "embedding", "draft_tokens_total", "accepted_draft_tokens_total", "step_histograms", "moves_total")
+    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes", "num_adapters", "adapter_bytes", "num_followers", "num_preempted", "preemptions_total", "embedding", "draft_tokens_total", "accepted_draft_tokens_total", "step_histograms", "moves_total", "saved_prefixes", "archive")
     NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class Load(_message.Message):
     ACCEPTED_DRAFT_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     STEP_HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     MOVES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SAVED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     num_slots: int
     num_running: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueLoad]
@@ -65,7 +67,29 @@ class Load(_message.Message):
     accepted_draft_tokens_total: int
     step_histograms: _containers.RepeatedCompositeFieldContainer[StepHistogram]
     moves_total: int
-    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ..., num_adapters: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., num_followers: _Optional[int] = ..., num_preempted: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., embedding: _Optional[_Union[EmbeddingLoad, _Mapping]] = ..., draft_tokens_total: _Optional[int] = ..., accepted_draft_tokens_total: _Optional[int] = ..., step_histograms: _Optional[_Iterable[_Union[StepHistogram, _Mapping]]] = ..., moves_total: _Optional[int] = ...) -> None: ...
+    saved_prefixes: PrefixTier
+    archive: PrefixTier
+    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ..., num_adapters: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., num_followers: _Optional[int] = ..., num_preempted: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., embedding: _Optional[_Union[EmbeddingLoad, _Mapping]] = ..., draft_tokens_total: _Optional[int] = ..., accepted_draft_tokens_total: _Optional[int] = ..., step_histograms: _Optional[_Iterable[_Union[StepHistogram, _Mapping]]] = ..., moves_total: _Optional[int] = ..., saved_prefixes: _Optional[_Union[PrefixTier, _Mapping]] = ..., archive: _Optional[_Union[PrefixTier, _Mapping]] = ...) -> None: ...
+
+class PrefixTier(_message.Message):
+    __slots__ = ("num_entries", "max_entries", "num_bytes", "max_bytes", "hits_total", "misses_total", "written_total", "evicted_total")
+    NUM_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HITS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MISSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    num_entries: int
+    max_entries: int
+    num_bytes: int
+    max_bytes: int
+    hits_total: int
+    misses_total: int
+    written_total: int
+    evicted_total: int
+    def __init__(self, num_entries: _Optional[int] = ..., max_entries: _Optional[int] = ..., num_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hits_total: _Optional[int] = ..., misses_total: _Optional[int] = ..., written_total: _Optional[int] = ..., evicted_total: _Optional[int] = ...) -> None: ...
 
 class EmbeddingLoad(_message.Message):
     __slots__ = ("num_requests", "num_inputs", "num_tokens", "oldest", "inputs_total", "tokens_total")

@@ -1,22 +1,19 @@
 """Which engine a snapshot is saved or restored with, and what is said where none can be asked."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
 
 from inference_svc.api.snapshots import Snapshots
-from inference_svc.engine.request import (
-    DropArchived,
-    DropSnapshots,
-    FileCommand,
-)
+from inference_svc.engine.request import DropArchived, FileCommand
 from inference_svc.loading.loader import compute_digest
 from inference_svc.models.residency import LoadPolicy
+from inference_svc.snapshots.archive import Archive
 from inference_svc.snapshots.description import Snapshot
-from inference_svc.snapshots.folder import FolderUse
+from inference_svc.snapshots.folder import FolderLimits, FolderUse, SnapshotFolder, new_snapshot_id
 from svc_kit.errors import (
     DomainError,
     EngineRestarting,
@@ -31,12 +28,12 @@ from tests.support.snapshots import a_snapshot
 
 SAVE = pb.SaveSnapshotRequest(request_id="r")
 RESTORE = pb.RestoreSnapshotRequest(snapshot_id="s")
-DROP = pb.DropSnapshotsRequest(snapshot_ids=["s"])
+Over = Callable[[Pooled], Snapshots]
 OF_ANOTHER = SnapshotIncompatible(snapshot="s", aspect="model", expected="d1", found="d2")
 
 
 class Desk:
-    """Gives one answer to whatever is asked, and one dropped file to a drop."""
+    """Gives one answer to whatever is asked; of each object that is dropped it had one file."""
 
     def __init__(self, answer: Snapshot | DomainError) -> None:
         self.use = FolderUse(0, 0)
@@ -48,11 +45,27 @@ class Desk:
         if isinstance(command, DropArchived):
             self.dropped += command.object_ids
             return len(command.object_ids)
-        if isinstance(command, DropSnapshots):
-            return 1
         if isinstance(self._answer, DomainError):
             raise self._answer
         return self._answer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SnapshotFolder:
+    """An empty folder."""
+    return SnapshotFolder(FolderLimits(tmp_path, 10**6, 9))
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    """An empty one."""
+    return Archive(FolderLimits(tmp_path / "archive", 10**6, 9))
+
+
+@pytest.fixture
+def over(folder: SnapshotFolder, archive: Archive) -> Over:
+    """Makes what is tested, over the folders and a server's engines."""
+    return lambda pooled: Snapshots(pooled.pool, folder, archive)
 
 
 async def loaded(answers: Mapping[str, Snapshot | DomainError]) -> Pooled:
@@ -77,38 +90,36 @@ def a_sequence() -> Snapshot:
     return a_snapshot(tokens=array("i", [5, 6, 7, 8]))
 
 
-async def test_the_engine_that_has_the_sequence_saves_it() -> None:
+async def test_the_engine_that_has_the_sequence_saves_it(over: Over) -> None:
     """One that loads, and one that could not be loaded, have nothing to say."""
     nothing = StateNotFound(request="r", index=0)
     pooled = await loaded({"a": nothing, "b": a_sequence()})
     pooled.loader.at_once = False
     await pooled.pool.load(pooled["c"], wait=False)
 
-    assert (await Snapshots(pooled.pool).save(SAVE)).snapshot.model == "m"
+    assert (await over(pooled).save(SAVE)).snapshot.model == "m"
 
 
-async def test_a_model_that_is_being_loaded_is_not_asked() -> None:
+async def test_a_model_that_is_being_loaded_is_not_asked(over: Over) -> None:
     """Its digest is not known before its load has come to an end, if ever."""
     pooled = Pooled(a_known("a", policy=LoadPolicy.MANUAL))
     await pooled.started(at_once=False)
     await pooled.pool.load(pooled["a"], wait=False)
-    snapshots = Snapshots(pooled.pool)
+    snapshots = over(pooled)
 
     with pytest.raises(StateNotFound):
         await snapshots.save(SAVE)
-    for attempt in (snapshots.restore(RESTORE), snapshots.drop(DROP)):
-        with pytest.raises(ModelNotLoaded):
-            await attempt
+    with pytest.raises(ModelNotLoaded):
+        await snapshots.restore(RESTORE)
 
 
-async def test_an_engine_that_is_down_may_be_the_one() -> None:
-    """Unless another one has it; any engine can drop a file."""
+async def test_an_engine_that_is_down_may_be_the_one(over: Over) -> None:
+    """Unless another one has it."""
     pooled = await loaded({"a": OF_ANOTHER, "b": OF_ANOTHER, "c": a_sequence()})
-    snapshots = Snapshots(pooled.pool)
+    snapshots = over(pooled)
     engine_of(pooled, "a").dies()
 
     assert (await snapshots.restore(RESTORE)).snapshot.model == "m"
-    assert (await snapshots.drop(DROP)).num_dropped == 1
     engine_of(pooled, "c").dies()
     with pytest.raises(EngineRestarting):
         await snapshots.restore(RESTORE)
@@ -119,10 +130,42 @@ async def test_an_engine_that_is_down_may_be_the_one() -> None:
         await snapshots.restore(RESTORE)
 
 
-async def test_every_engine_drops_what_it_has_of_an_object() -> None:
+async def test_files_are_dropped_with_no_model_loaded(
+    over: Over, folder: SnapshotFolder, archive: Archive
+) -> None:
+    """Those that are named, and those of objects that are gone; others stay."""
+    names = [new_snapshot_id() for _ in range(4)]
+    for name in names[:2]:
+        folder.save(a_snapshot(name), bytearray(40))
+    for name, kept_for in zip(names[2:], ("thread_1", "thread_2"), strict=True):
+        archive.save(a_snapshot(name, kept_for=kept_for), bytearray(40), ())
+    asked = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
+
+    assert (await over(Pooled()).drop(asked)).num_dropped == 2
+    assert (folder.ids(), archive.use.num_files) == ([names[1]], 1)
+    assert (await over(Pooled()).drop(asked)).num_dropped == 0
+
+
+async def test_every_engine_hears_what_is_left_of_the_files(
+    over: Over, folder: SnapshotFolder
+) -> None:
+    """For the gauges: whichever of them is asked, they share one folder."""
+    name = new_snapshot_id()
+    folder.save(a_snapshot(name), bytearray(40))
+    pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
+    desks = [Desk(a_sequence()), Desk(a_sequence())]
+    for model, desk in zip("ab", desks, strict=True):
+        engine_of(pooled, model).snapshots = desk
+        desk.use = folder.use
+    await over(pooled).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
+
+    assert [desk.use.num_files for desk in desks] == [0, 0]
+
+
+async def test_every_engine_drops_what_it_has_of_an_object(over: Over) -> None:
     """One that is away does not keep the others from it, and the caller hears of it."""
     pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots, desks = Snapshots(pooled.pool), []
+    snapshots, desks = over(pooled), []
     for name in "ab":
         desks.append(Desk(a_sequence()))
         engine_of(pooled, name).snapshots = desks[-1]
@@ -136,17 +179,17 @@ async def test_every_engine_drops_what_it_has_of_an_object() -> None:
 
 
 @pytest.mark.parametrize("field", ["snapshot_ids", "object_ids"])
-async def test_no_more_are_dropped_at_once_than_a_step_can_bear(field: str) -> None:
+async def test_no_more_are_dropped_at_once_than_a_step_can_bear(over: Over, field: str) -> None:
     """The list is bounded before any engine is asked."""
     with pytest.raises(TooLong) as failure:
-        await Snapshots(Pooled().pool).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
+        await over(Pooled()).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
     assert failure.value.field == field
 
 
-async def test_a_model_without_a_digest_has_no_snapshots() -> None:
+async def test_a_model_without_a_digest_has_no_snapshots(over: Over) -> None:
     """It does not keep others from theirs, and nobody waits for it."""
     pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots = Snapshots(pooled.pool)
+    snapshots = over(pooled)
     for name in "ab":
         pooled[name].digest = ""
         pooled[name].digest_known.clear()

@@ -111,7 +111,9 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
     assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
     assert bench.tokens(2) == said_alone([*SYSTEM, 1, 2], 3)
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
-    assert (load.num_snapshots, load.snapshot_bytes > 0) == (2, True)
+    assert (load.saved.num_entries, load.saved.num_bytes > 0) == (2, True)
+    # The first two began with nothing; the third came back, for which the second was saved too.
+    assert load.saved[4:] == (1, 2, 2, 0)
 
 
 def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> None:

@@ -160,7 +160,7 @@ def test_a_preempted_sequence_can_be_cancelled() -> None:
     bench.run()
 
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
-    assert load.snapshot_bytes == 0
+    assert load.saved.num_bytes == 0
     assert len(bench.tokens(1)) == 3
 
 

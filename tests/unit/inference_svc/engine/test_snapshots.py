@@ -195,7 +195,7 @@ def test_a_kept_sequence_that_was_preempted_is_saved_once_as_it_ended(ending: st
     assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
     assert list(output_of(taken(bench.engine, "r0"))) == said == _whole()[: len(said)]
     assert len(said) == 20 or ending != "finish"
-    assert bench.engine._load().num_snapshots == 1
+    assert bench.engine._load().saved.num_entries == 1
 
 
 def test_what_is_kept_makes_room_like_all_else() -> None:
@@ -227,7 +227,7 @@ def test_restoring_twice_takes_room_once() -> None:
         other.engine.restore(prefix)
     load = other.engine._load()
 
-    assert (load.num_snapshots, load.snapshot_bytes) == (1, len(prefix.state))
+    assert (load.saved.num_entries, load.saved.num_bytes) == (1, len(prefix.state))
 
 
 @pytest.mark.parametrize("other_owner", [{"cache_key": b"theirs"}, {"reuse": False}])

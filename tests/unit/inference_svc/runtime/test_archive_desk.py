@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference_svc.engine.events import CacheSource, Started
+from inference_svc.engine.events import CacheSource, Started, TierLoad
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.request import DropArchived, KeepFor, SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits
@@ -74,6 +74,14 @@ class Office:
             for result in self.desk.hear(self.news.get(timeout=10)):
                 if isinstance(result, SnapshotDone):
                     return result.outcome
+
+    @property
+    def tier(self) -> TierLoad:
+        """What is told of the archive, which has not been told before."""
+        load = self.desk.news()
+        assert load is not None
+        assert self.desk.news() is None
+        return load.tier
 
     def evict(self) -> None:
         """Have others take the slot and the memory, and the disk be done with what that evicts."""
@@ -302,3 +310,32 @@ def test_its_tokens_are_an_array(office: Office, folder: Path) -> None:
 
     assert found.origin.tokens[:100] == array("i", THREAD)
     assert found.kept_for == "thread_1"
+
+
+def test_what_the_archive_was_good_for_is_told(office: Office, folder: Path) -> None:
+    """Files and their bounds, and what happened since the engine started; a file that cannot be
+    read is a miss too."""
+    (file,) = files(folder)
+    size = file.stat().st_size
+    assert office.tier == TierLoad(1, size, 9, 10**6, 0, 1, 1, 0)
+
+    office.ask(going_on(), "thread_1")
+    office.ask([30, *THREAD], "thread_2")
+    assert office.tier[4:] == (1, 2, 1, 0)
+    office.evict()
+    assert office.tier.num_written == 2
+    file.unlink()
+    office.ask(going_on(), "thread_1")
+
+    left = files(folder)[0].stat().st_size
+    assert office.tier == TierLoad(1, left, 9, 10**6, 1, 3, 2, 0)
+
+
+def test_files_that_make_room_are_counted(folder: Path) -> None:
+    """Whoever's they are."""
+    office = Office(folder, max_files=1)
+    office.ask(OTHERS[0], "a")
+    office.ask(THREAD, "thread_1")
+    office.evict()
+
+    assert office.tier[-2:] == (2, 1)

@@ -7,19 +7,13 @@ from queue import SimpleQueue
 
 import pytest
 
-from inference_svc.engine.request import (
-    DropSnapshots,
-    RestoreSnapshot,
-    SaveSnapshot,
-    SnapshotCommand,
-)
+from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.runtime.messages import SnapshotDone
 from inference_svc.runtime.snapshot_desk import FileDone, Served, SnapshotDesk
 from inference_svc.snapshots.description import Snapshot
-from inference_svc.snapshots.folder import FolderLimits, FolderUse, SnapshotFolder
+from inference_svc.snapshots.folder import FolderLimits, SnapshotFolder
 from svc_kit.errors import (
     InternalError,
-    ModelNotFound,
     SnapshotCorrupt,
     SnapshotIncompatible,
     SnapshotNotFound,
@@ -27,7 +21,7 @@ from svc_kit.errors import (
     StateNotFound,
 )
 from tests.support.sequences import Bench, a_request
-from tests.support.snapshots import FINGERPRINT
+from tests.support.snapshots import AN_ID, FINGERPRINT
 
 DIGEST = "d1"
 PROMPT = range(65, 85)
@@ -109,19 +103,18 @@ def test_commands_are_served_in_order(office: Office) -> None:
     commands: list[SnapshotCommand] = [
         SaveSnapshot(1, "unknown", 0, DIGEST),
         RestoreSnapshot(2, snapshot.snapshot_id, DIGEST),
-        DropSnapshots(3, (snapshot.snapshot_id,)),
-        RestoreSnapshot(4, snapshot.snapshot_id, DIGEST),
-        DropSnapshots(5, (snapshot.snapshot_id,)),
+        SaveSnapshot(3, "r", 0, DIGEST),
+        RestoreSnapshot(4, AN_ID, DIGEST),
     ]
     answers = list(office.ask(*commands))
 
-    assert [answer.job_id for answer in answers] == [1, 2, 3, 4, 5]
+    assert [answer.job_id for answer in answers] == [1, 2, 3, 4]
     outcomes = [answer.outcome for answer in answers]
     assert isinstance(outcomes[0], StateNotFound)
     assert outcomes[1] == snapshot
-    assert outcomes[2] == 1
+    assert isinstance(outcomes[2], Snapshot)
     assert isinstance(outcomes[3], SnapshotNotFound)
-    assert (outcomes[4], answers[4].use) == (0, FolderUse(0, 0))
+    assert answers[3].use == office.folder.use
 
 
 def test_another_model_is_refused(office: Office) -> None:
@@ -172,15 +165,6 @@ def test_a_defect_on_the_other_thread_has_an_answer(
         assert isinstance(office.outcome(SaveSnapshot(1, "r", 0, DIGEST)), InternalError)
 
     assert isinstance(office.outcome(SaveSnapshot(2, "r", 0, DIGEST)), Snapshot)
-
-
-def test_without_a_model_that_generates_nothing_is_restored(office: Office) -> None:
-    """Its name is what is missing."""
-    snapshot = office.saved()
-    office.desk._served = None
-
-    assert isinstance(office.outcome(RestoreSnapshot(1, snapshot.snapshot_id, "")), ModelNotFound)
-    assert isinstance(office.outcome(SaveSnapshot(1, "r", 0, "")), StateNotFound)
 
 
 def test_a_context_that_is_too_short_is_refused(office: Office) -> None:
