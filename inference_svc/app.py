@@ -15,6 +15,7 @@ from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from prometheus_client import CollectorRegistry
 
 from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
+from inference_svc.api.caching import PrefixGroups
 from inference_svc.api.embedding import Embedding, EmbeddingBounds
 from inference_svc.api.engine_service import EngineServicer, ServerFacts
 from inference_svc.api.generating import Generating, TextLimits
@@ -103,7 +104,11 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         control = await stack.enter_async_context(_control_channel(settings))
         count = await _reported_usage(settings, control, stack)
         generating = Generating(
-            catalog, templates, GrammarCompiler(sandbox), _text_limits(settings)
+            catalog,
+            templates,
+            GrammarCompiler(sandbox),
+            _text_limits(settings),
+            _prefix_groups(settings),
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
         servicer = InferenceServicer(pool, generating, *_embedders(settings, count), count)
@@ -260,6 +265,10 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
     )
+
+
+def _prefix_groups(settings: InferenceSettings) -> PrefixGroups:
+    return PrefixGroups({name: group.projects for name, group in settings.prefix_groups.items()})
 
 
 def _text_limits(settings: InferenceSettings) -> TextLimits:

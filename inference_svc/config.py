@@ -212,6 +212,13 @@ class ModelSettings(SettingsGroup):
         return self
 
 
+class PrefixGroupSettings(SettingsGroup):
+    """Projects that share computed prefixes."""
+
+    projects: list[str] = Field(min_length=1)
+    """Their names. Each may tell from its cached tokens what the others send."""
+
+
 class PoolSettings(SettingsGroup):
     """The models in memory."""
 
@@ -246,6 +253,8 @@ class InferenceSettings(ServiceSettings):
     """What the adapters that the control service wants here may take on disk, in data_dir."""
     per_model: dict[str, ModelSettings] = Field(default_factory=dict)
     """By a model's name: what differs from the others."""
+    prefix_groups: dict[str, PrefixGroupSettings] = Field(default_factory=dict)
+    """By a group's name: who shares computed prefixes. Who is in no group shares with nobody."""
     pool: PoolSettings = PoolSettings()
     """The models in memory."""
     data_dir: Path = Field(default_factory=default_data_dir)
@@ -280,3 +289,12 @@ class InferenceSettings(ServiceSettings):
     """Bounds on one request."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""
+
+    @model_validator(mode="after")
+    def _projects_have_one_group(self) -> Self:
+        seen: set[str] = set()
+        for name, group in self.prefix_groups.items():
+            if twice := seen & set(group.projects):
+                raise ValueError(f"prefix_groups.{name}: {min(twice)} is in another group too")
+            seen |= set(group.projects)
+        return self

@@ -1,6 +1,7 @@
 """Whose computed prefixes a request may use, and who may use its own."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 
 from corral.inference.v1 import generation_pb2 as generation
 
@@ -12,6 +13,26 @@ from svc_kit.errors import InvalidField, ServiceOnly
 
 MAX_SALT_BYTES = 256
 MAX_OBJECT_ID_BYTES = 128
+
+
+class PrefixGroups:
+    """The projects that an operator lets share computed prefixes; any other shares with nobody."""
+
+    def __init__(self, projects_by_group: Mapping[str, Iterable[str]]) -> None:
+        self._group_of = {
+            project: group for group, projects in projects_by_group.items() for project in projects
+        }
+
+    def owner(self, project: str) -> str:
+        """Whose prefixes a project's requests compute and find: nobody's of another group, nor of a
+        project that is called like a group."""
+        group = self._group_of.get(project)
+        if group is None:
+            return f"{len(project)}:{project}"
+        return f"group {len(group)}:{group}"
+
+
+NO_GROUPS = PrefixGroups({})
 
 
 def check_keep(options: generation.GenerationOptions) -> None:
@@ -40,14 +61,13 @@ def keep_for(
     return KeepFor(object_id, digest) if digest else None
 
 
-def cache_key(
-    cache: generation.CacheOptions, principal: Principal, adapters: AdapterStack
-) -> bytes:
-    """Whose computed prefixes these are: cells hold what the adapters made of the tokens."""
+def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack) -> bytes:
+    """Whose computed prefixes these are, `owner` being of `PrefixGroups`: cells hold what the
+    adapters made of the tokens."""
     check_bytes("cache.salt", cache.salt, MAX_SALT_BYTES)
     stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
-    owner = f"{len(stack)}:{stack}{len(principal.project)}:{principal.project}{cache.salt}"
-    return hashlib.blake2b(owner.encode(), digest_size=16).digest()
+    text = f"{len(stack)}:{stack}{owner}{cache.salt}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def may_reuse(options: generation.GenerationOptions) -> bool:

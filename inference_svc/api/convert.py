@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.api.caching import cache_key, check_keep, keep_for, may_reuse
+from inference_svc.api.caching import (
+    NO_GROUPS,
+    PrefixGroups,
+    cache_key,
+    check_keep,
+    keep_for,
+    may_reuse,
+)
 from inference_svc.api.checks import check_bytes, check_count, check_range, check_tokens
 from inference_svc.api.sampling import to_sampling
 from inference_svc.engine.adapter_stack import BASE, AdapterStack
@@ -72,8 +79,10 @@ def to_requests(
     target: Target,
     principal: Principal,
     deadline: float | None,
+    groups: PrefixGroups = NO_GROUPS,
 ) -> list[SequenceRequest]:
-    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time.
+    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time,
+    `groups` say who shares prefixes.
 
     Raises the `DomainError` of the first bad field.
     """
@@ -93,7 +102,7 @@ def to_requests(
         seed=_seed(options),
         choice=0,
         max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
-        cache_key=cache_key(options.cache, principal, target.adapters),
+        cache_key=cache_key(options.cache, groups.owner(principal.project), target.adapters),
         resumed=array("i"),
         priority=priority_of(options.scheduling.priority, principal),
         project=principal.project,

@@ -12,6 +12,7 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.api.adapters import Worn, adapters_of
+from inference_svc.api.caching import PrefixGroups
 from inference_svc.api.constraining import asked_of_text, asked_of_turn, constrained_format
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.api.messages import to_conversation
@@ -58,11 +59,13 @@ class Generating:
         templates: ChatTemplates,
         grammars: GrammarCompiler,
         limits: TextLimits,
+        groups: PrefixGroups,
     ) -> None:
         self._catalog = catalog
         self._templates = templates
         self._grammars = grammars
         self._limits = limits
+        self._groups = groups
 
     async def generate(
         self, request: pb.GenerateRequest, loaded: LoadedModel, caller: Caller
@@ -82,6 +85,7 @@ class Generating:
             _target(loaded, worn),
             caller.principal,
             caller.deadline,
+            self._groups,
         )
         requests = [replace(item, constraint=constraint, predicted=predicted) for item in requests]
         admitted = self._admit(requests, options, loaded, named.name, worn, caller)
@@ -112,6 +116,7 @@ class Generating:
             _target(loaded, worn),
             caller.principal,
             caller.deadline,
+            self._groups,
         )
         visible = model.visible_tokens(prompt.turn_format.marker_texts)
         requests = [

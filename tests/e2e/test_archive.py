@@ -129,6 +129,25 @@ async def test_what_is_damaged_or_dropped_is_computed_again(place: Place) -> Non
     assert place.files == []
 
 
+async def test_a_group_of_projects_shares_prefixes(place: Place) -> None:
+    """In slots, and on disk; a project outside of it finds nothing."""
+    prompt = [48, *WORDS[:TURN]]
+    with place.served(prefix_groups={"team": {"projects": ["red", "green"]}}) as target:
+        async with connect(target) as rpc:
+            caller = place.caller(rpc)
+            await caller.until_known()
+            found = []
+            for project in ("red", "green", "blue"):
+                answer = await caller.say(prompt, project=project)
+                found.append(answer.done.usage.cached_tokens)
+            await caller.say(turns(0), "thread_1", project="red")
+            await caller.evict()
+            others = await caller.say(turns(1), "thread_1", project="green")
+
+    assert found == [0, TURN, 0]
+    assert reused(others) == FROM_DISK
+
+
 async def test_only_services_name_objects(rpc: Rpc) -> None:
     """A caller that could would read and delete what is kept for others' objects."""
     asked = options(cache=generation.CacheOptions(keep_for="thread_1"))

@@ -9,6 +9,7 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
+from inference_svc.api.caching import NO_GROUPS, PrefixGroups
 from inference_svc.api.convert import Prompt, Target, to_requests
 from inference_svc.engine.adapter_stack import BASE, AppliedAdapter
 from inference_svc.engine.request import MAX_DRAFT, KeepFor, SequenceRequest
@@ -106,6 +107,23 @@ def test_projects_and_salts_have_caches_of_their_own() -> None:
         return to_requests(options, Prompt((1,), "prompt"), TARGET, caller, None)[0].cache_key
 
     assert len({key("a", ""), key("b", ""), key("a", "b"), key("ab", ""), key("", "ab")}) == 5
+
+
+def test_projects_of_a_group_share_and_nobody_else() -> None:
+    """Neither one outside, nor one that is called like the group; salts still tell them apart."""
+    groups = PrefixGroups({"team": ["red", "green"]})
+
+    def key(project: str, salt: str = "", groups: PrefixGroups = groups) -> bytes:
+        caller = Principal(project=project, scopes=frozenset(), key_id="k")
+        options = _options(cache=pb.CacheOptions(salt=salt))
+        (request,) = to_requests(options, Prompt((1,), "prompt"), TARGET, caller, None, groups)
+        return request.cache_key
+
+    assert key("red") == key("green")
+    assert key("red", "s") == key("green", "s")
+    apart = ("red", ""), ("red", "s"), ("blue", ""), ("team", ""), ("group 4:team", ""), ("", "")
+    assert len({key(project, salt) for project, salt in apart}) == len(apart)
+    assert key("blue") == key("blue", groups=NO_GROUPS)
 
 
 def test_resumed_tokens_reach_their_choice() -> None:

@@ -4,8 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
+from inference_svc.config import (
+    EngineSettings,
+    InferenceSettings,
+    ModelSettings,
+    PrefixGroupSettings,
+)
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.known import find_models
@@ -114,3 +120,14 @@ def test_quantized_values_need_flash_attention() -> None:
     """llama.cpp would refuse it at load."""
     with pytest.raises(ValueError, match="flash_attention"):
         ModelSettings(kv_type_v=KvType.Q8_0, flash_attention=FlashAttention.OFF)
+
+
+def test_a_project_is_in_one_group_at_most() -> None:
+    """Whose prefixes it shares must be clear."""
+    groups = {
+        name: PrefixGroupSettings(projects=projects)
+        for name, projects in {"a": ["red", "green"], "b": ["blue", "red"]}.items()
+    }
+
+    with pytest.raises(ValidationError, match=r"prefix_groups\.b: red is in another group too"):
+        InferenceSettings(prefix_groups=groups)
