@@ -61,7 +61,8 @@ class EngineSettings(SettingsGroup):
     queued_tokens: int = Field(1_000_000, ge=0)
     """Prompt tokens of a model that may wait for a slot."""
     adapter_wait_ms: int = Field(50, ge=0)
-    """How long sequences with other adapters keep the engine while some wait for their turn."""
+    """How long sequences with other adapters keep the engine while some wait for their turn; more
+    urgent ones wait for one step."""
     saved_prefix_mib: int | None = Field(None, ge=0)
     """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
     pooling: Literal["mean", "cls", "last"] | None = None

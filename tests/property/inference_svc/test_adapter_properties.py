@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.engine.adapter_stack import BASE, AdapterStack, AppliedAdapter
+from inference_svc.engine.admission import aged_class
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.token_batch import NativeLimits
@@ -25,6 +26,7 @@ PREFIX = [100 + i % 7 for i in range(40)]
 _arrivals = st.fixed_dictionaries(
     {
         "stack": st.integers(0, len(STACKS) - 1),
+        "priority": st.integers(1, 3),
         "own": st.lists(st.integers(97, 99), min_size=1, max_size=3),
         "max_tokens": st.integers(1, 12),
         "at": st.integers(0, 20),
@@ -49,16 +51,31 @@ def submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
             i,
             prompt=[*PREFIX, *plan["own"]],
             max_tokens=plan["max_tokens"],
+            priority=plan["priority"],
             adapters=STACKS[plan["stack"]],
             cache_key=b"stack %d" % plan["stack"],
         )
     )
 
 
-def waiting(bench: Bench) -> dict[AdapterStack, None]:
-    """The stacks that have something to compute."""
-    ready = (sequence for sequence in bench.engine.running if not sequence.paused)
-    return dict.fromkeys(sequence.request.adapters for sequence in ready)
+def waiting(bench: Bench) -> dict[AdapterStack, int]:
+    """The stacks that have something to compute, with the class of their most urgent sequence."""
+    classes: dict[AdapterStack, int] = {}
+    for sequence in bench.engine.running:
+        if not sequence.paused:
+            stack = sequence.request.adapters
+            classes[stack] = max(classes.get(stack, 0), sequence.urgency)
+    return classes
+
+
+def most_urgent(bench: Bench) -> dict[AdapterStack, int]:
+    """By stack, the highest class that one of its sequences could have in the next step."""
+    classes: dict[AdapterStack, int] = {}
+    for sequence in bench.engine._roster.sequences.values():
+        stack = sequence.request.adapters
+        highest = max(sequence.urgency, aged_class(sequence, bench.clock.now))
+        classes[stack] = max(classes.get(stack, 0), highest)
+    return classes
 
 
 @settings(max_examples=60)
@@ -71,11 +88,12 @@ def waiting(bench: Bench) -> dict[AdapterStack, None]:
 def test_no_stack_starves_and_none_reads_anothers_cells(
     plans: list[dict[str, Any]], max_wait_s: float, step_s: float, stream_s: float
 ) -> None:
-    """A stack with work waits for the maximum and one step of each other at most; the order of
-    computing changes no text."""
+    """A stack with work waits for the maximum and two steps of each other at most, and for one step
+    of less urgent ones at a time; the order of computing changes no text."""
     costs = CopyCosts(stream_s, 1.0, 0.0)
     bench = a_bench(adapter_wait_s=max_wait_s, saved_bytes=10**6, copy_costs=costs)
     since: dict[AdapterStack, float] = {}
+    overtaken: set[AdapterStack] = set()
     for now in range(400):
         for i, plan in enumerate(plans):
             if now == plan["at"]:
@@ -86,16 +104,18 @@ def test_no_stack_starves_and_none_reads_anothers_cells(
                 behind = now - plan["at"] - plan["pause_after"]
                 bench.engine.pause(i, paused=0 <= behind < 4)
         decoded = len(bench.backend.stacks)
+        classes = most_urgent(bench)
         bench.step()
         computed = bench.backend.stacks[decoded:]
         bench.clock.now += step_s
-        since = {
-            stack: since.get(stack, bench.clock.now)
-            for stack in waiting(bench)
-            if stack not in computed
-        }
+        left = {one: its for one, its in waiting(bench).items() if one not in computed}
+        since = {stack: since.get(stack, bench.clock.now) for stack in left}
         longest = bench.clock.now - min(since.values(), default=bench.clock.now)
-        assert longest <= max_wait_s + len(STACKS) * step_s
+        assert longest <= max_wait_s + 2 * len(STACKS) * step_s
+        before, overtaken = overtaken, set()
+        for stack in computed:
+            overtaken |= {one for one, its in left.items() if its > classes[stack]}
+        assert not before & overtaken
     assert not bench.engine.has_sequences
 
     for i, plan in enumerate(plans):

@@ -10,6 +10,7 @@ from inference_svc.engine.fake import FAILING_ADAPTER, FakeBackend
 from inference_svc.engine.origin import origin_of
 from inference_svc.engine.token_batch import NativeLimits
 from svc_kit.errors import AdapterNotFound
+from svc_kit.principal import Priority
 from tests.support.sequences import Bench, a_request
 
 FILE = Path("a.gguf")
@@ -96,6 +97,40 @@ def test_a_turn_ends_when_its_stack_has_nothing_to_compute() -> None:
     bench.engine.cancel(1, arrived_in_step=0, step=0)
 
     assert (first, second, steps(bench, 2)) == ([BASE] * 2, [A] * 2, [BASE] * 2)
+
+
+def test_urgent_work_does_not_wait_for_the_turns_of_batch_work() -> None:
+    """It is next at once, and stays, but for a step of those that waited for the maximum."""
+    bench = a_bench(3.0)
+    for i, stack in enumerate((BASE, B)):
+        bench.submit(a_request(i, adapters=stack, max_tokens=50, priority=Priority.BATCH))
+    before = steps(bench, 2)
+    bench.submit(a_request(2, adapters=A, max_tokens=50, priority=Priority.INTERACTIVE))
+
+    assert before == [BASE, BASE]
+    assert steps(bench, 8) == [A, B, A, BASE, A, B, A, BASE]
+
+
+def test_stacks_of_one_class_take_turns_beside_a_lower_one() -> None:
+    """The lower one has a step between two turns, not two in a row, and each of them goes on."""
+    bench = a_bench(2.0)
+    for i, stack in enumerate((A, B)):
+        bench.submit(a_request(i, adapters=stack, max_tokens=50, priority=Priority.INTERACTIVE))
+    bench.submit(a_request(2, max_tokens=50, priority=Priority.BATCH))
+
+    assert steps(bench, 8) == [A, A, BASE, B, A, BASE, B, A]
+
+
+def test_a_stack_is_as_urgent_as_its_most_urgent_sequence() -> None:
+    """Batch work that has the same adapters is computed with it: the decode is the same."""
+    bench = a_bench(100.0)
+    bench.submit(a_request(0, max_tokens=50, priority=Priority.NORMAL))
+    bench.submit(a_request(1, adapters=A, max_tokens=50, priority=Priority.BATCH))
+    before = steps(bench, 2)
+    bench.submit(a_request(2, adapters=A, max_tokens=50, priority=Priority.INTERACTIVE))
+
+    assert (set(before), set(steps(bench, 3))) == ({BASE}, {A})
+    assert len(set(bench.backend.batches[-1].slots.tolist())) == 2
 
 
 # --- what is computed with what -------------------------------------------------------------------
