@@ -66,13 +66,16 @@ async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
 
 async def test_a_running_stream_lends_its_prompt(rpc: Rpc) -> None:
     """The second stream of a prompt computes its own end only, and says where the rest came
-    from."""
+    from; one that opts out computes all of it."""
     text = "Tell me of the road over the hills. " * 6
     lender = rpc.inference.Chat(endless(text))
     await first_delta(lender)
     usage = (await gather(rpc.inference.Chat(endless(text, stopping={"max_tokens": 5})))).done.usage
+    apart = endless(text, stopping={"max_tokens": 5}, cache={"reuse": False})
+    alone = (await gather(rpc.inference.Chat(apart))).done.usage
     lender.cancel()
 
+    assert (alone.cached_tokens, alone.prompt_tokens) == (0, usage.prompt_tokens)
     assert usage.cached_tokens == usage.prompt_tokens - 1
     assert usage.cache_source == generation_pb2.CACHE_SOURCE_LIVE
 

@@ -1,6 +1,7 @@
 """Adapters on llama.cpp and the demo model: what a context computes with which stack."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,13 +115,14 @@ def an_engine(backend: LlamaBackend) -> Engine:
 
 
 def ask(engine: Engine, backend: LlamaBackend, stacks: Sequence[AdapterStack]) -> list[str]:
-    """The answers to a question, asked with all stacks at once."""
+    """The answers to a question, asked with all stacks at once, in the three classes."""
     tokens = backend.vocabulary.tokenize(
         QUESTION.format("Italy"), add_special=False, parse_special=True
     )
     for number, stack in enumerate(stacks):
         key = repr(stack).encode()
-        engine.submit(a_request(number, tokens, adapters=stack, cache_key=key, max_tokens=40))
+        request = a_request(number, tokens, adapters=stack, cache_key=key, max_tokens=40)
+        engine.submit(replace(request, priority=1 + number % 3))
     texts = [""] * len(stacks)
     while engine.has_work:
         for event in engine.step():

@@ -11,8 +11,9 @@ from typing import Any
 import llama_cpp
 import pytest
 
+from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import Delta, Event, Finished, Started
+from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
 from inference_svc.engine.shape import StepShape
@@ -118,6 +119,32 @@ def test_company_and_fillers_do_not_change_a_greedy_answer(backend: LlamaBackend
             backend.trim(slot, 0)
         alone = _run(_engine(backend), request)
         assert _text(together, request.sequence_id) == _text(alone, request.sequence_id)
+
+
+def test_a_failed_decode_costs_one_sequence(
+    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had written of the others is rolled back and computed again: they say what they say
+    alone, and the slots are in order."""
+    poison = _request(backend, 2, STORY, reuse=False)
+    others = [
+        _request(backend, 0, QUESTION),
+        _request(backend, 1, QUESTION.replace("capital", "sea")),
+    ]
+    alone = [_text(_run(_engine(backend), request), request.sequence_id) for request in others]
+    decode = backend.decode
+
+    def fail(batch: TokenBatch) -> None:
+        decode(batch)
+        if 2 in batch.slots:
+            raise DecodeError(-3)
+
+    monkeypatch.setattr(backend, "decode", fail)
+    events = _run(_engine(backend), *others, poison)
+
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert (failed.sequence_id, failed.error.reason) == (2, "DECODE_FAILED")
+    assert [_text(events, i) for i in (0, 1)] == alone
 
 
 def test_a_follow_up_reuses_the_slot_and_answers_the_same(backend: LlamaBackend) -> None:

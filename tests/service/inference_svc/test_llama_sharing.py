@@ -18,7 +18,7 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.models.references import BUNDLED_PATH
-from tests.support.sequences import a_request
+from tests.support.sequences import ManualClock, a_request
 
 SLOTS = 4
 MINE = "Tell me a story about Mira and the long road over the hills to the sea. " * 3
@@ -178,7 +178,11 @@ def test_warm_up_measures_copies(backend: LlamaBackend) -> None:
 # --- through the engine ---------------------------------------------------------------------------
 
 
-def _engine(backend: LlamaBackend, costs: CopyCosts | None = None) -> Engine:
+def _engine(
+    backend: LlamaBackend,
+    costs: CopyCosts | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Engine:
     for slot in range(SLOTS):
         backend.trim(slot, 0)
     return Engine(
@@ -186,7 +190,7 @@ def _engine(backend: LlamaBackend, costs: CopyCosts | None = None) -> Engine:
         backend,
         shape=StepShape({}, SLOTS),
         chunk_cap=64,
-        clock=time.monotonic,
+        clock=clock,
         copy_costs=costs,
         saved_bytes=100 << 20,
     )
@@ -239,6 +243,31 @@ def test_a_prefix_lent_by_a_running_sequence_changes_no_answer(
     assert cached > 16
     assert source is CacheSource.LIVE
     assert {i: _text(events, i) for i in alone} == alone
+
+
+def test_followers_wait_for_a_leader_and_survive_it(backend: LlamaBackend) -> None:
+    """Three over one prompt: it is computed once, though the first is cancelled in the middle, and
+    the others say what they say alone."""
+    countries = ("France", "Italy", "Spain")
+    texts = [SYSTEM + MINE + QUESTION.replace("France", country) for country in countries]
+    requests = [_request(backend, i, text) for i, text in enumerate(texts)]
+    alone = []
+    for request in requests:
+        engine = _engine(backend)
+        engine.submit(request)
+        alone.append(_text(_run(engine), request.sequence_id))
+    engine = _engine(backend, clock=ManualClock())  # nobody has waited too long
+    for request in requests:
+        engine.submit(request)
+    events = _run(engine, steps=1)
+    num_followers = engine._load().num_followers
+    engine.cancel(0, arrived_in_step=1, step=2)
+    events += _run(engine)
+
+    assert num_followers == 2
+    assert [_text(events, i) for i in (1, 2)] == alone[1:]
+    assert {_sources(events)[i][1] for i in (1, 2)} <= {CacheSource.SLOT, CacheSource.LIVE}
+    assert engine._load().prompt_tokens < 1.5 * len(requests[0].prompt)
 
 
 def test_a_prefix_from_memory_changes_no_answer(backend: LlamaBackend) -> None:
