@@ -30,6 +30,7 @@ from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.desired.opening import following, open_follower
 from inference_svc.gauges import EngineGauges
 from inference_svc.jobs import PRELOADED
+from inference_svc.llama import devices
 from inference_svc.loading.booting import archive_folder, snapshot_folder
 from inference_svc.loading.known import find_models
 from inference_svc.loading.loader import ModelLoader
@@ -97,7 +98,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         pool = ModelPool(
             catalog,
             loader,
-            _memory(settings),
+            await _memory(settings, catalog),
             wait_s=settings.pool.load_wait_s,
             on_change=on_change,
         )
@@ -156,12 +157,19 @@ async def _drain(inference: Inference, grace_s: float) -> None:
     await inference.server.drain(_LAST_GRACE_S)
 
 
-def _memory(settings: InferenceSettings) -> Memory:
-    """What the settings allow, or what is available now, before anything is loaded."""
+async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
+    """What the settings allow, or what is available now, before anything is loaded: the machine's
+    and that of GPUs, as one sum."""
+    device_bytes = await asyncio.to_thread(devices.free_bytes_at_start)
+
+    def available() -> int:
+        held = sum(worker.device_bytes for worker in catalog.workers)
+        return available_memory_bytes() + max(device_bytes - held, 0)
+
     budget = settings.pool.memory_mib
     return Memory(
-        budget_bytes=available_memory_bytes() if budget is None else budget << 20,
-        available_bytes=available_memory_bytes,
+        budget_bytes=available() if budget is None else budget << 20,
+        available_bytes=available,
         patience_s=settings.pool.memory_wait_s,
     )
 

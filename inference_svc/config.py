@@ -173,6 +173,8 @@ class ModelSettings(SettingsGroup):
     """The context of one sequence, prompt and output."""
     batch_tokens: int | None = Field(None, ge=32, le=65536)
     """The most tokens of one decode call."""
+    layout: Literal["auto", "streams", "unified"] | None = None
+    """Whether each slot has its own part of the KV cache, or all share it."""
     threads: int | None = Field(None, ge=1, le=1024)
     """Threads that compute."""
     gpu_layers: int | None = Field(None, ge=-1)
@@ -224,7 +226,8 @@ class PoolSettings(SettingsGroup):
     """The models in memory."""
 
     memory_mib: int | None = Field(None, ge=1)
-    """What all models together may take, measured. Unset: what is available at the start."""
+    """What all models together may take, measured, memory of GPUs included. Unset: what is
+    available at the start, of the machine and of GPUs."""
     load_wait_s: float = Field(120.0, ge=0)
     """How long a request waits for its model to be loaded."""
     memory_wait_s: float = Field(10.0, ge=0)

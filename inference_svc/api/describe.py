@@ -10,6 +10,7 @@ from corral.inference.v1 import load_pb2 as load_pb
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from inference_svc.api.limits import LAYOUTS
 from inference_svc.api.sampling import from_sampling
 from inference_svc.api.streams import seconds
 from inference_svc.catalog import KnownModel, Named, ServedModel
@@ -158,6 +159,7 @@ def _requested(limits: RequestedLimits) -> model_pb.ModelLimits:
         context_tokens=limits.context_tokens,
         batch_tokens=limits.batch_tokens,
         threads=limits.threads,
+        layout=LAYOUTS[limits.layout],
     )
 
 
@@ -181,8 +183,9 @@ def _describe_engine(described: model_pb.Model, known: KnownModel, ready: ModelR
             slots=ready.slots,
             context_tokens=ready.slot_tokens,
             batch_tokens=ready.batch_tokens,
-            kv_bytes=ready.slots * ready.slot_tokens * known.file.kv_bytes_per_token,
+            kv_bytes=ready.num_cells * known.file.kv_bytes_per_token,
             threads=ready.warm_up.threads,
+            layout=LAYOUTS[ready.layout],
         )
     )
     described.pooling = ready.pooling

@@ -26,7 +26,7 @@ def requested_limits(settings: ModelSettings, engine: EngineSettings) -> Request
         context_tokens=settings.context_tokens or engine.context_tokens,
         batch_tokens=settings.batch_tokens,
         threads=settings.threads or engine.threads,
-        layout=Layout(engine.layout),
+        layout=Layout(settings.layout or engine.layout),
     )
 
 

@@ -10,7 +10,7 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.shape import StepShape
-from inference_svc.llama import library
+from inference_svc.llama import devices, library
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.warmup import WarmUp, warm_up
@@ -35,7 +35,11 @@ def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
     `ModelTooLarge`."""
     library.start()
-    return _load_decoder(boot, tell) if boot.model.generates else _load_encoder(boot, tell)
+    uses_devices = boot.model.backend.placement.gpu_layers != 0
+    free_bytes = devices.free_bytes() if uses_devices else 0
+    loaded = _load_decoder(boot, tell) if boot.model.generates else _load_encoder(boot, tell)
+    taken = free_bytes - devices.free_bytes() if uses_devices else 0
+    return loaded._replace(ready=replace(loaded.ready, device_bytes=max(taken, 0)))
 
 
 def _reading(tell: Tell) -> Callable[[float], None]:

@@ -9,6 +9,7 @@ from inference_svc.engine.embedding import EmbeddingLimits
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
+from inference_svc.models.sizing import Layout
 from inference_svc.snapshots.description import Snapshot
 from inference_svc.snapshots.folder import KEEP_NONE, FolderLimits, FolderUse
 from svc_kit.errors import DomainError
@@ -53,7 +54,8 @@ class Boot:
 @dataclass(frozen=True, slots=True)
 class ModelReady:
     """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up. One that
-    does not generate has no slots. In the unified layout all slots share `shared_cells`."""
+    does not generate has no slots. In the unified layout all slots share `shared_cells`.
+    `device_bytes` is what it took of the memory of GPUs."""
 
     name: str
     slots: int
@@ -64,6 +66,14 @@ class ModelReady:
     embedding: EmbeddingLimits | None = None
     pooling: str = ""
     shared_cells: int | None = None
+    device_bytes: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        """How its cells are divided; one without slots lets nobody choose."""
+        if not self.slots:
+            return Layout.AUTO
+        return Layout.STREAMS if self.shared_cells is None else Layout.UNIFIED
 
     @property
     def num_cells(self) -> int:

@@ -142,8 +142,13 @@ class EngineWorker:
 
     @property
     def memory_bytes(self) -> int:
-        """What the process takes now, measured; 0 while it is down."""
-        return resident_bytes(self.pid) if self.pid else 0
+        """What the process takes now, measured, GPUs included; 0 while it is down."""
+        return resident_bytes(self.pid) + self.device_bytes if self.pid else 0
+
+    @property
+    def device_bytes(self) -> int:
+        """What of it is on GPUs."""
+        return self.ready.device_bytes if self.ready is not None and self.pid else 0
 
     def _set_state(self, state: EngineState) -> None:
         self._state = state

@@ -57,7 +57,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         NOISE: ON_DEMAND,
         ENCODER: {"load": "on_demand"},
         MANUAL: {"load": "manual"},
-        SECOND: {"load": "on_demand"},
+        SECOND: {"load": "on_demand", "layout": "unified"},
     }
     with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
         yield corral
@@ -270,16 +270,18 @@ async def test_an_unload_waits_for_streams_or_ends_them(rpc: Rpc) -> None:
 
 
 async def test_an_adapter_comes_and_goes_with_its_model(rpc: Rpc) -> None:
-    """Registered without an engine; its name loads the model, and outlives it."""
+    """Registered without an engine; its name loads the model (in a layout of its own), and outlives
+    it."""
     await unload(rpc, SECOND)
     order = engine_pb.LoadAdapterRequest(name=VOICE, model=SECOND, path=PIRATE_FILE)
     kept = (await rpc.engine.LoadAdapter(order)).adapter
     before = await get(rpc, VOICE)
     request = a_chat()
     request.model = VOICE
-    said = []
+    said, limits = [], []
     for _ in range(2):
         said.append(await rpc.chat(request))
+        limits.append((await get(rpc, SECOND)).resolved_limits)
         await unload(rpc, SECOND)
     await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=VOICE))
     gone = await failure_of(rpc.inference.Chat(request))
@@ -289,6 +291,8 @@ async def test_an_adapter_comes_and_goes_with_its_model(rpc: Rpc) -> None:
     assert said[0].text[0] == said[1].text[0] != PARIS
     assert [answer.accepted.model for answer in said] == [VOICE, VOICE]
     assert gone.reason == "MODEL_NOT_FOUND"
+    assert [each.layout for each in limits] == [model_pb2.KV_LAYOUT_UNIFIED] * 2
+    assert (await get(rpc, MODEL)).resolved_limits.layout == model_pb2.KV_LAYOUT_STREAMS
 
 
 async def test_what_cannot_fit_is_refused_with_the_sum(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 from corral.inference.v1 import engine_service_pb2 as pb
+from corral.inference.v1 import model_pb2 as model_pb
 from prometheus_client import CollectorRegistry, generate_latest
 
 from inference_svc.api import describe
@@ -191,6 +192,18 @@ async def test_the_load_over_grpc_says_the_same() -> None:
     assert (saved.hits_total, saved.misses_total) == (7, 3)
     assert (archive.num_entries, archive.max_entries, archive.max_bytes) == (4, 256, 900)
     assert (archive.written_total, archive.evicted_total) == (6, 2)
+
+
+async def test_cells_that_all_slots_share_are_counted_once() -> None:
+    """In the unified layout the cache is as large as they are, whatever a slot may hold of them."""
+    worker = a_worker()
+    assert worker.ready is not None
+    worker.ready = replace(worker.ready, shared_cells=64)
+    known = a_pool(worker).catalog.find("m", "p")
+    limits = describe.model(known).resolved_limits
+
+    assert limits.layout == model_pb.KV_LAYOUT_UNIFIED
+    assert limits.kv_bytes == 64 * known.model.file.kv_bytes_per_token
 
 
 def test_engines_share_one_archive() -> None:

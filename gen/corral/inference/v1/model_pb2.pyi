@@ -25,6 +25,12 @@ class LoadPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOAD_POLICY_START: _ClassVar[LoadPolicy]
     LOAD_POLICY_ON_DEMAND: _ClassVar[LoadPolicy]
     LOAD_POLICY_MANUAL: _ClassVar[LoadPolicy]
+
+class KvLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_LAYOUT_UNSPECIFIED: _ClassVar[KvLayout]
+    KV_LAYOUT_STREAMS: _ClassVar[KvLayout]
+    KV_LAYOUT_UNIFIED: _ClassVar[KvLayout]
 MODEL_CLASS_UNSPECIFIED: ModelClass
 MODEL_CLASS_DECODER: ModelClass
 MODEL_CLASS_ENCODER: ModelClass
@@ -34,6 +40,9 @@ LOAD_POLICY_UNSPECIFIED: LoadPolicy
 LOAD_POLICY_START: LoadPolicy
 LOAD_POLICY_ON_DEMAND: LoadPolicy
 LOAD_POLICY_MANUAL: LoadPolicy
+KV_LAYOUT_UNSPECIFIED: KvLayout
+KV_LAYOUT_STREAMS: KvLayout
+KV_LAYOUT_UNIFIED: KvLayout
 
 class Model(_message.Message):
     __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress")
@@ -138,15 +147,17 @@ class TurnFormat(_message.Message):
     def __init__(self, tool_calls: _Optional[str] = ..., reasoning: _Optional[str] = ..., starts_in_reasoning: _Optional[bool] = ...) -> None: ...
 
 class ModelLimits(_message.Message):
-    __slots__ = ("slots", "context_tokens", "batch_tokens", "kv_bytes", "threads")
+    __slots__ = ("slots", "context_tokens", "batch_tokens", "kv_bytes", "threads", "layout")
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BATCH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     slots: int
     context_tokens: int
     batch_tokens: int
     kv_bytes: int
     threads: int
-    def __init__(self, slots: _Optional[int] = ..., context_tokens: _Optional[int] = ..., batch_tokens: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
+    layout: KvLayout
+    def __init__(self, slots: _Optional[int] = ..., context_tokens: _Optional[int] = ..., batch_tokens: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., threads: _Optional[int] = ..., layout: _Optional[_Union[KvLayout, str]] = ...) -> None: ...

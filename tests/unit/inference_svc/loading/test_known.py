@@ -18,7 +18,7 @@ from inference_svc.loading.known import find_models
 from inference_svc.models.description import ModelClass
 from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
-from inference_svc.models.sizing import RequestedLimits, ResolvedLimits
+from inference_svc.models.sizing import Layout, RequestedLimits, ResolvedLimits
 from model_files.ggml_types import KvType
 from svc_kit.startup import StartupError
 
@@ -44,12 +44,14 @@ def backend(name: str, **own: Any) -> BackendSettings:
 def test_a_model_has_what_is_its_own_and_the_rest_from_the_engine() -> None:
     """Names, policy, sizes."""
     catalog = find_models(
-        settings(slots=1, aliases=["s"], load="manual", pinned=True, kv_type_k="q8_0")
+        settings(
+            slots=1, aliases=["s"], load="manual", pinned=True, kv_type_k="q8_0", layout="unified"
+        )
     )
     plain, special = catalog.find_model("plain"), catalog.find_model("s")
 
     assert plain.requested == RequestedLimits(slots=4, threads=2)
-    assert special.requested == RequestedLimits(slots=1, threads=2)
+    assert special.requested == RequestedLimits(slots=1, threads=2, layout=Layout.UNIFIED)
     assert (plain.policy, special.policy) == (LoadPolicy.START, LoadPolicy.MANUAL)
     assert special.resident.is_pinned
     assert special.file.kv_bytes_per_token < plain.file.kv_bytes_per_token

@@ -1,7 +1,9 @@
 """What a worker does when it is closed at an awkward moment; its process does nothing."""
 
 import asyncio
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,22 @@ async def test_a_start_ends_with_a_close(processes: list[IdleProcess]) -> None:
     assert start.done()
     with pytest.raises(StartupError, match="ended while it loaded"):
         await start
+
+
+async def test_what_an_engine_takes_of_gpus_is_its_memory_too(
+    processes: list[IdleProcess],
+) -> None:
+    """For as long as it is up."""
+    worker = a_worker()
+    start = asyncio.create_task(worker.start())
+    await settle()
+    processes[0].pid = os.getpid()
+    processes[0].says(replace(READY, model=replace(READY.model, device_bytes=1 << 40)))
+    await start
+
+    assert worker.memory_bytes > worker.device_bytes == 1 << 40
+    await worker.close(UNLOADED)
+    assert worker.memory_bytes == worker.device_bytes == 0
 
 
 async def test_a_closed_worker_hears_nothing(processes: list[IdleProcess], tmp_path: Path) -> None:
