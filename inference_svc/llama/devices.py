@@ -1,4 +1,5 @@
-"""The memory of GPUs, as ggml tells it: what is free, and so what a model took.
+"""The devices of this machine as ggml tells of them, and the memory that GPUs have free: the
+difference is what a model took.
 
 Asking costs a GPU some hundred megabytes for as long as the process lives (its driver sets itself
 up). So only engines ask, which use the GPU anyway, and a process of a moment's life for the
@@ -30,11 +31,15 @@ _GPU = 1  # ggml's number; integrated ones (2) share the memory of the processor
 _PATIENCE_S = 60.0
 
 
+def handles(ggml: Any = _libggml) -> list[Any]:
+    """Every device, the processor among them."""
+    return [ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count())]
+
+
 def free_bytes(ggml: Any = _libggml) -> int:
     """What is free now on all GPUs together; 0 where there is none."""
     free, total, sum_free = ctypes.c_size_t(), ctypes.c_size_t(), 0
-    for index in range(ggml.ggml_backend_dev_count()):
-        device = ggml.ggml_backend_dev_get(index)
+    for device in handles(ggml):
         if ggml.ggml_backend_dev_type(device) == _GPU:
             ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
             sum_free += free.value

@@ -8,16 +8,14 @@ from typing import Any
 import llama_cpp
 from llama_cpp._ggml import libggml
 
+from inference_svc.llama.devices import handles
 from inference_svc.models.placement import Placement, SplitMode
 
 _libggml: Any = libggml
 _libggml.ggml_backend_dev_by_name.argtypes = [ctypes.c_char_p]
 _libggml.ggml_backend_dev_by_name.restype = ctypes.c_void_p
-_libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-_libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
 _libggml.ggml_backend_dev_name.argtypes = [ctypes.c_void_p]
 _libggml.ggml_backend_dev_name.restype = ctypes.c_char_p
-_libggml.ggml_backend_dev_count.restype = ctypes.c_size_t
 
 
 class ModelLoadError(Exception):
@@ -74,9 +72,7 @@ class _Progress:
 
 def device_names() -> list[str]:
     """The devices that ggml knows on this machine."""
-    count = _libggml.ggml_backend_dev_count()
-    devices = (_libggml.ggml_backend_dev_get(index) for index in range(count))
-    return [_libggml.ggml_backend_dev_name(device).decode() for device in devices]
+    return [_libggml.ggml_backend_dev_name(device).decode() for device in handles()]
 
 
 def _devices(placement: Placement) -> Any:
