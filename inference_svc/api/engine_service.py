@@ -11,7 +11,7 @@ from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
-from inference_svc.api import describe
+from inference_svc.api import describe, describe_load
 from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.api.limits import to_limits
 from inference_svc.api.paging import page
@@ -84,7 +84,7 @@ class EngineServicer(rpc.EngineServiceServicer):
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         """How busy the engine is."""
-        return pb.GetLoadResponse(load=describe.load(self._pool))
+        return pb.GetLoadResponse(load=describe_load.load(self._pool))
 
     async def WatchLoad(
         self, request: pb.WatchLoadRequest, context: Context
@@ -96,14 +96,15 @@ class EngineServicer(rpc.EngineServiceServicer):
         if interval_s < MIN_WATCH_INTERVAL_S:
             raise OutOfRange(field="interval", value=interval_s, minimum=MIN_WATCH_INTERVAL_S)
         while True:
-            yield pb.WatchLoadResponse(load=describe.load(self._pool))
+            yield pb.WatchLoadResponse(load=describe_load.load(self._pool))
             await asyncio.sleep(interval_s)
 
     async def ListRequests(
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
         """What waits and runs; a caller without the admin scope sees its own project."""
-        requests = describe.live_requests(self._pool.catalog.workers, project=_visible_project())
+        workers = self._pool.catalog.workers
+        requests = describe_load.live_requests(workers, project=_visible_project())
         shown, next_token = page(requests, request.page_size, request.page_token)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
 

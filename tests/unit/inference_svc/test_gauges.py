@@ -12,7 +12,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import model_pb2 as model_pb
 from prometheus_client import CollectorRegistry, generate_latest
 
-from inference_svc.api import describe
+from inference_svc.api import describe, describe_load
 from inference_svc.api.adapter_loading import AdapterLoading
 from inference_svc.api.engine_service import Context, EngineServicer, ServerFacts
 from inference_svc.api.snapshots import Snapshots
@@ -171,7 +171,7 @@ async def test_an_engine_that_is_down_has_empty_gauges() -> None:
 
 async def test_the_load_over_grpc_says_the_same() -> None:
     """Sums over the models, embedding requests and histograms with them."""
-    load = describe.load(a_pool(a_worker()))
+    load = describe_load.load(a_pool(a_worker()))
 
     assert [(queue.priority, queue.num_requests, queue.num_tokens) for queue in load.queues] == [
         (1, 1, 3),
