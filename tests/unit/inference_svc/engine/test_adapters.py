@@ -1,5 +1,6 @@
 """Adapters in the step loop: stacks, turns, and what is computed with which."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,17 @@ def test_stacks_of_one_class_take_turns_beside_a_lower_one() -> None:
     bench.submit(a_request(2, max_tokens=50, priority=Priority.BATCH))
 
     assert steps(bench, 8) == [A, A, BASE, B, A, BASE, B, A]
+
+
+def test_less_urgent_steps_never_follow_each_other() -> None:
+    """With three classes neither: after a step of normal work the turn is not batch work's."""
+    bench = a_bench(1.0)
+    for i, stack in enumerate((BASE, A, B)):
+        bench.submit(a_request(i, adapters=stack, max_tokens=50, priority=1 + i))
+    made = steps(bench, 12)
+
+    assert {BASE, A, B} == set(made)
+    assert all(B in pair for pair in pairwise(made))
 
 
 def test_a_stack_is_as_urgent_as_its_most_urgent_sequence() -> None:
