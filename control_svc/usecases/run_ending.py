@@ -133,6 +133,11 @@ def expiry_subject(run: Run) -> str:
     return f"{run.id}/{run.num_turns}"
 
 
+def still_waits(run: Run, subject: str) -> bool:
+    """Whether a run waits as it did when that subject was named."""
+    return run.state is RunState.REQUIRES_ACTION and expiry_subject(run) == subject
+
+
 def texts_of(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
     """What messages say, as far as they are written."""
     return {

@@ -3,7 +3,7 @@
 from control_svc.domain.jobs import Claim, Job
 from control_svc.domain.ports import Repositories
 from control_svc.domain.run_ports import RunEventCodec
-from control_svc.usecases.run_ending import EXPIRED, EXPIRY_KIND, end_run, expiry_subject
+from control_svc.usecases.run_ending import EXPIRED, EXPIRY_KIND, end_run, still_waits
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import RunNotFound
 
@@ -30,8 +30,7 @@ class RunExpiry:
             run = await repositories.runs.lock(claim.project, run_id)
         except RunNotFound:  # deleted with its thread
             return
-        is_same_wait = expiry_subject(run) == claim.subject
-        if not is_same_wait or not run.is_overdue(await repositories.now()):
+        if not still_waits(run, claim.subject) or not run.is_overdue(await repositories.now()):
             return
         events = await end_run(repositories, claim.project, run, EXPIRED, {})
         told = [self._codec.encode(event) for event in events]

@@ -17,10 +17,11 @@ from prometheus_client import CollectorRegistry
 from control_svc.domain.jobs import Claim
 from control_svc.usecases.archives import KIND, MOST_POSTPONED, ArchiveCleaner
 from svc_kit.auth import Authenticator, ServiceToken
-from svc_kit.errors import DomainError, EngineRestarting, Unavailable
+from svc_kit.errors import DomainError, EngineRestarting, ScopeMissing, Unavailable
 from svc_kit.rpc_server import RpcServer, Service
 from tests.support.control import Client, RunningControl, a_control, a_service_token
 from tests.support.conversation_client import ConversationClient, a_message
+from tests.support.operators import JobPb, Operator
 from tests.support.response_client import ResponseClient, a_model
 from tests.support.scripted_turns import ScriptedTurns, says
 from tests.support.threads import ThreadClient
@@ -149,6 +150,19 @@ async def test_a_chain_whose_time_has_come_is_forgotten_once(world: World) -> No
 
     assert await world.engine.forgotten.get() == [first.id]
     assert world.engine.forgotten.empty()
+
+
+async def test_what_could_not_be_forgotten_is_when_its_job_begins_again(world: World) -> None:
+    """An engine that refuses is not asked again by itself."""
+    threads, operator = ThreadClient(world.client), Operator.of(world.running)
+    thread = await threads.new_thread()
+    world.engine.refusals = [ScopeMissing(scope="admin", method="DropSnapshots")]
+    await threads.delete_thread(thread.id)
+    while not (dead := (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs):
+        pass
+    await operator.retry_job(dead[0].id)
+
+    assert await world.engine.forgotten.get() == [thread.id]
 
 
 class Away:
