@@ -31,13 +31,16 @@ from control_svc.usecases.run_ending import CANCELLED, end_run
 from control_svc.usecases.run_work import KIND, run_job
 from control_svc.usecases.streaming import Followers
 from control_svc.usecases.tool_stores import check_stores
-from svc_kit.errors import RunActive, RunNotFound
+from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
 
 CREATE: Final = "CreateRun"
 CREATE_WITH_THREAD: Final = "CreateThreadAndRun"
 SUBMIT: Final = "SubmitToolOutputs"
 MAX_PAGE: Final = 100
 _SEED_BITS: Final = 31
+_CANCEL_TRIES: Final = 8
+"""Each fails only if the run's client answers between two statements of it, and then only once more
+if the run has taken a turn and waits again."""
 
 
 class Submitted(NamedTuple):
@@ -275,8 +278,11 @@ class Runs:
         return await self._transactions.write(change)
 
     async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
-        """End a run: who works on it does, or this does. Raises RunNotFound or
-        RunNotCancellable."""
+        """End a run: who works on it does, or this does.
+
+        Raises RunNotFound, RunNotCancellable, or StaleGeneration where it has gone on, and waits
+        again, as often as this looked.
+        """
 
         async def give_up(repositories: Repositories) -> Run | None:
             await repositories.runs.get(project, thread_id, run_id)
@@ -293,9 +299,11 @@ class Runs:
             await repositories.streams.end(project, run_id, self._encoded(events))
             return await repositories.runs.get(project, thread_id, run_id)
 
-        while (given_up := await self._transactions.write(give_up)) is None:
-            pass
-        return given_up
+        for _ in range(_CANCEL_TRIES):
+            given_up = await self._transactions.write(give_up)
+            if given_up is not None:
+                return given_up
+        raise StaleGeneration(resource=run_id)
 
     async def submit(
         self,

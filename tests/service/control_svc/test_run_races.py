@@ -5,11 +5,14 @@ from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
-from control_svc.domain.jobs import Job
+import pytest
+
+from control_svc.domain.jobs import Ending, Job, Outcome
 from control_svc.domain.ports import Repositories
 from control_svc.domain.runs import RunState, ToolOutput
 from control_svc.domain.tools import FunctionTool
 from control_svc.storage.unit_of_work import SqlTransactions
+from svc_kit.errors import StaleGeneration
 from tests.support.control import SetClock
 from tests.support.jobs import PROJECT, a_database
 from tests.support.runs import FUNCTION, RunWorld, begun, now, told
@@ -73,3 +76,19 @@ async def test_a_run_that_goes_on_meanwhile_is_cancelled_by_its_worker(
         async with world.process("c").working() as process:
             await told(process, run)
             assert (await now(process, run)).state is RunState.CANCELLED
+
+
+async def test_giving_a_run_up_has_an_end_where_nobody_works_on_it(tmp_path: Path) -> None:
+    """Its job is done, and the run is not: whatever did that, the caller hears of it."""
+    clock = SetClock()
+    async with a_database(tmp_path, None, clock) as database:
+        world = RunWorld(database, ScriptedTurns(lambda _: says("Rain")), clock)
+        thread, process = await world.thread("Hi"), world.process()
+        run = await begun(process, await world.assistant(), thread)
+        job = await process.leases.claim([process.handler.kind])
+        assert job is not None
+        await process.leases.end(job.claim, Ending(Outcome.DONE))
+
+        with pytest.raises(StaleGeneration, match=run.id):
+            await process.runs.cancel(PROJECT, thread.id, run.id)
+        assert (await now(process, run)).state is RunState.QUEUED

@@ -134,7 +134,8 @@ class RunServiceServicer:
 
     def CancelRun(self, request, context):
         """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
+        as often as the call looked; try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,8 @@ class RunServiceStub:
     """
     CancelRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
     """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
+    as often as the call looked; try again.
     """
     SubmitToolOutputs: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.SubmitToolOutputsRequest, _run_service_pb2.SubmitToolOutputsResponse]
     """SubmitToolOutputs gives a run what its calls gave, all at once; it goes on with them.
@@ -100,7 +101,8 @@ class RunServiceAsyncStub(RunServiceStub):
     """
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]  # type: ignore[assignment]
     """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
+    as often as the call looked; try again.
     """
     SubmitToolOutputs: _aio.UnaryUnaryMultiCallable[_run_service_pb2.SubmitToolOutputsRequest, _run_service_pb2.SubmitToolOutputsResponse]  # type: ignore[assignment]
     """SubmitToolOutputs gives a run what its calls gave, all at once; it goes on with them.
@@ -173,7 +175,8 @@ class RunServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.CancelRunResponse, _abc.Awaitable[_run_service_pb2.CancelRunResponse]]:
         """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
+        as often as the call looked; try again.
         """
 
     def SubmitToolOutputs(
