@@ -189,23 +189,6 @@ def bare_stream(folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def control_beside(server: Server, folder: Path) -> Iterator[tuple[str, int]]:
-    """Run the control service beside a Corral; yields its gRPC address and its process id."""
-    grpc_port, http_port = free_ports(2)
-    target = f"127.0.0.1:{grpc_port}"
-    settings = {
-        "CORRAL_CONTROL_LISTEN": target,
-        "CORRAL_CONTROL_MANAGEMENT_LISTEN": f"127.0.0.1:{http_port}",
-        "CORRAL_CONTROL_DATA_DIR": str(folder / "data"),
-        "CORRAL_CONTROL_INFERENCE_TARGET": server.grpc_target,
-    }
-    command = [sys.executable, "-m", "control_svc"]
-    with _running(command, folder / "control_svc.log", settings) as child:
-        _wait_until_ready(f"http://127.0.0.1:{http_port}/readyz", child)
-        yield target, child.process.pid
-
-
-@contextmanager
 def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) -> Iterator[Server]:
     """Run llama-server in one of its layouts; its log goes into the folder."""
     (port,) = free_ports(1)

@@ -1,6 +1,7 @@
 """The parts of the benchmark, one module each: what is sent, what counts, and the targets."""
 
 from bench.parts import (
+    batches,
     constrained,
     decode,
     files,
@@ -23,5 +24,6 @@ PARTS = (
     memory.PART,
     files.PART,
     objects.PART,
+    batches.PART,
 )
 LONG = (soak.PART,)  # measured only where they are named

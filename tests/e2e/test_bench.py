@@ -9,7 +9,17 @@ import pytest
 
 from bench import servers
 from bench.measurement import Part
-from bench.parts import constrained, decode, files, memory, objects, shared, uneven, unique
+from bench.parts import (
+    batches,
+    constrained,
+    decode,
+    files,
+    memory,
+    objects,
+    shared,
+    uneven,
+    unique,
+)
 from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
 from bench.stage import Stage
@@ -42,7 +52,15 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
-PARTS = (decode.PART, uneven.PART, unique.PART, shared.PART, constrained.PART, memory.PART)
+PARTS = (
+    decode.PART,
+    uneven.PART,
+    unique.PART,
+    shared.PART,
+    constrained.PART,
+    memory.PART,
+    batches.PART,
+)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)

@@ -6,6 +6,7 @@ from bench.measurement import Measurement
 from bench.parts import (
     LONG,
     PARTS,
+    batches,
     constrained,
     decode,
     files,
@@ -153,3 +154,16 @@ def test_many_callers_must_not_make_fewer_objects_than_one() -> None:
     assert results["file, SQLite: p50"].is_met
     assert results[f"file, SQLite: {objects.CALLERS} callers"].is_met is False
     assert results["file, PostgreSQL: p50"].is_met is None
+
+
+def test_a_line_of_a_batch_may_cost_two_milliseconds() -> None:
+    """The median of the rounds counts, and bare calls beside it do not."""
+    measurements = [
+        Measurement(load, number, "corral", value)
+        for load, values in ((batches.LINE, (1.0, 3.0, 1.5)), (batches.BARE, (9.0, 9.0, 9.0)))
+        for number, value in enumerate(values)
+    ]
+
+    (line,) = batches.conclude(measurements)
+
+    assert (line.own, line.ratio, line.is_met) == (1.5, 0.75, True)
