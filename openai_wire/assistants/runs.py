@@ -22,7 +22,7 @@ from openai_wire.assistants.tools import (
     resources_from,
     tools_from,
 )
-from openai_wire.requests.fields import BY_KIND, WireModel, validated, without_neutral
+from openai_wire.requests.fields import BY_KIND, INT32_MAX, WireModel, validated, without_neutral
 from openai_wire.requests.files import number_of
 from openai_wire.requests.tools import NamedFunction
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
@@ -44,7 +44,7 @@ class TruncationBody(WireModel):
     """What of the thread the model is shown."""
 
     type: Literal["auto", "last_messages"]
-    last_messages: Annotated[int, Field(ge=1)] | None = None
+    last_messages: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
 
 
 class ToolChoiceBody(WireModel):
@@ -70,8 +70,8 @@ class RunFields(AssistantFields):
         None, description="Default: the assistant's."
     )
     truncation_strategy: TruncationBody | None = None
-    max_prompt_tokens: Annotated[int, Field(ge=256)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=256)] | None = None
+    max_prompt_tokens: Annotated[int, Field(ge=256, le=INT32_MAX)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=256, le=INT32_MAX)] | None = None
     tool_choice: RunToolChoice | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = Field(None, description="Answer with events while the run goes on.")

@@ -10,7 +10,7 @@ from corral.control.v1 import (
 )
 from pydantic import Field
 
-from openai_wire.requests.fields import WireModel, validated, without_neutral
+from openai_wire.requests.fields import Count, WireModel, validated, without_neutral
 from openai_wire.requests.listing import PageQuery, page_fields, page_query
 from svc_kit.errors import InvalidField, InvalidType
 
@@ -21,8 +21,8 @@ Attributes = dict[str, Any]
 class StaticChunking(WireModel):
     """The sizes of passages, in tokens of the embedding model."""
 
-    max_chunk_size_tokens: int = Field(description="100 to 4096.")
-    chunk_overlap_tokens: int = Field(description="At most half of it.")
+    max_chunk_size_tokens: Count = Field(description="100 to 4096.")
+    chunk_overlap_tokens: Count = Field(description="At most half of it.")
 
 
 class ChunkingStrategy(WireModel):

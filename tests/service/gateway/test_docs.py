@@ -2,6 +2,8 @@
 
 import re
 
+from pydantic.json_schema import models_json_schema
+
 from gateway.app import BODIES
 from tests.support.loopback_gateway import a_gateway
 
@@ -74,3 +76,20 @@ async def test_every_reference_of_the_document_resolves() -> None:
     known = answer.json()["components"]["schemas"].keys()
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', answer.text))
     assert named <= known
+
+
+NOT_LOOKED_AT = {"MessageToolCall.index", "UnloadLoraBody.lora_int_id"}
+
+
+def test_every_whole_number_has_a_bound() -> None:
+    """The messages that bodies become have room for no larger ones."""
+    _, schemas = models_json_schema([(body, "validation") for body in BODIES])
+    unbounded = {
+        f"{model}.{name}"
+        for model, schema in schemas["$defs"].items()
+        for name, field in schema.get("properties", {}).items()
+        for each in (field, *field.get("anyOf", ()))
+        if each.get("type") == "integer" and "maximum" not in each
+    }
+
+    assert unbounded == NOT_LOOKED_AT
