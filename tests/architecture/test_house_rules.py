@@ -73,6 +73,17 @@ ENVIRONMENT_READERS = (
 )
 
 
+def test_one_module_commits() -> None:
+    """A transaction is one call or one step of a job: it begins and ends in the unit of work."""
+
+    def commits(node: ast.AST) -> bool:
+        return attribute(node, "session", "begin", "commit", "rollback")
+
+    outside = violations(commits, allowed=("control_svc/storage/unit_of_work.py",))
+
+    assert outside == []
+
+
 def test_only_the_command_prints() -> None:
     """Services log; a print goes past the format, the level and the request id."""
 

@@ -98,6 +98,21 @@ def test_an_upload_can_be_given_up(client: openai.OpenAI) -> None:
     assert refused.value.code == "upload_not_pending"
 
 
+def test_eight_gigabytes_can_be_announced_and_not_a_byte_more(client: openai.OpenAI) -> None:
+    """As at OpenAI, before any of them is sent."""
+    most = 8 * 2**30
+    upload = client.uploads.create(
+        bytes=most, filename="a", mime_type="text/plain", purpose="user_data"
+    )
+
+    assert client.uploads.cancel(upload.id).bytes == most
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.uploads.create(
+            bytes=most + 1, filename="a", mime_type="text/plain", purpose="user_data"
+        )
+    assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
+
+
 async def test_mistakes_are_named_in_openais_words(
     http: httpx.AsyncClient, subtests: pytest.Subtests
 ) -> None:
