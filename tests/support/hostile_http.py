@@ -1,10 +1,12 @@
 """Requests with one nonsense in one place, for every route of an OpenAPI document.
 
 A request is good but for that place, as far as the schemas say what is good: else the first missing
-field would be all that is ever refused.
+field would be all that is ever refused. Many bodies share fields, which are read by the same code:
+a field that another body has had is tried with a few values only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -34,10 +36,21 @@ VALUES: tuple[Any, ...] = (
     {"\x00": None},
     {"type": "\U0010ffff", "role": [], "content": {"a": [[[[{}]]]]}},
 )
+NUMBER_VALUES: tuple[Any, ...] = ("x", None, True, -1, 2**31, 2**64, 1e308, [], {"\x00": None})
+"""In the place of a number or a switch: what it is not, and what is too much."""
 DEEP_VALUES: tuple[Any, ...] = (None, True, -1, 1e308, "", "\x00", [], {"\x00": None})
 """Inside of a field's value: there are many such places."""
-QUERY = ("after", "before", "limit", "order", "purpose", "unheard_of")
+KNOWN_VALUES: tuple[Any, ...] = (None, "\x00", {"\x00": None})
+"""In the place of a field that another body has had."""
 NUMBERS = ("-1", "0", "1e3", "99999999999999999999", "NaN")
+QUERY: Mapping[str, tuple[str, ...]] = {
+    "after": TEXTS,
+    "before": TEXTS,
+    "limit": ("", *NUMBERS),
+    "order": ("", "\x00", "x"),
+    "purpose": ("", "\x00", "x"),
+    "unheard_of": ("x",),
+}
 DEPTH = 3
 """How far into a body nonsense is put."""
 
@@ -75,6 +88,10 @@ class Document:
 
     content: Mapping[str, Any]
     known: Mapping[str, Any]
+    wanted: Collection[str] = ()
+    """Fields that good requests have, though no schema requires them."""
+    had: set[str] = field(default_factory=set)
+    """The fields that have been tried with all values."""
 
     def hostile(self, prefixes: tuple[str, ...]) -> Iterator[Call]:
         """Every route's request, and that with nonsense in one place after the other."""
@@ -86,7 +103,9 @@ class Document:
 
     def _good(self, path: str, method: str, operation: Mapping[str, Any]) -> Call:
         named = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"]
-        call = Call(method.upper(), path, {name: str(self.known.get(name, "x")) for name in named})
+        # What is known is needed by others, so nothing of it is deleted.
+        known = {} if method == "delete" else self.known
+        call = Call(method.upper(), path, {name: str(known.get(name, "x")) for name in named})
         content = operation.get("requestBody", {}).get("content", {})
         if JSON in content:
             return replace(call, body=self._sample(content[JSON]["schema"]))
@@ -107,7 +126,8 @@ class Document:
                 yield replace(good, body=body)
         if FORM in content:
             fields, _ = self._form(content[FORM]["schema"])
-            for form in _spoilt_fields(good.form or {}, (*fields, "unheard_of")):
+            texts = dict.fromkeys((*fields, "unheard_of"), (*TEXTS, *NUMBERS))
+            for form in _spoilt_fields(good.form or {}, texts):
                 yield replace(good, form=form)
         if good.method == "GET":
             for query in _spoilt_fields({}, QUERY):
@@ -135,7 +155,7 @@ class Document:
         return fields, name
 
     def _sample(self, schema: Mapping[str, Any], name: str = "") -> Any:
-        """A good value, with nothing in it that need not be."""
+        """A good value, with nothing in it that need not be there."""
         if name in self.known:
             return self.known[name]
         schema = self._resolved(schema)
@@ -146,8 +166,9 @@ class Document:
         match schema.get("type"):
             case "object":
                 properties = schema.get("properties", {})
+                needed = {*schema.get("required", ()), *self.wanted}
                 return {
-                    key: self._sample(properties[key], key) for key in schema.get("required", ())
+                    key: self._sample(properties[key], key) for key in properties if key in needed
                 }
             case "array":
                 return [self._sample(schema["items"])] * max(1, schema.get("minItems", 1))
@@ -160,10 +181,10 @@ class Document:
 
     def _spoilt(self, good: Any, schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
         """A good value without a part, or with nonsense in the place of one; and what is none."""
-        yield from VALUES if depth >= DEPTH - 1 else DEEP_VALUES
+        schema = self._resolved(schema)
+        yield from _nonsense(schema.get("type"), depth)
         if depth == 0:
             return
-        schema = self._resolved(schema)
         if schema.get("type") == "array" and isinstance(good, list) and good:
             for value in self._spoilt(good[0], schema["items"], depth - 1):
                 yield [value, *good[1:]]
@@ -172,12 +193,30 @@ class Document:
         for name in good:
             yield {key: value for key, value in good.items() if key != name}
         for name, inner in schema.get("properties", {}).items():
-            for value in self._spoilt(good.get(name, self._sample(inner, name)), inner, depth - 1):
+            for value in self._field(good.get(name), name, inner, depth - 1):
                 yield {**good, name: value}
 
+    def _field(self, good: Any, name: str, schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
+        """Nonsense in the place of a field, or inside of it."""
+        place = json.dumps([depth, name, schema], sort_keys=True)
+        if place in self.had:
+            yield from KNOWN_VALUES
+            return
+        self.had.add(place)
+        yield from self._spoilt(good or self._sample(schema, name), schema, depth)
 
-def _spoilt_fields(good: Mapping[str, str], names: Sequence[str]) -> Iterator[Mapping[str, str]]:
+
+def _nonsense(kind: str | None, depth: int) -> tuple[Any, ...]:
+    """What is put in the place of a value of a kind."""
+    if depth < DEPTH - 1:
+        return DEEP_VALUES
+    return NUMBER_VALUES if kind in ("integer", "number", "boolean") else VALUES
+
+
+def _spoilt_fields(
+    good: Mapping[str, str], values: Mapping[str, tuple[str, ...]]
+) -> Iterator[Mapping[str, str]]:
     """Texts with nonsense in one of the fields."""
-    for name in names:
-        for text in (*TEXTS, *NUMBERS):
+    for name, texts in values.items():
+        for text in texts:
             yield {**good, name: text}
