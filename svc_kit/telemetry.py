@@ -50,8 +50,11 @@ def configure_logging(
     for chatty in ("asyncio", "grpc"):
         # At DEBUG they write several lines for each call.
         logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
-    # At INFO it tells of itself; what it did to a database, the service tells.
-    logging.getLogger("alembic").setLevel(max(root.level, logging.WARNING))
+    # At INFO they tell of themselves; what they did, the service tells.
+    for teller in ("alembic", "httpx2"):
+        logging.getLogger(teller).setLevel(max(root.level, logging.WARNING))
+    # Its warnings and errors quote what a remote server said.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
 def _context() -> dict[str, str]:

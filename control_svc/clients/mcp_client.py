@@ -1,32 +1,52 @@
 """Remote servers (Model Context Protocol) over HTTP, by the protocol's own package.
 
 A server is called by a connection of its own each time: nothing is left open between two calls, and
-one server's trouble is nobody else's. The package follows redirects within the server's origin
-alone; no proxy is taken from the environment. What a server sends is bounded before it is parsed.
+one server's trouble is nobody else's. Only the origin that the operator has named is called, and no
+proxy is taken from the environment. What a server sends is bounded before it is parsed, and what a
+tool answers is not held against the schema that its server gives: a pattern of it could take the
+process's time for ever, and a call that was made is not to look as if it had failed.
 """
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from asyncio import timeout
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx2
 import orjson
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp.types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents, Tool
+from mcp.types import (
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    EmbeddedResource,
+    InputRequiredResult,
+    TextContent,
+    TextResourceContents,
+    Tool,
+)
+from pydantic import TypeAdapter
 
 from control_svc.domain.items import McpToolDescription
-from control_svc.domain.mcp import McpFailed
+from control_svc.domain.mcp import MAX_TOOLS, McpFailed
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-MAX_TOOLS: Final = 128
-"""Of a server; the model is shown all of them."""
 _MAX_PROBLEM_CHARACTERS: Final = 2000
+_GOODBYE_S: Final = 1.0
+"""How long a server may take to forget a connection's session."""
+_FOLLOWED: Final = frozenset({307, 308})
+"""Redirects that ask for the same request again; others would lose what it says."""
+
+_RESULT: Final = TypeAdapter[CallToolResult | InputRequiredResult](
+    CallToolResult | InputRequiredResult
+)
+
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,63 +75,86 @@ class RemoteMcpServers:
 
     async def tools(self, label: str) -> Sequence[McpToolDescription]:
         """What a server offers now, all pages of it. Raises McpFailed."""
-        found: list[Tool] = []
-        async with self._connected(label) as client:
-            page = await client.list_tools()
-            found += page.tools
-            while page.next_cursor and len(found) <= MAX_TOOLS:
-                page = await client.list_tools(cursor=page.next_cursor)
-                found += page.tools
-        if len(found) > MAX_TOOLS:
-            raise McpFailed(f"The server '{label}' has more than {MAX_TOOLS} tools.")
-        return list(map(_described, found))
+        limit = self._servers[label].output_bytes
+
+        async def ask(client: Client) -> list[McpToolDescription]:
+            found: list[McpToolDescription] = []
+            cursor = None
+            for _ in range(MAX_TOOLS):
+                page = await client.list_tools(cursor=cursor)
+                found += map(_described, page.tools)
+                _check_size(label, found, limit)
+                if not (cursor := page.next_cursor):
+                    return found
+            raise McpFailed(f"The list of the server '{label}' does not end.")
+
+        return await self._asked(label, ask)
 
     async def call(self, label: str, name: str, arguments: Mapping[str, object]) -> str:
         """What a tool answers. Raises McpFailed."""
-        async with self._connected(label) as client:
-            result = await client.call_tool(name, dict(arguments))
-        text, limit = _text(result), self._servers[label].output_bytes
-        if len(text.encode()) > limit:
-            raise McpFailed(f"The answer is longer than {limit} bytes.")
-        if result.is_error:
-            raise McpFailed(text[:_MAX_PROBLEM_CHARACTERS] or "The tool failed.")
-        return text
+        limit = self._servers[label].output_bytes
 
-    @asynccontextmanager
-    async def _connected(self, label: str) -> AsyncIterator[Client]:
-        """A connection. What goes wrong with it, or within the block, is McpFailed."""
+        async def ask(client: Client) -> str:
+            params = CallToolRequestParams(name=name, arguments=dict(arguments))
+            request = CallToolRequest(params=params)
+            result = await client.session.send_request(request, _RESULT)
+            if isinstance(result, InputRequiredResult):
+                raise McpFailed("The tool wants to ask a person, which is not possible here.")
+            text = _text(result)
+            if len(text.encode()) > limit:
+                raise _too_long(limit)
+            if result.is_error:
+                raise McpFailed(text[:_MAX_PROBLEM_CHARACTERS] or "The tool failed.")
+            return text
+
+        return await self._asked(label, ask)
+
+    async def _asked(self, label: str, ask: Callable[[Client], Awaitable[AnswerT]]) -> AnswerT:
+        """An answer, by a connection of its own. What goes wrong before it is there is McpFailed;
+        what goes wrong behind it, while the connection ends, takes nothing away."""
         server = self._servers[label]
+        answer: AnswerT | None = None
         try:
-            async with (
-                asyncio.timeout(server.timeout_s),
-                httpx2.AsyncClient(
-                    transport=_Bounded(server.output_bytes),
-                    headers=dict(server.headers),
-                    timeout=server.timeout_s,
-                    trust_env=False,
-                ) as http,
-                Client(
-                    streamable_http_client(
-                        server.url, http_client=http, max_sse_event_size=server.output_bytes
-                    ),
-                    cache=None,
-                ) as client,
-            ):
-                yield client
+            async with timeout(server.timeout_s), _connected(server) as client:
+                answer = await ask(client)
         except TimeoutError:
-            raise McpFailed(
-                f"The server '{label}' did not answer within {server.timeout_s:g} seconds."
-            ) from None
+            if answer is None:
+                late = f"The server '{label}' did not answer within {server.timeout_s:g} seconds."
+                raise McpFailed(late) from None
         except Exception as error:  # a foreign server and a foreign package: whatever they do
-            raise _failure(label, error) from error
+            if answer is None:
+                raise _failure(label, error) from error
+        if answer is None:
+            raise McpFailed(f"The server '{label}' did not answer.")
+        return answer
 
 
-class _TooLong(httpx2.ReadError):
-    """An answer was not read to its end."""
+@asynccontextmanager
+async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
+    http = httpx2.AsyncClient(
+        transport=_Bounded(server.output_bytes),
+        headers=dict(server.headers),
+        timeout=server.timeout_s,
+        trust_env=False,
+    )
+    async with http:
+        transport = streamable_http_client(
+            server.url, http_client=http, max_sse_event_size=server.output_bytes
+        )
+        async with Client(transport, cache=None) as client:
+            yield client
+
+
+class _Refused(httpx2.ReadError):
+    """An answer that is not read, or not to its end."""
+
+
+def _too_long(limit: int) -> _Refused:
+    return _Refused(f"The answer is longer than {limit} bytes.")
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """HTTP whose answers end where they get too long."""
+    """HTTP whose answers end where they get too long, and never lead elsewhere."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(trust_env=False)
@@ -119,8 +162,13 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """As above."""
-        request.headers["accept-encoding"] = "identity"  # what is small may unpack to anything
+        request.headers["accept-encoding"] = "identity"
+        if request.method == "DELETE":  # a goodbye, with which nobody is kept waiting
+            request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_S).as_dict()
         response = await super().handle_async_request(request)
+        if (problem := _problem(request, response)) is not None:
+            await response.aclose()
+            raise _Refused(problem)
         if not isinstance(response.stream, httpx2.AsyncByteStream):
             return response
         return httpx2.Response(
@@ -129,6 +177,22 @@ class _Bounded(httpx2.AsyncHTTPTransport):
             stream=_BoundedStream(response.stream, self._limit),
             extensions=response.extensions,
         )
+
+
+def _problem(request: httpx2.Request, response: httpx2.Response) -> str | None:
+    """Why an answer is not read; None: it is. Where it leads to is not said: that is an address
+    within the operator's network."""
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        return "The answer is packed, and what is small may unpack to anything."
+    if response.has_redirect_location:
+        target = request.url.join(response.headers["location"])
+        if response.status_code not in _FOLLOWED or _origin(target) != _origin(request.url):
+            return "The server is not there any more: it sends its callers to another address."
+    return None
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
@@ -143,7 +207,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             num_bytes += len(chunk)
             if num_bytes > self._limit:
-                raise _TooLong(f"The answer is longer than {self._limit} bytes.")
+                raise _too_long(self._limit)
             yield chunk
 
     async def aclose(self) -> None:
@@ -157,10 +221,21 @@ def _failure(label: str, error: Exception) -> McpFailed:
         error = error.exceptions[0]
     if isinstance(error, McpFailed):
         return error
-    if isinstance(error, MCPError | _TooLong):
+    if isinstance(error, MCPError | _Refused):
         return McpFailed(str(error)[:_MAX_PROBLEM_CHARACTERS])
-    log.warning("a remote server failed", extra={"server": label, "problem": repr(error)})
-    return McpFailed(f"The server '{label}' could not be used: {type(error).__name__}.")
+    kind = type(error).__name__
+    problem = repr(error) if isinstance(error, httpx2.HTTPError) else kind  # else it may quote
+    _log.warning("a remote server: %s", problem, extra={"fields": {"server": label}})
+    return McpFailed(f"The server '{label}' could not be used: {kind}.")
+
+
+def _check_size(label: str, tools: Sequence[McpToolDescription], limit: int) -> None:
+    """That a list is one that can be kept and shown, however many pages it comes in."""
+    if len(tools) > MAX_TOOLS:
+        raise McpFailed(f"The server '{label}' has more than {MAX_TOOLS} tools.")
+    texts = (t.name + t.description + t.input_schema_json + t.annotations_json for t in tools)
+    if sum(len(text.encode()) for text in texts) > limit:
+        raise _too_long(limit)
 
 
 def _described(tool: Tool) -> McpToolDescription:

@@ -18,12 +18,14 @@ from control_svc.domain.items import (
     Image,
     ItemStatus,
     McpApprovalResponse,
+    McpListTools,
     Message,
     Part,
     Refusal,
     Role,
     Text,
 )
+from control_svc.domain.mcp import MAX_TOOLS
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
 MAX_CALL_ID_CHARACTERS: Final = 64
@@ -46,6 +48,7 @@ class GivenItem:
                 raise MissingField(field=field)
             return
         _check_names(content, field)
+        _check_tools(content, field)
         _check_text(content, field)
         for index, part in enumerate(parts_of(content)):
             _check_part(part, f"{field}.content[{index}]")
@@ -82,6 +85,12 @@ def _check_names(content: Content, field: str) -> None:
         check_text(
             f"{field}.approval_request_id", content.approval_request_id, MAX_CALL_ID_CHARACTERS
         )
+
+
+def _check_tools(content: Content, field: str) -> None:
+    """That a list of tools is one that a server could have given: each costs a turn its share."""
+    if isinstance(content, McpListTools) and len(content.tools) > MAX_TOOLS:
+        raise TooLong(field=f"{field}.tools", length=len(content.tools), limit=MAX_TOOLS)
 
 
 def _check_text(content: Content, field: str) -> None:

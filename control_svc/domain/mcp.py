@@ -18,6 +18,8 @@ from svc_kit.errors import InvalidField
 
 APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response")
 """What `check_words` looks at."""
+MAX_TOOLS: Final = 128
+"""Of a server; the model is shown all of them."""
 MAX_NAME_CHARACTERS: Final = 64
 """Of a function, as the model is told of it."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")

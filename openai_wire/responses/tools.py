@@ -205,12 +205,17 @@ def _mcp(given: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
     if isinstance(asked, str):
         tool.approval = _NEVER if asked == "never" else _ALWAYS
         return tool
-    # What neither list names waits for a person's word, unless only the waiting ones are listed.
-    is_never = asked.never is None and asked.always is not None
-    exempt = asked.always if is_never else asked.never
+    # What neither list names waits for a person's word, unless only waiting ones are named; what
+    # both name waits.
+    always, never = (set(_named(names)) for names in (asked.always, asked.never))
+    is_never = bool(always) and asked.never is None
     tool.approval = _NEVER if is_never else _ALWAYS
-    tool.approval_exempt.extend((exempt.tool_names if exempt else None) or ())
+    tool.approval_exempt.extend(sorted(always if is_never else never - always))
     return tool
+
+
+def _named(tools: ToolNames | None) -> Sequence[str]:
+    return () if tools is None else tools.tool_names or ()
 
 
 def _custom_object(tool: tool_pb2.CustomTool) -> Json:

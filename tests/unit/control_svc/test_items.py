@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 
+from control_svc.domain.given_items import GivenItem
 from control_svc.domain.items import (
     ITEM_PREFIXES,
     Content,
@@ -13,6 +14,8 @@ from control_svc.domain.items import (
     FunctionCallOutput,
     Image,
     McpCall,
+    McpListTools,
+    McpToolDescription,
     Message,
     Reasoning,
     Refusal,
@@ -21,7 +24,9 @@ from control_svc.domain.items import (
     Text,
     TokenLogprob,
 )
+from control_svc.domain.mcp import MAX_TOOLS
 from control_svc.storage.item_documents import content_of, document_of
+from svc_kit.errors import TooLong
 
 CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
 LOGPROB = TokenLogprob(
@@ -59,3 +64,16 @@ def test_every_kind_has_a_prefix() -> None:
 def test_a_document_keeps_everything(content: Content) -> None:
     """Also bytes, nothing, and what is only nearly nothing."""
     assert content_of(document_of(content)) == content
+
+
+def test_a_list_of_tools_is_one_that_a_server_could_have_given() -> None:
+    """Callers send lists back, and each of their tools costs every turn its share."""
+    tools = [
+        McpToolDescription(name=f"t{n}", description="", input_schema_json="{}")
+        for n in range(MAX_TOOLS + 1)
+    ]
+    GivenItem(content=McpListTools(server_label="s", tools=tuple(tools[1:]))).check("input[0]")
+    with pytest.raises(TooLong) as error:
+        GivenItem(content=McpListTools(server_label="s", tools=tuple(tools))).check("input[0]")
+
+    assert (error.value.field, error.value.limit) == ("input[0].tools", MAX_TOOLS)

@@ -118,6 +118,16 @@ def test_libraries_do_not_flood_a_debug_log() -> None:
     assert "mine" in stream.getvalue()
 
 
+def test_a_library_does_not_quote_a_remote_server() -> None:
+    """Its errors have what the server said in them, which is nobody's but the caller's."""
+    stream = io.StringIO()
+    configure_logging("tests", level="debug", stream=stream)
+    logging.getLogger("mcp.client.streamable_http").error("said")
+    logging.getLogger("httpx2").info("HTTP Request")
+
+    assert stream.getvalue() == ""
+
+
 def test_an_unknown_level_is_refused() -> None:
     """A misspelled level must not silence the log."""
     with pytest.raises(ValueError, match="LOUD"):
