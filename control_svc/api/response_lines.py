@@ -3,8 +3,10 @@
 Nothing is stored, whatever the body says: the batch keeps the answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from corral.control.v1 import tool_pb2
 
 from control_svc.api.response_convert import new_response, response_to_pb
 from control_svc.domain.jobs import JobPriority
@@ -34,6 +36,15 @@ class ResponseLines:
             raise UnsupportedField(field="conversation")
         with openai_names(RESPONSE_PARAMS):
             asked = bodies.new_response(body)
+            _check_tools(asked.settings.tools)
             asked.settings.store = False
             response = await self._answering.answer(project, new_response(asked), JobPriority.BATCH)
         return response_object(response_to_pb(response))
+
+
+def _check_tools(tools: Iterable[tool_pb2.Tool]) -> None:
+    """That no remote server is called: a line may be computed again from its beginning, and would
+    make its calls again. Raises UnsupportedValue."""
+    for index, tool in enumerate(tools):
+        if tool.HasField("mcp"):
+            raise UnsupportedValue(field=f"tools[{index}].type", value="mcp")

@@ -11,7 +11,7 @@ from typing import Final
 from control_svc.domain.agent import Progress
 from control_svc.domain.compactions import Summary, check_calls, is_users
 from control_svc.domain.ids import IdSource
-from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
+from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus, McpCall
 from control_svc.domain.jobs import EngineDied, JobPriority
 from control_svc.domain.mcp import check_words
 from control_svc.domain.ports import Clock, Repositories, Transactions
@@ -86,7 +86,9 @@ class Answering:
         try:
             await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
         except EngineDied as died:
-            raise died.error from died
+            await _break_off(narrator, died.error, is_known=_has_called(narrator))
+        except DomainError as error:
+            await _break_off(narrator, error, is_known=_has_called(narrator))
         check_not_refused(narrator.response)
         return narrator.response
 
@@ -207,21 +209,27 @@ class Answering:
         try:
             await self.worker.work(project, narrator, begun, asyncio.Event())
         except EngineDied as died:
-            await _break_off(narrator, died.error)
+            await _break_off(narrator, died.error, is_known=narrator.has_begun)
         except DomainError as error:
-            await _break_off(narrator, error)
+            await _break_off(narrator, error, is_known=narrator.has_begun)
 
 
 async def _silence(_events: Sequence[ResponseEvent]) -> None:
     """Nobody listens."""
 
 
-async def _break_off(narrator: ResponseNarrator, error: DomainError) -> None:
-    """An error that another attempt may not meet is the caller's to try again, where nothing was
-    said; else it is how the response ends."""
-    if not narrator.has_begun:
+async def _break_off(narrator: ResponseNarrator, error: DomainError, *, is_known: bool) -> None:
+    """An error that another attempt may not meet is the caller's to try again, where nobody knows
+    of the response yet; else it is how the response ends."""
+    if not is_known:
         raise error
     await fail(narrator, error)
+
+
+def _has_called(narrator: ResponseNarrator) -> bool:
+    """Whether a remote server may know of the response: another attempt, which clients begin by
+    themselves, would make its calls again."""
+    return any(isinstance(item.content, McpCall) for item in narrator.output)
 
 
 async def _past(repositories: Repositories, project: str, response: Response) -> list[Item]:

@@ -16,6 +16,7 @@ from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order,
 
 NEVER = tool_pb2.McpTool.APPROVAL_NEVER
 COMPLETED = response_pb2.Response.STATE_COMPLETED
+FAILED = response_pb2.Response.STATE_FAILED
 ORDER = calls("order", '{"ware":"tea"}')
 
 
@@ -264,3 +265,15 @@ async def test_nothing_is_stored_and_the_call_is_made(client: ResponseClient, sh
     made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
 
     assert (kinds(made), shop.ordered) == (["mcp_list_tools", "mcp_call", "message"], ["tea"])
+
+
+async def test_a_call_that_was_made_ends_what_cannot_go_on(
+    client: ResponseClient, shop: Shop, model: ScriptedTurns
+) -> None:
+    """Nothing is stored, so the next attempt would call again, and clients begin one by themselves
+    where they are told to come again."""
+    model.troubles = [99, 0]  # the engine dies in the second turn
+    made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
+
+    assert (made.state, shop.ordered) == (FAILED, ["tea"])
+    assert kinds(made) == ["mcp_list_tools", "mcp_call"]
