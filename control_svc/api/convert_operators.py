@@ -7,7 +7,7 @@ from corral.control.v1 import key_service_pb2, project_service_pb2, usage_servic
 from corral.inference.v1 import generation_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from control_svc.api.convert import timestamp
+from control_svc.api.convert import optional_timestamp, timestamp
 from control_svc.domain.keys import ApiKey, NewKey
 from control_svc.domain.projects import Project
 from control_svc.domain.usage import (
@@ -47,7 +47,7 @@ def project_to_pb(project: Project) -> project_service_pb2.Project:
         display_name=project.display_name,
         state="STATE_ACTIVE" if archived_at is None else "STATE_ARCHIVED",
         create_time=timestamp(project.created_at),
-        archive_time=_maybe(archived_at),
+        archive_time=optional_timestamp(archived_at),
     )
 
 
@@ -74,9 +74,9 @@ def key_to_pb(key: ApiKey) -> key_service_pb2.ApiKey:
         scopes=[f"{_SCOPE}{scope.upper()}" for scope in sorted(key.scopes)],
         priority=f"{_PRIORITY}{key.priority.name}",
         create_time=timestamp(key.created_at),
-        expire_time=_maybe(key.expires_at),
-        last_use_time=_maybe(key.last_used_at),
-        revoke_time=_maybe(key.revoked_at),
+        expire_time=optional_timestamp(key.expires_at),
+        last_use_time=optional_timestamp(key.last_used_at),
+        revoke_time=optional_timestamp(key.revoked_at),
     )
 
 
@@ -164,7 +164,3 @@ def _instant(field: str, stamp: Timestamp) -> datetime:
         return stamp.ToDatetime(UTC)
     except (ValueError, OverflowError):
         raise InvalidField(field=field, problem="it is no time") from None
-
-
-def _maybe(time: datetime | None) -> Timestamp | None:
-    return None if time is None else timestamp(time)

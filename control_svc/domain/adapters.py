@@ -1,6 +1,5 @@
 """LoRA adapters: what is registered, what frontends should have, and what they say of it."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -10,9 +9,10 @@ from typing import Final
 from control_svc.domain.checks import check_digest, check_request_id, check_text
 from control_svc.domain.files import SHA256_DIGITS
 from control_svc.domain.ids import ADAPTER, is_id
+from control_svc.domain.revisions import check_etag, etag_of
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import check_adapter_name, check_scale
-from svc_kit.errors import InvalidField, StaleGeneration
+from svc_kit.errors import InvalidField
 
 MAX_DESCRIPTION_CHARACTERS: Final = 512
 MAX_MODEL_CHARACTERS: Final = 255
@@ -49,12 +49,11 @@ class Adapter:
     @property
     def etag(self) -> str:
         """Another one after each change; the number itself would count other projects' changes."""
-        return hashlib.sha256(f"{self.id} {self.revision}".encode()).hexdigest()[:32]
+        return etag_of(self.id, self.revision)
 
     def check_etag(self, etag: str) -> None:
-        """Empty is not checked. Raises StaleGeneration."""
-        if etag not in ("", self.etag):
-            raise StaleGeneration(resource=self.name)
+        """Raises StaleGeneration."""
+        check_etag(etag, self.etag, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

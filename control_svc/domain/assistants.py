@@ -1,12 +1,11 @@
 """Assistants: a model with instructions and tools, to be run on threads."""
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Final
 
 from control_svc.domain.checks import check_metadata, check_request_id, check_text
+from control_svc.domain.revisions import Revised
 from control_svc.domain.tool_checks import (
     MAX_TOOLS,
     check_effort,
@@ -24,7 +23,7 @@ from control_svc.domain.tools import (
     ToolResources,
 )
 from control_svc.domain.vector_stores import NewVectorStore
-from svc_kit.errors import StaleGeneration, TooLong, UnsupportedValue
+from svc_kit.errors import TooLong, UnsupportedValue
 
 MAX_NAME_CHARACTERS: Final = 256
 MAX_DESCRIPTION_CHARACTERS: Final = 512
@@ -79,34 +78,8 @@ class NewAssistant:
         check_request_id(self.request_id)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assistant:
+class Assistant(Revised[AssistantSettings]):
     """An assistant."""
-
-    id: str
-    settings: AssistantSettings
-    created_at: datetime
-    revision: int = 0
-    """How often it has been changed."""
-
-    @property
-    def etag(self) -> str:
-        """Another one after each change."""
-        return etag_of(self.id, self.revision)
-
-    def check_etag(self, etag: str) -> None:
-        """Empty is not checked. Raises StaleGeneration."""
-        if etag not in ("", self.etag):
-            raise StaleGeneration(resource=self.id)
-
-    def changed(self, settings: AssistantSettings) -> "Assistant":
-        """The assistant with other settings, which have been checked."""
-        return replace(self, settings=settings, revision=self.revision + 1)
-
-
-def etag_of(object_id: str, revision: int) -> str:
-    """What tells one revision of an object from the others."""
-    return hashlib.sha256(f"{object_id} {revision}".encode()).hexdigest()[:32]
 
 
 def check_assistant_tools(tools: tuple[Tool, ...], most: int = MAX_TOOLS) -> None:

@@ -1,17 +1,16 @@
 """Threads: conversations that assistants are run on. A thread's row is the lock of its timeline."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Final
 
-from control_svc.domain.assistants import etag_of
 from control_svc.domain.checks import check_metadata, check_request_id
 from control_svc.domain.messages import NewMessage
+from control_svc.domain.revisions import Revised
 from control_svc.domain.tool_checks import check_new_stores, check_resources
 from control_svc.domain.tools import NO_RESOURCES, ToolResources
 from control_svc.domain.vector_stores import NewVectorStore
-from svc_kit.errors import StaleGeneration, ThreadBusy, TooLong
+from svc_kit.errors import ThreadBusy, TooLong
 
 MAX_FIRST_MESSAGES: Final = 1000
 
@@ -51,34 +50,15 @@ class NewThread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thread:
+class Thread(Revised[ThreadSettings]):
     """A thread."""
 
-    id: str
-    settings: ThreadSettings
-    created_at: datetime
-    revision: int = 0
-    """How often its settings have been changed."""
     active_run_id: str = ""
     """The run that has not ended; nobody else adds to the timeline, or takes from it."""
     cut: int = 0
     """Truncation: models are shown the timeline from this position on."""
 
-    @property
-    def etag(self) -> str:
-        """Another one after each change of its settings."""
-        return etag_of(self.id, self.revision)
-
-    def check_etag(self, etag: str) -> None:
-        """Empty is not checked. Raises StaleGeneration."""
-        if etag not in ("", self.etag):
-            raise StaleGeneration(resource=self.id)
-
     def check_idle(self, action: str) -> None:
         """`action` is what a run forbids, such as "add messages to". Raises ThreadBusy."""
         if self.active_run_id:
             raise ThreadBusy(thread=self.id, run=self.active_run_id, action=action)
-
-    def changed(self, settings: ThreadSettings) -> "Thread":
-        """The thread with other settings, which have been checked."""
-        return replace(self, settings=settings, revision=self.revision + 1)

@@ -12,8 +12,8 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Final
 
 from control_svc.domain.ports import Blob, BlobMissing, BlobSink, StoredKey
 from control_svc.storage.endings import to_its_end
-from svc_kit.errors import StorageFailed
+from svc_kit.disk import disk_errors
 from svc_kit.startup import StartupError
 
 READ_BYTES: Final = 256 * 1024
@@ -215,7 +215,7 @@ class _FileSink:
             self._path.unlink(missing_ok=True)
 
     def _append(self, chunks: Sequence[bytes]) -> None:
-        with _disk():
+        with disk_errors():
             file = self._opened()
             for chunk in chunks:
                 self._digest.update(chunk)
@@ -242,7 +242,7 @@ class _FileSink:
         return self._file
 
     def _finish(self) -> None:
-        with _disk():
+        with disk_errors():
             os.fsync(self._opened().fileno())
             # The sweeper counts from here: a row will name these bytes within the same call.
             os.utime(self._path)
@@ -251,15 +251,6 @@ class _FileSink:
             self._is_committed = True
             for folder in (self._final.parent, self._final.parent.parent):
                 _sync_folder(folder)
-
-
-@contextmanager
-def _disk() -> Iterator[None]:
-    """Raises StorageFailed where the disk is full, or fails."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(problem=error.strerror or "input or output failed") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,9 +14,10 @@ from typing import Final
 from control_svc.domain.adapters import NewAdapter
 from control_svc.domain.files import File, FileLimits
 from control_svc.domain.ports import Blob, BlobMissing, BlobStore, Clock, Transactions
-from control_svc.usecases.scratch import disk_errors, private_file
+from control_svc.usecases.scratch import private_file
 from model_files.adapter_facts import AdapterFacts
 from model_files.jobs import READ_ADAPTER
+from svc_kit.disk import disk_errors
 from svc_kit.errors import (
     AdapterInvalid,
     ChecksumMismatch,

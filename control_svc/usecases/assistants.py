@@ -9,8 +9,9 @@ from control_svc.domain.ids import ASSISTANT, IdSource
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.usecases.editing import edited
 from control_svc.usecases.once import once
-from control_svc.usecases.tool_stores import ToolStores, check_stores
+from control_svc.usecases.tool_stores import ToolStores
 
 CREATE: Final = "CreateAssistant"
 MAX_PAGE: Final = 100
@@ -40,25 +41,24 @@ class Assistants:
         Raises what its check does, what `ToolStores.made` does, and RequestIdReused.
         """
         asked.check()
-        assistant = Assistant(
-            id=self._ids.new(ASSISTANT), settings=asked.settings, created_at=self._clock()
-        )
+        new_id, now = self._ids.new(ASSISTANT), self._clock()
         request = RememberedRequest(
             method=CREATE,
             request_id=asked.request_id,
             fingerprint=fingerprint_of(asked),
-            resource_id=assistant.id,
-            created_at=assistant.created_at,
+            resource_id=new_id,
+            created_at=now,
         )
 
         async def add(repositories: Repositories) -> Assistant:
             made = await once(repositories, project, request)
-            if made != assistant.id:
+            if made != new_id:
                 return await repositories.assistants.get(project, made)
             resources = await self._stores.made(
                 repositories, project, asked.settings.resources, asked.new_stores
             )
-            added = replace(assistant, settings=replace(asked.settings, resources=resources))
+            settings = replace(asked.settings, resources=resources)
+            added = Assistant(id=new_id, settings=settings, created_at=now)
             await repositories.assistants.add(project, added)
             return added
 
@@ -94,12 +94,7 @@ class Assistants:
 
         async def change(repositories: Repositories) -> Assistant:
             found = await repositories.assistants.lock(project, assistant_id)
-            found.check_etag(etag)
-            settings = edit(found.settings)
-            settings.check()
-            if settings.resources != found.settings.resources:
-                await check_stores(repositories, project, settings.resources)
-            changed = found.changed(settings)
+            changed = found.changed(await edited(repositories, project, found, edit, etag))
             await repositories.assistants.update(project, changed)
             return changed
 

@@ -1,11 +1,11 @@
 """Private files on the service's own disk, for bytes that a limited child process reads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from svc_kit.errors import StorageFailed
+from svc_kit.disk import disk_errors
 from svc_kit.private_file import PrivateFile
 
 
@@ -29,12 +29,3 @@ async def private_file(folder: Path) -> AsyncIterator[PrivateFile]:
 def _close_opened(opening: "asyncio.Future[PrivateFile]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
-
-
-@contextmanager
-def disk_errors() -> Iterator[None]:
-    """Raises StorageFailed where the disk is full, or fails."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(problem=error.strerror or "input or output failed") from error

@@ -100,27 +100,26 @@ class Writer:
         """Commit everything that was added, and a change of rows, in one transaction."""
         return await self._change(partial(self._context.write, progress=progress), change)
 
-    async def finish(self, change: Change[ResultT], *, ends: bool = True) -> ResultT:
-        """As `commit`, and the job is done with it. `ends`: so is the stream."""
+    async def finish(self, change: Change[None]) -> None:
+        """As `commit`, and the job and the stream are done with it."""
 
-        async def last(repositories: Repositories) -> ResultT:
-            result = await change(repositories)
-            if ends:
-                await repositories.streams.end(*self.key)
-            return result
+        async def last(repositories: Repositories) -> LastWords:
+            await change(repositories)
+            return LastWords((), is_end=True)
 
-        return await self._change(self._context.finish, last, is_end=ends)
+        await self.conclude(last)
 
     async def conclude(self, change: Change[LastWords]) -> None:
-        """As `finish`; the change says the last events."""
+        """As `commit`, and the job is done with it; the change says the last events."""
         said: list[LastWords] = []
 
         async def last(repositories: Repositories) -> None:
             said[:] = [await change(repositories)]
             events, is_end = said[0]
-            await repositories.streams.append(*self.key, events)
             if is_end:
-                await repositories.streams.end(*self.key)
+                await repositories.streams.end(*self.key, events)
+            elif events:
+                await repositories.streams.append(*self.key, events)
 
         await self._change(self._context.finish, last, said=said)
 
@@ -167,7 +166,6 @@ class Writer:
         write: _Write,
         change: Change[ResultT],
         *,
-        is_end: bool = False,
         said: Sequence[LastWords] = (),
     ) -> ResultT:
         """Commit a change with what was said before it, as soon as the database takes it; `said`
@@ -191,10 +189,9 @@ class Writer:
                     results[:] = [await change(repositories)]
 
             await _as_soon_as_possible(partial(write, work), self.key)
-            for events, is_last in said:
-                own = replace(addition, chunks=(*addition.chunks, *in_chunks(events)))
-                addition, is_end = own, is_last
-            self.written(addition, is_end=is_end)
+            events, is_end = said[0] if said else LastWords((), is_end=False)
+            own = in_chunks(events) if events else []
+            self.written(replace(addition, chunks=(*addition.chunks, *own)), is_end=is_end)
         return results[0]
 
     @asynccontextmanager

@@ -57,12 +57,12 @@ class StreamWriter(Protocol):
         `JobContext.write`.
         """
 
-    async def finish(self, change: Change[ResultT], *, ends: bool = True) -> ResultT:
-        """As `commit`, and the job is done with it. `ends`: so is the stream."""
+    async def finish(self, change: Change[None]) -> None:
+        """As `commit`, and the job and the stream are done with it."""
 
     async def conclude(self, change: Change[LastWords]) -> None:
-        """As `finish`; the change says the last events, which can tell what it found, such as that
-        the object was to be cancelled meanwhile."""
+        """As `commit`, and the job is done with it. The change says the last events, which can tell
+        what it found, such as that the object was to be cancelled meanwhile."""
 
 
 class StreamWriters(Protocol):

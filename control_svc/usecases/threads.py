@@ -13,8 +13,9 @@ from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.threads import NewThread, Thread, ThreadSettings
 from control_svc.usecases.adding_messages import MessageAdder
 from control_svc.usecases.archives import Archives
+from control_svc.usecases.editing import edited
 from control_svc.usecases.once import once
-from control_svc.usecases.tool_stores import ToolStores, check_stores
+from control_svc.usecases.tool_stores import ToolStores
 
 CREATE: Final = "CreateThread"
 MIGRATE: Final = "MigrateThread"
@@ -100,12 +101,7 @@ class Threads:
 
         async def change(repositories: Repositories) -> Thread:
             found = await repositories.threads.lock(project, thread_id)
-            found.check_etag(etag)
-            settings = edit(found.settings)
-            settings.check()
-            if settings.resources != found.settings.resources:
-                await check_stores(repositories, project, settings.resources)
-            changed = found.changed(settings)
+            changed = found.changed(await edited(repositories, project, found, edit, etag))
             await repositories.threads.update(project, changed)
             return changed
 

@@ -11,7 +11,8 @@ from control_svc.domain.files import File
 from control_svc.domain.ports import BlobStore
 from control_svc.domain.vector_ports import Unreadable
 from control_svc.domain.vector_stores import ProblemCode
-from control_svc.usecases.scratch import disk_errors, private_file
+from control_svc.usecases.scratch import private_file
+from svc_kit.disk import disk_errors
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
 _PROBLEMS: Final = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.api.checks import check_bytes
 from inference_svc.api.convert import priority_of
 from inference_svc.api.generating import Caller
 from inference_svc.catalog import LoadedModel, ServedModel
@@ -92,7 +93,7 @@ class Embedding:
             if not (each.text or each.token_ids.ids):
                 raise MissingField(field=f"inputs[{index}]")
             if each.WhichOneof("input") == "text":
-                check_size(f"inputs[{index}]", each.text, self._bounds.text_bytes)
+                check_bytes(f"inputs[{index}]", each.text, self._bounds.text_bytes)
                 texts.append(TextToTokenize(each.text, True, False))
         tokenized = iter(await model.tokenizer.tokenize_each(texts, field="inputs"))
         return [
@@ -115,13 +116,6 @@ def check_count(field: str, count: int) -> None:
         raise MissingField(field=field)
     if count > MAX_INPUTS:
         raise TooLong(field=field, length=count, limit=MAX_INPUTS)
-
-
-def check_size(field: str, text: str, limit: int) -> None:
-    """Raise where a text is over `limit` bytes."""
-    size = len(text.encode())
-    if size > limit:
-        raise TooLong(field=field, length=size, limit=limit, unit="bytes")
 
 
 def checked_inputs(

@@ -4,10 +4,10 @@ import math
 
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.api.checks import check_bytes
 from inference_svc.api.embedding import (
     EmbeddingBounds,
     check_count,
-    check_size,
     checked_inputs,
     limits_of,
 )
@@ -65,12 +65,12 @@ class Ranking:
     def _check(self, request: pb.RerankRequest) -> None:
         if not request.query:
             raise MissingField(field="query")
-        check_size("query", request.query, self._bounds.text_bytes)
+        check_bytes("query", request.query, self._bounds.text_bytes)
         check_count("documents", len(request.documents))
         for index, document in enumerate(request.documents):
             if not document:
                 raise MissingField(field=f"documents[{index}]")
-            check_size(f"documents[{index}]", document, self._bounds.text_bytes)
+            check_bytes(f"documents[{index}]", document, self._bounds.text_bytes)
         if request.HasField("top_n") and request.top_n < 1:
             raise OutOfRange(field="top_n", value=request.top_n, minimum=1)
 

@@ -11,13 +11,13 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Final
 
 from inference_svc.desired.bell import Bell
-from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge, StorageFailed
+from svc_kit.disk import disk_errors
+from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge
 
 _SUFFIX: Final = ".gguf"
 _INCOMING: Final = "incoming-"
@@ -89,7 +89,7 @@ class AdapterCache:
             if found != digest:
                 raise AdapterDigestMismatch(adapter=name, expected=digest, actual=found)
             async with self._one_looks:  # who looks for room counts it once: as coming, or as here
-                with _disk():
+                with disk_errors():
                     draft.replace(self._path(digest))
                 del self._coming[digest]
         finally:
@@ -98,7 +98,7 @@ class AdapterCache:
 
     def _make_room(self, name: str, size_bytes: int, room: int, wanted: Collection[str]) -> None:
         """Delete until there is room; `room` is what there would be without any file."""
-        with _disk():
+        with disk_errors():
             files = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}")]
             room -= sum(stat.st_size for stat, _ in files)
             unwanted = [(stat, path) for stat, path in files if path.stem not in wanted]
@@ -118,24 +118,16 @@ class AdapterCache:
 
 async def _write(draft: Path, chunks: AsyncIterator[bytes]) -> str:
     digest = hashlib.sha256()
-    with _disk():
+    with disk_errors():
         file = await asyncio.to_thread(draft.open, "xb")
     try:
         async for chunk in chunks:
             digest.update(chunk)
-            with _disk():
+            with disk_errors():
                 await asyncio.to_thread(file.write, chunk)
-        with _disk():
+        with disk_errors():
             file.flush()
             await asyncio.to_thread(os.fsync, file.fileno())
     finally:
         file.close()
     return digest.hexdigest()
-
-
-@contextmanager
-def _disk() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(problem=error.strerror or "input or output failed") from error

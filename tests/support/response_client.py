@@ -46,11 +46,12 @@ def a_model(turns: TurnClient) -> ModelParts:
 
 
 def a_small_control(
-    folder: Path, database_url: str | None, **options: Any
+    folder: Path, database_url: str | None, turns: TurnClient | None = None, **options: Any
 ) -> AbstractAsyncContextManager[RunningControl]:
-    """A control service with small limits, whose model says a word or calls the first tool."""
+    """A control service with small limits, whose model says a word or calls the first tool, unless
+    it is another one."""
     files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
-    model = a_model(ScriptedTurns(answer_or_call))
+    model = a_model(turns or ScriptedTurns(answer_or_call))
     return a_control(
         folder, database_url, model=model, files=files, embedding_model="meaning", **options
     )

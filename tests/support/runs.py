@@ -2,7 +2,7 @@
 and go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -220,6 +220,10 @@ class RunWorld:
         return await self.database.transactions.read(
             lambda each: each.threads.get(PROJECT, thread_id)
         )
+
+
+Worlds = Callable[[Any], RunWorld]
+"""Makes one, for a model."""
 
 
 async def begun(process: RunProcess, assistant: Assistant, thread: Thread, **about: Any) -> Run:

@@ -8,9 +8,14 @@ import pytest
 
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
-from tests.support.control import RunningControl
+from control_svc.domain.ids import IdSource
+from control_svc.storage.database import Database
+from tests.support.control import RunningControl, SetClock
+from tests.support.jobs import Jobs, a_database
 from tests.support.postgres import a_postgres, create_database, empty
-from tests.support.response_client import a_small_control
+from tests.support.response_client import a_small_control, answer_or_call
+from tests.support.runs import RunWorld, Worlds
+from tests.support.scripted_turns import ScriptedTurns
 
 FIRST_START_S = 120
 """What the first test with PostgreSQL may take: it makes the server."""
@@ -46,7 +51,42 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningControl]:
+def clock() -> SetClock:
+    """The database's time, which stands still unless told."""
+    return SetClock()
+
+
+@pytest.fixture
+async def database(
+    tmp_path: Path, database_url: str | None, clock: SetClock
+) -> AsyncIterator[Database]:
+    """An empty database of each kind."""
+    async with a_database(tmp_path, database_url, clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def jobs(database: Database, clock: SetClock) -> Jobs:
+    """Jobs of a project."""
+    return Jobs(database, IdSource(clock))
+
+
+@pytest.fixture
+def a_world(database: Database, clock: SetClock) -> Worlds:
+    """Makes what works on runs, for a model."""
+    return lambda turns: RunWorld(database, turns, clock)
+
+
+@pytest.fixture
+def model() -> ScriptedTurns:
+    """What stands in for the inference service; a module may have a model of its own."""
+    return ScriptedTurns(answer_or_call)
+
+
+@pytest.fixture
+async def running(
+    tmp_path: Path, database_url: str | None, model: ScriptedTurns
+) -> AsyncIterator[RunningControl]:
     """A control service on each database, with small limits."""
-    async with a_small_control(tmp_path, database_url) as control:
+    async with a_small_control(tmp_path, database_url, model) as control:
         yield control

@@ -1,7 +1,6 @@
 """Conversations over gRPC, on both databases."""
 
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from corral.control.v1 import item_pb2, listing_pb2, response_pb2
@@ -28,20 +27,12 @@ from svc_kit.errors import (
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import RunningControl, SetClock
 from tests.support.conversation_client import ConversationClient, a_message, text_of
-from tests.support.jobs import a_database
 from tests.support.rows import count_rows
 
 OLDEST_FIRST = listing_pb2.LIST_ORDER_OLDEST_FIRST
 IMAGE_URLS = response_pb2.RESPONSE_INCLUDE_INPUT_IMAGE_URLS
 UNKNOWN = "conv_" + "0" * 32
 P = "p"
-
-
-@pytest.fixture
-async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Database]:
-    """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, SetClock()) as database:
-        yield database
 
 
 @pytest.fixture

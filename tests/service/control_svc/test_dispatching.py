@@ -1,14 +1,12 @@
 """The dispatcher over both databases, with a handler that does what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import MAX_ATTEMPTS, Claim, Ending, EngineDied, Job, JobState, Outcome
 from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database
@@ -30,33 +28,11 @@ from tests.support.jobs import (
     Handler,
     Jobs,
     WatchedLeases,
-    a_database,
     for_ever,
     leases_of,
 )
 
 TOO_SLOW = SlowReader(unread_events=1, limit_s=1)
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    """The database's time, which stands still unless told."""
-    return SetClock()
-
-
-@pytest.fixture
-async def database(
-    tmp_path: Path, database_url: str | None, clock: SetClock
-) -> AsyncIterator[Database]:
-    """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, clock) as database:
-        yield database
-
-
-@pytest.fixture
-def jobs(database: Database, clock: SetClock) -> Jobs:
-    """Jobs of a project."""
-    return Jobs(database, IdSource(clock))
 
 
 async def nothing(_: Repositories) -> None:

@@ -1,13 +1,11 @@
 """Jobs on both databases: claimed, cancelled, taken over, and never by two."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Ending, JobPriority, JobState, LeaseLost, Outcome
 from control_svc.domain.ports import Repositories
 from control_svc.storage.blobs import FolderBlobs
@@ -16,28 +14,7 @@ from control_svc.usecases.sweeping import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
-from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    """The database's time, which stands still unless told."""
-    return SetClock()
-
-
-@pytest.fixture
-async def database(
-    tmp_path: Path, database_url: str | None, clock: SetClock
-) -> AsyncIterator[Database]:
-    """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, clock) as database:
-        yield database
-
-
-@pytest.fixture
-def jobs(database: Database, clock: SetClock) -> Jobs:
-    """Jobs of a project."""
-    return Jobs(database, IdSource(clock))
+from tests.support.jobs import KIND, LEASE, Handler, Jobs, leases_of
 
 
 async def nothing(_: Repositories) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +66,6 @@ class Model(ScriptedTurns):
 def model() -> Model:
     """The model."""
     return Model()
-
-
-@pytest.fixture
-async def running(
-    tmp_path: Path, database_url: str | None, model: Model
-) -> AsyncIterator[RunningControl]:
-    """A control service on each database."""
-    async with a_control(tmp_path, database_url, model=a_model(model)) as control:
-        yield control
 
 
 @pytest.fixture

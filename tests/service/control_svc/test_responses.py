@@ -1,8 +1,6 @@
 """Responses over gRPC, on both databases, with a model that follows scripts."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_pb2
@@ -16,8 +14,8 @@ from svc_kit.errors import (
     ToolCallMissing,
     ToolOutputMissing,
 )
-from tests.support.control import RunningControl, a_control
-from tests.support.response_client import ResponseClient, a_model, names, text_of
+from tests.support.control import RunningControl
+from tests.support.response_client import ResponseClient, names, text_of
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
 COMPLETED = response_pb2.Response.STATE_COMPLETED
@@ -59,15 +57,6 @@ class Model(ScriptedTurns):
 def model() -> Model:
     """The model."""
     return Model()
-
-
-@pytest.fixture
-async def running(
-    tmp_path: Path, database_url: str | None, model: Model
-) -> AsyncIterator[RunningControl]:
-    """A control service on each database."""
-    async with a_control(tmp_path, database_url, model=a_model(model)) as control:
-        yield control
 
 
 @pytest.fixture

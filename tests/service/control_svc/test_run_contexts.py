@@ -2,10 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,24 +14,13 @@ from sqlalchemy.engine import Engine
 from control_svc.domain.runs import LEAST_TOKENS, IncompleteReason, RunState, Truncation
 from control_svc.domain.turns import TurnMessage, TurnRequest, TurnRole
 from svc_kit.errors import ContextLengthExceeded
-from tests.support.control import SetClock
-from tests.support.jobs import a_database
-from tests.support.runs import RunWorld, WordCounter, begun, now, told
+from tests.support.runs import WordCounter, Worlds, begun, now, told
 from tests.support.scripted_turns import Script, ScriptedTurns, says
 
 WINDOW = 100
 """The context of the model, in words."""
 TURNS = 50
 ABOUT_THREADS = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_steps)\b")
-Worlds = Callable[[ScriptedTurns], RunWorld]
-
-
-@pytest.fixture
-async def a_world(tmp_path: Path, database_url: str | None) -> AsyncIterator[Worlds]:
-    """An empty database of each kind, and a model for it."""
-    clock = SetClock()
-    async with a_database(tmp_path, database_url, clock) as database:
-        yield lambda turns: RunWorld(database, turns, clock)
 
 
 def words_of(messages: tuple[TurnMessage, ...]) -> list[str]:

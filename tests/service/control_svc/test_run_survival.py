@@ -1,9 +1,8 @@
 """Runs over ends of processes, races and numbers: each ends once, and everybody sees the same."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +12,11 @@ from control_svc.domain.tools import FunctionTool
 from control_svc.domain.turns import TurnRequest
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import RunNotCancellable
-from tests.support.control import SetClock
-from tests.support.jobs import LEASE, PROJECT, a_database
+from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import (
     FUNCTION,
     RunProcess,
-    RunWorld,
+    Worlds,
     begun,
     names,
     now,
@@ -28,15 +26,6 @@ from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 
 TEXT = "one two three four"
 NUM_RUNS = 200
-Worlds = Callable[[ScriptedTurns], RunWorld]
-
-
-@pytest.fixture
-async def a_world(tmp_path: Path, database_url: str | None) -> AsyncIterator[Worlds]:
-    """An empty database of each kind, and a model for it."""
-    clock = SetClock()
-    async with a_database(tmp_path, database_url, clock) as database:
-        yield lambda turns: RunWorld(database, turns, clock)
 
 
 class Gate:

@@ -1,8 +1,6 @@
 """Runs on both databases: what is told and kept, in which order, and how runs end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
@@ -34,9 +32,17 @@ from svc_kit.errors import (
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
-from tests.support.control import SetClock
-from tests.support.jobs import PROJECT, a_database
-from tests.support.runs import FUNCTION, FixedSearch, RunWorld, begun, names, now, steps_of, told
+from tests.support.jobs import PROJECT
+from tests.support.runs import (
+    FUNCTION,
+    FixedSearch,
+    Worlds,
+    begun,
+    names,
+    now,
+    steps_of,
+    told,
+)
 from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 
 WEATHER = FunctionTool(name=FUNCTION)
@@ -54,17 +60,6 @@ ANSWER = [
     "step.completed",
     "run.completed",
 ]
-
-
-Worlds = Callable[[ScriptedTurns], RunWorld]
-
-
-@pytest.fixture
-async def a_world(tmp_path: Path, database_url: str | None) -> AsyncIterator[Worlds]:
-    """An empty database of each kind, and a model for it."""
-    clock = SetClock()
-    async with a_database(tmp_path, database_url, clock) as database:
-        yield lambda turns: RunWorld(database, turns, clock)
 
 
 async def test_an_answer_is_told_in_order_and_kept(a_world: Worlds) -> None:

@@ -18,6 +18,7 @@ from control_svc.storage.database import Database
 from control_svc.usecases import stream_committing
 from control_svc.usecases.stream_tails import TAIL_BYTES
 from control_svc.usecases.stream_writing import UNWRITTEN_BYTES, Writer
+from control_svc.usecases.streaming import LastWords
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
 from tests.support.job_machine import leave_mark
 from tests.support.jobs import PROJECT, Jobs, a_database
@@ -276,9 +277,13 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
     """A run that waits for its client has no job; whoever holds its row goes on with the stream."""
     await begin(jobs, "run_1")
     follower = here.follow("run_1")
+
+    async def wait(_repositories: Repositories) -> LastWords:
+        return LastWords((), is_end=False)
+
     async with here.committer.writer(await claim(here), "run_1") as writer:
         await writer.add([b"a"])
-        await writer.finish(nothing, ends=False)
+        await writer.conclude(wait)
 
     async def expire(repositories: Repositories) -> int:
         number = await repositories.streams.append(PROJECT, "run_1", [b"b"], turn=1, token_ids=[5])

@@ -1,11 +1,8 @@
 """Items in timelines, on both databases: lists against a plain list, and nothing left behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
-
-import pytest
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import (
@@ -25,17 +22,9 @@ from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.storage.database import Database
 from control_svc.storage.models import ItemRow
 from tests.support.control import SetClock
-from tests.support.jobs import a_database
 from tests.support.rows import count_rows
 
 P = "p"
-
-
-@pytest.fixture
-async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Database]:
-    """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, SetClock()) as database:
-        yield database
 
 
 class Items:
