@@ -38,6 +38,36 @@ def test_html_is_what_it_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("a<!-- x > y -->b<!-->c<!---->d<!-- <b> --!>e", "abcde"),
+        ("""a<b title="x>y" lang='>'>b</b>c<a href=x"y>d""", "abcd"),
+        ("a<SCRIPT src=x>if (a<b) '</p>'</Script >b<noscript/>c", "ab"),
+        ("a < b, 1<2 &lt;b&gt; I </3 > <!doctype html>you", "a < b, 1<2 <b> I  you"),
+        ("a<![CDATA[x]]>b<?php x ?>c</", "abc"),
+        ("a<b and no end", "a"),
+    ],
+)
+def test_html_is_read_as_browsers_do(tmp_path: Path, page: str, text: str) -> None:
+    """Quotes hide ends of tags, scripts everything but their own; what is not closed is markup."""
+    assert text_of(tmp_path, page.encode(), "page.htm") == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("<!--", "<!-- --", "<![CDATA[", "<!", "<?", "</", "<a ", "</a ", "<a b=", "<a b='"),
+        *("<a b=\"'", "<a =   ", "<script>", "<script></", "<style></style", "<b></i>", "&#", "&a"),
+    ],
+)
+def test_a_hostile_page_is_read_through_a_few_times(tmp_path: Path, piece: str) -> None:
+    """A megabyte of what a parser that goes back would read anew at each place, for hours."""
+    page = piece * (1_000_000 // len(piece))
+
+    assert len(text_of(tmp_path, page.encode(), "page.htm")) <= len(page)
+
+
+@pytest.mark.parametrize(
     ("content", "problem"),
     [
         (b"caf\xe9", "not UTF-8"),
@@ -51,3 +81,9 @@ def test_what_has_no_text_is_refused(tmp_path: Path, content: bytes, problem: st
     """With a reason for people; what is of another kind is told apart from what is damaged."""
     with pytest.raises(JobRefused, match=problem):
         text_of(tmp_path, content)
+
+
+def test_a_number_that_no_character_has_is_refused(tmp_path: Path) -> None:
+    """Python would not read so many digits."""
+    with pytest.raises(JobRefused, match="character reference"):
+        text_of(tmp_path, b"&#" + b"9" * 5000 + b";", "page.htm")
