@@ -21,6 +21,10 @@ ANY_CHOICE: Final = ToolChoice()
 PLAIN_TEXT: Final = ResponseFormat()
 
 
+PROMPT_LIMIT: Final = "max_prompt_tokens"
+"""What a prompt beyond `LoopLimits.prompt_tokens` is refused by."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopLimits:
     """Where the work ends although the model would go on. None: no limit."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from control_svc.domain.agent import (
     NO_USAGE,
+    PROMPT_LIMIT,
     Context,
     EndedTurn,
     Ending,
@@ -123,7 +124,7 @@ class _Attempt:
         try:
             return await self._fitting_turn()
         except ContextLengthExceeded as error:
-            if error.field == "max_prompt_tokens":
+            if error.field == PROMPT_LIMIT:
                 return self._nothing(), Outcome.MAX_PROMPT_TOKENS
             raise
 

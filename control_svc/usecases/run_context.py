@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from control_svc.domain.agent import PROMPT_LIMIT
 from control_svc.domain.items import Item, Message, PlacedItem, Role
 from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.run_ports import TokenCounter
@@ -66,7 +67,7 @@ class RunContext:
         if not starts:
             return None
         start = await self._first_fitting(request, items, starts, error.context_tokens // 2)
-        await self._cut(self._placed[start].position)
+        await self._cut(self._placed[start].position, is_own=error.field == PROMPT_LIMIT)
         self._placed = self._placed[start:]
         return list(items[start:])
 
@@ -81,13 +82,20 @@ class RunContext:
 
         return await first_fitting(starts, fits)
 
-    async def _cut(self, position: int) -> None:
-        """Keep where the thread is cut, for the runs to come."""
+    async def _cut(self, position: int, *, is_own: bool) -> None:
+        """Keep where the thread is cut: for the runs to come, but for a limit of this run's own."""
+        has_view = is_own or self._run.first_position is not None
+        if has_view:
+            self._run = self._run.placed(position)
 
         async def keep(repositories: Repositories) -> None:
-            thread = await repositories.threads.lock(self._project, self._run.thread_id)
-            cut = replace(thread, cut=max(thread.cut, position))
-            await repositories.threads.update(self._project, cut)
+            if has_view:
+                run = await repositories.runs.lock(self._project, self._run.id)
+                await repositories.runs.update(self._project, run.placed(position))
+            if not is_own:
+                thread = await repositories.threads.lock(self._project, self._run.thread_id)
+                cut = replace(thread, cut=max(thread.cut, position))
+                await repositories.threads.update(self._project, cut)
 
         await self._writer.commit(keep)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
-from control_svc.domain.agent import Narrator
+from control_svc.domain.agent import PROMPT_LIMIT, Narrator
 from control_svc.domain.drafts import TurnDraft
 from control_svc.domain.turns import (
     Delta,
@@ -110,5 +110,5 @@ class RunningTurn:
 def _check_prompt(started: Started, limit: int | None) -> None:
     if limit is not None and started.prompt_tokens > limit:
         raise ContextLengthExceeded(
-            field="max_prompt_tokens", prompt_tokens=started.prompt_tokens, context_tokens=limit
+            field=PROMPT_LIMIT, prompt_tokens=started.prompt_tokens, context_tokens=limit
         )

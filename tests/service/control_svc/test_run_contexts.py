@@ -101,6 +101,25 @@ async def test_a_limit_that_no_cut_meets_leaves_the_run_incomplete(a_world: Worl
     assert ended.error is None
 
 
+async def test_a_runs_own_limit_cuts_nothing_for_others(a_world: Worlds) -> None:
+    """The run is shown the end of the thread, the next one all of it again."""
+    turns = ScriptedTurns(
+        lambda request: replace(says("Hi"), prompt_tokens=len(words_of(request.messages)))
+    )
+    world = a_world(turns)
+    assistant = await world.assistant()
+    thread = await world.thread(*("word " * 100 for _ in range(3)))
+    shown = []
+    async with world.process(counter=WordCounter()).working() as process:
+        for about in ({"max_prompt_tokens": LEAST_TOKENS}, {}):
+            run = await begun(process, assistant, thread, **about)
+            await told(process, run)
+            assert (await now(process, run)).state is RunState.COMPLETED
+            shown.append(len(words_of(turns.requests[-1].messages)))
+
+    assert shown == [100, 301]
+
+
 class Reads:
     """Statements about threads and runs, and the rows that they gave; those about jobs and streams
     depend on who comes first."""
