@@ -22,6 +22,7 @@ from control_svc.api.tool_convert import (
     tools_from_pb,
     tools_to_pb,
 )
+from control_svc.api.vector_convert import new_store
 from control_svc.domain.drafts import DraftKind
 from control_svc.domain.items import FunctionCall
 from control_svc.domain.run_events import (
@@ -72,6 +73,7 @@ def first_thread(request: run_service_pb2.CreateThreadAndRunRequest) -> NewThrea
     return NewThread(
         settings=thread_settings(request.thread),
         messages=new_messages(request.messages, "thread.messages"),
+        new_stores=tuple(map(new_store, request.new_vector_stores)),
     )
 
 

@@ -1,13 +1,14 @@
-"""Messages of callers into threads: at a thread's creation, by themselves, and with a run."""
+"""Threads of callers, and messages into them: with a thread, by themselves, and with a run."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Message
 from control_svc.domain.messages import FileUse, NewMessage, ThreadMessage
 from control_svc.domain.ports import Clock, Repositories
-from control_svc.domain.threads import Thread
+from control_svc.domain.threads import NewThread, Thread
 from control_svc.usecases.tool_stores import ToolStores
 from svc_kit.errors import FileNotFound
 
@@ -23,13 +24,33 @@ class MessageAdder:
         self._clock = clock
         self._stores = ToolStores(ids, clock, embedding_model)
 
+    async def begin(
+        self,
+        repositories: Repositories,
+        project: str,
+        thread: Thread,
+        asked: NewThread,
+        path: str = "",
+    ) -> Thread:
+        """Keep a new thread, with the stores and the messages that are made with it.
+
+        `path` is where in the request the thread stands. Raises what `ToolStores.made` and `add`
+        do.
+        """
+        resources = await self._stores.made(
+            repositories, project, asked.settings.resources, asked.new_stores, path
+        )
+        begun = replace(thread, settings=replace(asked.settings, resources=resources))
+        await repositories.threads.add(project, begun)
+        return await self.add(repositories, project, begun, asked.messages, f"{path}messages")
+
     async def add(
         self,
         repositories: Repositories,
         project: str,
         thread: Thread,
         messages: Sequence[NewMessage],
-        path: str = "messages",
+        path: str,
     ) -> Thread:
         """Keep checked messages at the end of the thread; the thread as it is then.
 

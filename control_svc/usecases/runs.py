@@ -30,7 +30,6 @@ from control_svc.usecases.once import earlier, once
 from control_svc.usecases.run_ending import CANCELLED, end_run
 from control_svc.usecases.run_work import KIND, run_job
 from control_svc.usecases.streaming import Followers
-from control_svc.usecases.tool_stores import check_stores
 from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
 
 CREATE: Final = "CreateRun"
@@ -137,11 +136,7 @@ class Runs:
             made = await once(repositories, project, request)
             if made != run_id:
                 return await repositories.runs.lock(project, made)
-            await check_stores(repositories, project, first.settings.resources)
-            await repositories.threads.add(project, thread)
-            begun = await self._adder.add(
-                repositories, project, thread, first.messages, "thread.messages"
-            )
+            begun = await self._adder.begin(repositories, project, thread, first, "thread.")
             told = [ThreadCreated(thread=begun)]
             return await self._begin(repositories, project, begun, asked, run_id, told)
 

@@ -1,7 +1,6 @@
 """Threads: what callers do with them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from control_svc.domain.checks import check_request_id
@@ -15,7 +14,6 @@ from control_svc.usecases.adding_messages import MessageAdder
 from control_svc.usecases.archives import Archives
 from control_svc.usecases.editing import edited
 from control_svc.usecases.once import once
-from control_svc.usecases.tool_stores import ToolStores
 
 CREATE: Final = "CreateThread"
 MIGRATE: Final = "MigrateThread"
@@ -41,12 +39,11 @@ class Threads:
         self._clock = clock
         self._archives = archives
         self._adder = MessageAdder(ids, clock, embedding_model)
-        self._stores = ToolStores(ids, clock, embedding_model)
 
     async def create(self, project: str, asked: NewThread) -> Thread:
         """Begin a thread.
 
-        Raises what its check, `ToolStores.made` and `MessageAdder.add` do, and RequestIdReused.
+        Raises what its check and `MessageAdder.begin` do, and RequestIdReused.
         """
         asked.check()
         thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
@@ -62,12 +59,7 @@ class Threads:
             made = await once(repositories, project, request)
             if made != thread.id:
                 return await repositories.threads.get(project, made)
-            resources = await self._stores.made(
-                repositories, project, asked.settings.resources, asked.new_stores
-            )
-            begun = replace(thread, settings=replace(asked.settings, resources=resources))
-            await repositories.threads.add(project, begun)
-            return await self._adder.add(repositories, project, begun, asked.messages)
+            return await self._adder.begin(repositories, project, thread, asked)
 
         return await self._transactions.write(add)
 

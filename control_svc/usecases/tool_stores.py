@@ -33,13 +33,15 @@ class ToolStores:
         project: str,
         resources: ToolResources,
         new_stores: Sequence[NewVectorStore],
+        path: str = "",
     ) -> ToolResources:
         """The resources of a new object, with the stores that are made with it.
 
-        Raises VectorStoreNotFound, FileNotFound or, where there are files, EmbeddingModelMissing.
+        `path` is where in the request the object stands. Raises VectorStoreNotFound, FileNotFound
+        or, where there are files, EmbeddingModelMissing.
         """
-        await check_stores(repositories, project, resources)
-        made = [await self._begin(repositories, project, new) for new in new_stores]
+        await check_stores(repositories, project, resources, path)
+        made = [await self._begin(repositories, project, new, path) for new in new_stores]
         return ToolResources(vector_store_ids=(*resources.vector_store_ids, *made))
 
     async def attach(
@@ -71,7 +73,9 @@ class ToolStores:
             return store.state(self._clock()) is not StoreState.EXPIRED
         return False
 
-    async def _begin(self, repositories: Repositories, project: str, new: NewVectorStore) -> str:
+    async def _begin(
+        self, repositories: Repositories, project: str, new: NewVectorStore, path: str = ""
+    ) -> str:
         store = new.make(self._ids.new(VECTOR_STORE), self._clock())
         await repositories.vector_stores.add(project, store)
         if new.files:
@@ -79,16 +83,18 @@ class ToolStores:
             try:
                 await self._adder.add(repositories, project, store.id, new.files)
             except FileNotFound as error:
-                field = f"{_SEARCH}.vector_stores[0].file_ids"
+                field = f"{path}{_SEARCH}.vector_stores[0].file_ids"
                 raise FileNotFound(file=error.file, field=field) from None
         return store.id
 
 
-async def check_stores(repositories: Repositories, project: str, resources: ToolResources) -> None:
-    """That the stores are there. Raises VectorStoreNotFound."""
+async def check_stores(
+    repositories: Repositories, project: str, resources: ToolResources, path: str = ""
+) -> None:
+    """That the stores are there. Raises VectorStoreNotFound, with the field behind `path`."""
     for store_id in resources.vector_store_ids:
         try:
             await repositories.vector_stores.get(project, store_id)
         except VectorStoreNotFound:
-            field = f"{_SEARCH}.vector_store_ids"
+            field = f"{path}{_SEARCH}.vector_store_ids"
             raise VectorStoreNotFound(vector_store=store_id, field=field) from None

@@ -19,6 +19,7 @@ from openai_wire.assistants.threads import (
 from openai_wire.assistants.tools import (
     ToolResourcesBody,
     format_from,
+    new_stores_from,
     resources_from,
     tools_from,
 )
@@ -137,7 +138,8 @@ def create_thread_and_run_request(
     if body.tool_resources is not None:
         options.tool_resources.CopyFrom(resources_from(body.tool_resources))
     return pb.CreateThreadAndRunRequest(
-        thread=thread_from(thread),
+        thread=thread_from(thread, makes_stores=True),
+        new_vector_stores=new_stores_from(thread.tool_resources),
         messages=messages_from(thread.messages or (), "thread.messages"),
         run=options,
         request_id=request_id,

@@ -14,10 +14,12 @@ from corral.control.v1 import (
     listing_pb2,
     message_pb2,
     message_service_pb2,
+    run_service_pb2,
     thread_service_pb2,
     tool_pb2,
     vector_store_service_pb2,
 )
+from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 from corral.inference.v1 import generation_pb2, sampling_pb2
 from hypothesis import HealthCheck, given, settings
@@ -452,11 +454,21 @@ async def test_a_store_is_made_with_an_assistant_or_a_thread(client: ThreadClien
     request = thread_service_pb2.CreateThreadRequest(new_vector_stores=[lost])
     with pytest.raises(FileNotFound, match="file-0"):
         await client.ask(make_thread, request)
+    runs = RunServiceStub(client.client.channel)
+    options = run_service_pb2.RunOptions(assistant_id=made.id)
+    asked = run_service_pb2.CreateThreadAndRunRequest(run=options, new_vector_stores=[lost])
+    with pytest.raises(FileNotFound) as refused:
+        await client.ask(runs.CreateThreadAndRun, asked)
+    asked.new_vector_stores[0].CopyFrom(new)
+    run = (await client.ask(runs.CreateThreadAndRun, asked)).run
+    get = thread_service_pb2.GetThreadRequest(thread_id=run.thread_id)
+    of_run = (await client.ask(client.threads.GetThread, get)).thread
     stores = VectorStoreServiceStub(client.client.channel)
     listed = await client.ask(
         stores.ListVectorStores, vector_store_service_pb2.ListVectorStoresRequest()
     )
 
-    ids = [each.tool_resources.vector_store_ids[0] for each in (thread, made)]
+    assert refused.value.field == "thread.tool_resources.file_search.vector_stores[0].file_ids"
+    ids = [each.tool_resources.vector_store_ids[0] for each in (of_run, thread, made)]
     assert [store.id for store in listed.vector_stores] == ids
-    assert [store.file_counts.total for store in listed.vector_stores] == [1, 1]
+    assert [store.file_counts.total for store in listed.vector_stores] == [1, 1, 1]

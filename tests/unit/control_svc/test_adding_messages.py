@@ -26,10 +26,10 @@ async def test_a_file_is_looked_up_once_however_often_it_is_named() -> None:
     repositories = MagicMock(messages=MagicMock(add=AsyncMock()), files=MagicMock(get=AsyncMock()))
     thread = Thread(id="thread_a", settings=MagicMock(), created_at=NOW)
 
-    await adder.add(cast("Repositories", repositories), "p", thread, [message] * 1000)
+    await adder.add(cast("Repositories", repositories), "p", thread, [message] * 1000, "messages")
     assert repositories.files.get.await_count == 1
 
     repositories.files.get.side_effect = FileNotFound(file="file-a")
     with pytest.raises(FileNotFound) as refused:
-        await adder.add(cast("Repositories", repositories), "p", thread, [message] * 2)
+        await adder.add(cast("Repositories", repositories), "p", thread, [message] * 2, "messages")
     assert refused.value.field == "messages[0].attachments[0].file_id"

@@ -15,6 +15,7 @@ from openai_wire.assistants.bodies import (
 )
 from openai_wire.assistants.objects import assistant_object, list_object, message_object
 from openai_wire.assistants.run_events import error_frame
+from openai_wire.assistants.runs import create_thread_and_run_request, parse_thread_and_run
 from openai_wire.assistants.threads import (
     create_message_request,
     create_thread_request,
@@ -117,13 +118,15 @@ def test_what_an_assistant_cannot_have_is_refused_by_its_name(
 
 
 def test_a_store_is_made_where_an_object_is() -> None:
-    """Of assistants and threads; a change makes none."""
+    """Of assistants and threads, with a run too; a change makes none."""
     store = {"file_ids": ["file-1"], "metadata": {"k": "v"}}
     resources = {"file_search": {"vector_stores": [store]}}
     assistant = create_assistant_request({"model": "m", "tool_resources": resources}, "")
     thread = create_thread_request({"tool_resources": resources}, "")
+    body = {"assistant_id": "asst_1", "thread": {"tool_resources": resources}}
+    run = create_thread_and_run_request(parse_thread_and_run(body), "")
 
-    for made in (assistant, thread):
+    for made in (assistant, thread, run):
         (new,) = made.new_vector_stores
         assert (list(new.file_ids), dict(new.metadata)) == (["file-1"], {"k": "v"})
     for change in (update_assistant_request, update_thread_request):

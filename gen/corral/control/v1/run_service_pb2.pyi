@@ -4,6 +4,7 @@ from corral.control.v1 import run_pb2 as _run_pb2
 from corral.control.v1 import run_event_pb2 as _run_event_pb2
 from corral.control.v1 import thread_pb2 as _thread_pb2
 from corral.control.v1 import tool_pb2 as _tool_pb2
+from corral.control.v1 import vector_store_service_pb2 as _vector_store_service_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -79,16 +80,18 @@ class CreateRunResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ...) -> None: ...
 
 class CreateThreadAndRunRequest(_message.Message):
-    __slots__ = ("thread", "messages", "run", "request_id")
+    __slots__ = ("thread", "messages", "run", "request_id", "new_vector_stores")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NEW_VECTOR_STORES_FIELD_NUMBER: _ClassVar[int]
     thread: _thread_pb2.Thread
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.NewMessage]
     run: RunOptions
     request_id: str
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.NewMessage, _Mapping]]] = ..., run: _Optional[_Union[RunOptions, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    new_vector_stores: _containers.RepeatedCompositeFieldContainer[_vector_store_service_pb2.CreateVectorStoreRequest]
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.NewMessage, _Mapping]]] = ..., run: _Optional[_Union[RunOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., new_vector_stores: _Optional[_Iterable[_Union[_vector_store_service_pb2.CreateVectorStoreRequest, _Mapping]]] = ...) -> None: ...
 
 class CreateThreadAndRunResponse(_message.Message):
     __slots__ = ("run",)
