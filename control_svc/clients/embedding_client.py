@@ -1,6 +1,5 @@
 """The inference service as vector stores need it: vectors, and how many tokens texts have."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -10,8 +9,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.clients.acting import SERVICE, acting_for
-from control_svc.domain.ranking import Vectors
-from control_svc.domain.vector_ports import EmbeddingModel
+from control_svc.domain.vector_ports import Embedded, EmbeddingModel
 from svc_kit.auth import Priority, ServiceToken
 from svc_kit.rpc_client import translate_errors
 
@@ -19,7 +17,6 @@ _LONGEST_WINDOW: Final = 512
 """Tokens of a text that is computed at once: what encoders are made for; more costs its square."""
 _SPECIAL_TOKENS: Final = 16
 """Left for what the model puts around a text, and for seams between its pieces."""
-_COUNTS_AT_ONCE: Final = 16
 
 
 class EmbeddingClient:
@@ -43,27 +40,20 @@ class EmbeddingClient:
 
     async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
         """How long texts are."""
-        room = asyncio.Semaphore(_COUNTS_AT_ONCE)
-
-        async def count(text: str) -> int:
-            async with room:
-                request = pb.TokenizeRequest(model=model, text=text)
-                answer = await self._ask(self._stub.Tokenize, request, project, Priority.BATCH)
-                return len(answer.token_ids)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(count(text)) for text in texts]
-        return [task.result() for task in tasks]
+        request = pb.CountTokensRequest(model=model, texts=texts)
+        answer = await self._ask(self._stub.CountTokens, request, project, Priority.BATCH)
+        return list(answer.text_tokens)
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
-    ) -> Vectors:
-        """The vectors of texts, each of length 1."""
+    ) -> Embedded:
+        """The vectors of texts, each of length 1, and whose they are."""
         inputs = [pb.TextOrTokens(text=text) for text in texts]
         priority = Priority.BATCH if is_background else Priority.NORMAL
-        request = pb.EmbedRequest(model=model, inputs=inputs)
+        request = pb.EmbedRequest(model=model, inputs=inputs, with_digest=True)
         answer = await self._ask(self._stub.Embed, request, project, priority)
-        return np.array([each.values for each in answer.embeddings], np.float32)
+        vectors = np.array([each.values for each in answer.embeddings], np.float32)
+        return Embedded(vectors, answer.model_digest)
 
     async def _ask(
         self,

@@ -180,6 +180,14 @@ class EmbeddingModel(NamedTuple):
     """The longest text that it takes at once."""
 
 
+class Embedded(NamedTuple):
+    """Vectors, and the model that they are of."""
+
+    vectors: Vectors
+    digest: str
+    """Of the model's file; empty: it cannot be told."""
+
+
 class Embedder(Protocol):
     """The inference service, as far as it makes vectors.
 
@@ -195,8 +203,8 @@ class Embedder(Protocol):
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
-    ) -> Vectors:
-        """The vectors of texts, each of length 1."""
+    ) -> Embedded:
+        """The vectors of texts, each of length 1, and whose they are."""
 
 
 class Unreadable(Exception):

@@ -17,7 +17,14 @@ from typing import Final
 
 from control_svc.domain.attributes import AttributeValue, check_attributes
 from control_svc.domain.checks import check_metadata, check_request_id, check_text
-from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong, VectorStoreExpired
+from svc_kit.errors import (
+    EmbeddingModelChanged,
+    InvalidField,
+    MissingField,
+    OutOfRange,
+    TooLong,
+    VectorStoreExpired,
+)
 
 MAX_DESCRIPTION_CHARACTERS: Final = 512
 MAX_FILES_OF_NEW_STORE: Final = 500
@@ -153,6 +160,8 @@ class VectorStore:
     """What they take."""
     embedding_model: str = ""
     """What its vectors are of; empty until there are any."""
+    embedding_digest: str = ""
+    """Of that model's file: another one may come under its name. Empty: not known."""
     dimensions: int = 0
     revision: int = 0
     """Grows with each change of what can be found."""
@@ -182,6 +191,24 @@ class VectorStore:
     def needs_note(self, now: datetime) -> bool:
         """Whether its last use is so long ago that another is worth a write."""
         return now - self.active_at >= ACTIVITY_GRAIN
+
+    def check_space(self, model: str, digest: str, dimensions: int) -> None:
+        """That a model's vectors can be compared with the store's. Raises EmbeddingModelChanged."""
+        is_other = bool(self.embedding_digest and digest) and self.embedding_digest != digest
+        if is_other or (self.embedding_model, self.dimensions) != (model, dimensions):
+            raise EmbeddingModelChanged(vector_store=self.id, model=self.embedding_model)
+
+    def embedded_by(self, model: str, digest: str, dimensions: int) -> "VectorStore":
+        """The store with vectors of a model; the first ones decide which model is its own.
+
+        Raises EmbeddingModelChanged.
+        """
+        if not self.embedding_model:
+            return replace(
+                self, embedding_model=model, embedding_digest=digest, dimensions=dimensions
+            )
+        self.check_space(model, digest, dimensions)
+        return replace(self, embedding_digest=self.embedding_digest or digest)
 
     def emptied(self) -> "VectorStore":
         """The store without files."""

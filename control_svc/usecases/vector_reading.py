@@ -40,7 +40,7 @@ from control_svc.domain.vector_stores import (
 )
 from control_svc.usecases.vector_adding import KIND, FileAdder, move
 from control_svc.usecases.working import JobContext
-from svc_kit.errors import EmbeddingModelChanged, EngineRestarting, FileNotFound
+from svc_kit.errors import EngineRestarting, FileNotFound
 
 _CHUNKS_AT_ONCE: Final = 16
 """How many passages are computed, and kept, together."""
@@ -101,14 +101,14 @@ class FileReading:
         step = 1 if claim.runs_alone else _CHUNKS_AT_ONCE
         for first in range(file.num_chunks, len(chunks), step):
             group = chunks[first : first + step]
-            vectors = await self._embed(claim.project, model, group)
+            vectors, digest = await self._embed(claim.project, model, group)
             new = [
                 NewChunk(number, text_of(chunk), vector)
                 for number, (chunk, vector) in enumerate(
                     zip(group, vectors, strict=True), start=first
                 )
             ]
-            await context.write(_keeping(claim, model.name, new), progress=True)
+            await context.write(_keeping(claim, model.name, digest, new), progress=True)
         await context.finish(_completing(claim))
 
     async def _text(self, source: File | None) -> str:
@@ -148,17 +148,17 @@ class FileReading:
 
     async def _embed(
         self, project: str, model: EmbeddingModel, chunks: Sequence[Sequence[Piece]]
-    ) -> list[Vector]:
+    ) -> tuple[list[Vector], str]:
         """A vector for each passage: of one that is too long for the model, the mean of its
-        parts', by their lengths."""
+        parts', by their lengths. And the digest of the model that they are of."""
         windows = [windows_of(chunk, model.max_tokens) for chunk in chunks]
         texts = [text_of(window) for each in windows for window in each]
-        found = await self._embedder.embed(project, model.name, texts, is_background=True)
+        found, digest = await self._embedder.embed(project, model.name, texts, is_background=True)
         vectors: list[Vector] = []
         for each in windows:
             own, found = found[: len(each)], found[len(each) :]
             vectors.append(_mean(own, [sum(p.num_tokens for p in window) for window in each]))
-        return vectors
+        return vectors, digest
 
 
 def _mean(vectors: Vectors, weights: Sequence[int]) -> Vector:
@@ -201,18 +201,16 @@ async def _locked(
 
 
 def _keeping(
-    claim: Claim, model: str, chunks: Sequence[NewChunk]
+    claim: Claim, model: str, digest: str, chunks: Sequence[NewChunk]
 ) -> Callable[[Repositories], Awaitable[None]]:
     """Keep passages, which are not found yet. The first vectors of a store decide its model."""
 
     async def keep(repositories: Repositories) -> None:
         store, file = await _locked(repositories, claim.project, claim.subject)
         dimensions = len(chunks[0].vector)
-        if not store.embedding_model:
-            pinned = replace(store, embedding_model=model, dimensions=dimensions)
+        pinned = store.embedded_by(model, digest, dimensions)
+        if pinned != store:
             await repositories.vector_stores.update(claim.project, pinned)
-        elif (store.embedding_model, store.dimensions) != (model, dimensions):
-            raise EmbeddingModelChanged(vector_store=store.id, model=store.embedding_model)
         await repositories.chunks.add(file, claim.project, chunks)
         size = sum(len(chunk.text.encode()) + 2 * dimensions for chunk in chunks)
         grown = replace(

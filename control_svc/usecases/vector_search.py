@@ -116,7 +116,7 @@ class VectorSearch:
     ) -> list[_Query]:
         """The questions as the model of some stores sees them."""
         try:
-            vectors = await self._embedder.embed(project, model, queries, is_background=False)
+            asked = await self._embedder.embed(project, model, queries, is_background=False)
         except ModelNotFound as error:
             raise EmbeddingModelChanged(vector_store=stores[0].id, model=model) from error
         except ContextLengthExceeded as error:
@@ -126,10 +126,9 @@ class VectorSearch:
                 context_tokens=error.context_tokens,
             ) from error
         for store in stores:
-            if store.dimensions != vectors.shape[1]:
-                raise EmbeddingModelChanged(vector_store=store.id, model=model)
+            store.check_space(model, asked.digest, asked.vectors.shape[1])
         words = [query_words(query) for query in queries]
-        return [_Query(each, vector) for each, vector in zip(words, vectors, strict=True)]
+        return [_Query(each, vector) for each, vector in zip(words, asked.vectors, strict=True)]
 
     async def _lookup(
         self, project: str, stores: Sequence[VectorStore], filters: Filter | None

@@ -77,6 +77,17 @@ class Embedding:
             model=model.name,
         )
 
+    async def count_each(self, texts: Sequence[str], model: ServedModel) -> list[int]:
+        """The tokens of texts that are to become inputs, or parts of them, as they stand.
+
+        Raises TooLong or InvalidField.
+        """
+        check_count("texts", len(texts))
+        for index, text in enumerate(texts):
+            check_size(f"texts[{index}]", text, self._bounds.text_bytes)
+        asked = [TextToTokenize(text, False, False) for text in texts]
+        return list(map(len, await model.tokenizer.tokenize_each(asked, field="texts")))
+
     def _check_answer(self, num_vectors: int, size: int) -> None:
         """An answer that gRPC would not carry must not be computed."""
         length = num_vectors * (size * _FLOAT_BYTES + _VECTOR_BYTES)

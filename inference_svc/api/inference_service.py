@@ -21,7 +21,7 @@ from inference_svc.models.residency import ModelState
 from inference_svc.pool.pool import ModelPool
 from inference_svc.usage import Count
 from svc_kit.auth import current_principal
-from svc_kit.errors import MissingField
+from svc_kit.errors import InvalidField, MissingField
 from svc_kit.interceptors import current_deadline, current_request_id
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -73,7 +73,11 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         find = self._pool.catalog.find_model
         known = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
         async with self._pool.use(known, ModelFile.check_embeds) as model:
-            return await self._embedding.embed(request, model, _caller())
+            answer = await self._embedding.embed(request, model, _caller())
+            if request.with_digest:
+                await known.digest_known.wait()
+                answer.model_digest = known.digest
+            return answer
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Documents by how well they answer a query."""
@@ -106,9 +110,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def CountTokens(
         self, request: pb.CountTokensRequest, context: Context
     ) -> pb.CountTokensResponse:
-        """The length of a prompt, as Generate or Chat would take it."""
-        model = await self._front(request.model)
-        match request.WhichOneof("prompt"):
+        """The length of a prompt, as Generate or Chat would take it, or those of texts."""
+        model, prompt = await self._front(request.model), request.WhichOneof("prompt")
+        if request.texts and prompt is not None:
+            raise InvalidField(field="texts", problem="there is a prompt too")
+        if request.texts:
+            counts = await self._embedding.count_each(request.texts, model)
+            return pb.CountTokensResponse(prompt_tokens=sum(counts), text_tokens=counts)
+        match prompt:
             case "conversation":
                 conversation = self._generating.conversation(request.conversation)
                 _, tokens = await self._generating.render(conversation, model)

@@ -91,6 +91,33 @@ async def test_texts_become_what_the_weights_say(rpc: Rpc, bert: Bert) -> None:
     assert np.allclose(vectors(from_ids), vectors(answer), atol=CLOSE)
 
 
+async def test_an_answer_says_whose_vectors_it_has(rpc: Rpc) -> None:
+    """Where it is asked for, by the digest of the file, for which it waits."""
+    told = await rpc.inference.Embed(texts("a fox", with_digest=True))
+    untold = await rpc.inference.Embed(texts("a fox"))
+    described = await rpc.inference.GetModel(pb.GetModelRequest(model=ENCODER))
+
+    assert len(told.model_digest) == 64
+    assert told.model_digest == described.model.digest
+    assert not untold.model_digest
+
+
+async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
+    """Each by itself and as it stands, as Tokenize does it; not beside a prompt."""
+    many = [*TEXTS, "", "word " * 5000]
+    counted = await rpc.inference.CountTokens(pb.CountTokensRequest(model=ENCODER, texts=many))
+    each = [
+        len((await rpc.inference.Tokenize(pb.TokenizeRequest(model=ENCODER, text=t))).token_ids)
+        for t in many
+    ]
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await rpc.inference.CountTokens(pb.CountTokensRequest(text="a", texts=many))
+
+    assert list(counted.text_tokens) == each
+    assert counted.prompt_tokens == sum(each)
+    assert rich(failure.value).reason == "INVALID_FIELD"
+
+
 async def test_vectors_can_be_shorter_and_left_as_they_are(rpc: Rpc) -> None:
     """`dimensions` cuts and scales again; without `normalize` the model's own numbers come."""
     (whole,) = vectors(await rpc.inference.Embed(texts("a fox")))

@@ -19,8 +19,7 @@ from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFile
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 from corral.inference.v1 import inference_service_pb2
 
-from control_svc.domain.ranking import Vectors
-from control_svc.domain.vector_ports import EmbeddingModel
+from control_svc.domain.vector_ports import Embedded, EmbeddingModel
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors
@@ -79,13 +78,19 @@ class WordVectors(FakeInference):
         """Raised by the next calls for vectors, one each."""
         self.embedded: Counter[str] = Counter()
         self.dimensions = DIMENSIONS
+        self.digest = "a" * 64
+        """Of the model's file."""
+        self.num_counts = 0
+        """Calls that counted tokens."""
         self.priorities: list[str] = []
 
-    async def Tokenize(
-        self, request: inference_service_pb2.TokenizeRequest, context: Context
-    ) -> inference_service_pb2.TokenizeResponse:
+    async def CountTokens(
+        self, request: inference_service_pb2.CountTokensRequest, context: Context
+    ) -> inference_service_pb2.CountTokensResponse:
         """A token a word."""
-        return inference_service_pb2.TokenizeResponse(token_ids=range(len(request.text.split())))
+        counts = [len(text.split()) for text in request.texts]
+        self.num_counts += 1
+        return inference_service_pb2.CountTokensResponse(text_tokens=counts)
 
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
@@ -109,6 +114,7 @@ class WordVectors(FakeInference):
                 for text in texts
             ],
             model=self._model(request.model).name,
+            model_digest=self.digest if request.with_digest else "",
         )
 
 
@@ -134,9 +140,9 @@ class WordEmbedder:
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
-    ) -> Vectors:
+    ) -> Embedded:
         """The vectors of texts."""
-        return np.array([word_vector(text) for text in texts], np.float32)
+        return Embedded(np.array([word_vector(text) for text in texts], np.float32), "a" * 64)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class VectorStoreRow(Table):
     usage_bytes: Mapped[int] = mapped_column(BigInteger)
     # its vectors
     embedding_model: Mapped[str] = mapped_column(Text)
+    embedding_digest: Mapped[str] = mapped_column(Text, server_default=text("''"))
     dimensions: Mapped[int] = mapped_column(Integer)
     revision: Mapped[int] = mapped_column(BigInteger)
     # its life

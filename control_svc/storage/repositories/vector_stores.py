@@ -42,6 +42,7 @@ _STORE_COLUMNS: Final = (
     "num_chunks",
     "usage_bytes",
     "embedding_model",
+    "embedding_digest",
     "dimensions",
     "revision",
     "created_at",

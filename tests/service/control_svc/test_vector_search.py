@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -139,13 +139,17 @@ async def test_several_stores_are_searched_at_once(
     assert [hit.filename for hit in best] == ["b"]
 
 
-async def test_another_model_of_the_name_is_told(tmp_path: Path, database_url: str | None) -> None:
-    """Its vectors cannot be compared with those that are there, nor stand beside them."""
+@pytest.mark.parametrize("other", [{"dimensions": 32}, {"digest": "b" * 64}], ids=str)
+async def test_another_model_of_the_name_is_told(
+    tmp_path: Path, database_url: str | None, other: dict[str, Any]
+) -> None:
+    """Its vectors cannot be compared with those that are there, nor stand beside them, though they
+    may be as long."""
     async with running_vectors(tmp_path, database_url) as first:
         store_id, _ = await first.vectors.library({"a": "the red fox"})
-    other = WordVectors()
-    other.dimensions = 32
-    async with running_vectors(tmp_path, database_url, other) as second:
+    replaced = WordVectors()
+    vars(replaced).update(other)
+    async with running_vectors(tmp_path, database_url, replaced) as second:
         with pytest.raises(EmbeddingModelChanged):
             await second.vectors.search(store_id, "fox")
         file_id = await second.vectors.put(store_id, "the blue fox")

@@ -138,7 +138,7 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """CountTokens counts the prompt tokens of a conversation or text.
+        """CountTokens counts the prompt tokens of a conversation or text, or the tokens of many texts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

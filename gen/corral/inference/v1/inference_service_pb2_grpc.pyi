@@ -62,7 +62,7 @@ class InferenceServiceStub:
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]
     """Detokenize turns token ids into text."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]
-    """CountTokens counts the prompt tokens of a conversation or text."""
+    """CountTokens counts the prompt tokens of a conversation or text, or the tokens of many texts."""
     RenderChat: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.RenderChatRequest, _inference_service_pb2.RenderChatResponse]
     """RenderChat shows the prompt that a conversation becomes."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]
@@ -94,7 +94,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]  # type: ignore[assignment]
     """Detokenize turns token ids into text."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]  # type: ignore[assignment]
-    """CountTokens counts the prompt tokens of a conversation or text."""
+    """CountTokens counts the prompt tokens of a conversation or text, or the tokens of many texts."""
     RenderChat: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.RenderChatRequest, _inference_service_pb2.RenderChatResponse]  # type: ignore[assignment]
     """RenderChat shows the prompt that a conversation becomes."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]  # type: ignore[assignment]
@@ -158,7 +158,7 @@ class InferenceServiceServicer:
         request: _inference_service_pb2.CountTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.CountTokensResponse, _abc.Awaitable[_inference_service_pb2.CountTokensResponse]]:
-        """CountTokens counts the prompt tokens of a conversation or text."""
+        """CountTokens counts the prompt tokens of a conversation or text, or the tokens of many texts."""
 
     def RenderChat(
         self,
