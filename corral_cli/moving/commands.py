@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from corral.control.v1 import thread_service_pb2
 
-from corral_cli.moving.export_file import Export, look_through, naming, read
+from corral_cli.moving.export_file import Export, Json, look_through, naming, read
 from corral_cli.moving.exporting import Exporter
 from corral_cli.moving.id_map import IdMap
 from corral_cli.moving.importing import Importer
@@ -35,14 +35,24 @@ def threads() -> None:
 
 @export_group.command("assistants")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--bytes/--no-bytes",
+    "with_bytes",
+    default=True,
+    help="Whether the bytes of files are written too.",
+)
 @control_options
-def export_assistants(file: Path, control: str, api_key: str | None) -> None:
-    """Write assistants, threads and messages to FILE, a JSON object a line, as OpenAI writes them.
-    Files are named, their bytes stay here."""
+def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str | None) -> None:
+    """Write assistants, threads, messages, vector stores and their files to FILE, a JSON object a
+    line, as OpenAI writes them.
+
+    The bytes of files go into the folder FILE.files, each under the file's id; those that are there
+    are not fetched again.
+    """
 
     async def work(server: Server) -> Mapping[str, int]:
         with whole_file(file) as written:
-            exporter = Exporter(server, written)
+            exporter = Exporter(server, written, _beside(file, ".files") if with_bytes else None)
             await _shown(exporter.steps(), None)
         return exporter.counts
 
@@ -60,7 +70,8 @@ def export_assistants(file: Path, control: str, api_key: str | None) -> None:
 @click.option(
     "--search/--no-search",
     default=True,
-    help="Whether attached files can be searched; that needs an embedding model here.",
+    help="Whether files can be searched, and vector stores are brought; that needs an embedding "
+    "model here.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be brought and left out.")
 @click.option(
@@ -78,8 +89,8 @@ def import_assistants(
     control: str,
     api_key: str | None,
 ) -> None:
-    """Bring assistants, threads, messages and their files from EXPORT, a file of JSON lines or a
-    folder of them. What is here already is not brought again.
+    """Bring assistants, threads, messages, vector stores and their files from EXPORT, a file of
+    JSON lines or a folder of them. What is here already is not brought again.
 
     The bytes of files are taken from the folder EXPORT.files, where each has its id as its name.
     """
@@ -87,7 +98,10 @@ def import_assistants(
     default, names = _models(models)
     if dry_run:
         translator = Translator(
-            names, default, lambda old: old if old in found.files else None, with_search=search
+            names,
+            default,
+            lambda old: old if old in found.files or old in found.stores else None,
+            with_search=search,
         )
         _rehearse(found, translator)
         click.echo(f"would bring {_summed(_counts(found))}")
@@ -98,7 +112,8 @@ def import_assistants(
         with IdMap(id_map or _beside(export, ".ids"), control) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, found, ids, translator, _beside(export, ".files"))
-            total = len(found.files) + len(found.assistants) + len(found.threads)
+            kinds = (found.files, found.stores, found.assistants, found.threads)
+            total = sum(map(len, kinds))
             await _shown(importer.steps(), total)
         return importer.brought, translator
 
@@ -148,15 +163,23 @@ async def _shown(steps: AsyncIterator[str], total: int | None) -> None:
 
 def _rehearse(export: Export, translator: Translator) -> None:
     """Translate everything, for what is wrong to show. Raises click.ClickException."""
-    for place in (*export.assistants.values(), *export.threads.values()):
-        found = read(place)
+    kinds = (export.stores, export.assistants, export.threads)
+    for found in (read(place) for places in kinds for place in places.values()):
         with naming(found):
-            if found["object"] == "assistant":
+            if found["object"] == "vector_store":
+                _rehearse_store(found, export, translator)
+            elif found["object"] == "assistant":
                 translator.assistant(found, "")
             else:
                 translator.thread(found)
                 for message in export.messages_of(found["id"]):
                     translator.message(message)
+
+
+def _rehearse_store(found: Json, export: Export, translator: Translator) -> None:
+    if translator.store(found) is not None:
+        for file in export.files_of(found["id"]):
+            translator.store_file(file, found["id"], "")
 
 
 def _models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
@@ -178,6 +201,7 @@ def _counts(export: Export) -> Mapping[str, int]:
         "threads": len(export.threads),
         "messages": export.num_messages,
         "files": len(export.files),
+        "vector stores": len(export.stores),
     }
 
 
@@ -188,6 +212,7 @@ def _summed(counts: Mapping[str, int]) -> str:
 def _say_left_out(left_out: Counter[str], export: Export) -> None:
     left_out["lines with other objects"] += export.num_others
     left_out["messages without their thread"] += export.num_lost
+    left_out["files of vector stores that are not there"] += export.num_lost_files
     for what, count in sorted(left_out.items()):
         if count:
             click.echo(f"left out: {count} {what}", err=True)

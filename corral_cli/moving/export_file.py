@@ -24,8 +24,12 @@ KINDS = {
     "thread": "threads",
     "thread.message": "messages",
     "file": "files",
+    "vector_store": "stores",
+    "vector_store.file": "store files",
 }
 """Of the objects that an export can have, by their `object`; others are passed over."""
+COUNTED = ("assistants", "threads", "messages", "files", "vector stores")
+"""What an export or an import tells the number of."""
 
 
 class Place(NamedTuple):
@@ -45,6 +49,9 @@ class Export:
     files: dict[str, Place] = field(default_factory=dict)
     messages: dict[str, dict[str, Place]] = field(default_factory=lambda: defaultdict(dict))
     """By the id of their thread."""
+    stores: dict[str, Place] = field(default_factory=dict)
+    store_files: dict[str, dict[str, Place]] = field(default_factory=lambda: defaultdict(dict))
+    """By the id of their store."""
     num_others: int = 0
     """Lines with objects of other kinds."""
 
@@ -55,6 +62,10 @@ class Export:
             places.reverse()  # sorting leaves those of one second as they stand
         return [read(place) for place in sorted(places, key=lambda place: place.created_at)]
 
+    def files_of(self, store_id: str) -> list[Json]:
+        """The files of a vector store."""
+        return [read(place) for place in self.store_files.get(store_id, {}).values()]
+
     @property
     def num_messages(self) -> int:
         """How many there are in all threads."""
@@ -64,6 +75,12 @@ class Export:
     def num_lost(self) -> int:
         """How many messages are of threads that are not there."""
         return sum(map(len, self.messages.values())) - self.num_messages
+
+    @property
+    def num_lost_files(self) -> int:
+        """How many files are of vector stores that are not there."""
+        lost = self.store_files.keys() - self.stores.keys()
+        return sum(len(self.store_files[store]) for store in lost)
 
     @cached_property
     def _direction(self) -> int:
@@ -124,6 +141,8 @@ def _note(export: Export, place: Place, found: Json) -> None:
         export.num_others += 1
     elif kind == "messages":
         export.messages[str(found.get("thread_id"))].setdefault(found["id"], place)
+    elif kind == "store files":
+        export.store_files[str(found.get("vector_store_id"))].setdefault(found["id"], place)
     else:
         getattr(export, kind).setdefault(found["id"], place)
 

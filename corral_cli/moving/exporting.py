@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
@@ -11,12 +12,18 @@ from corral.control.v1 import (
     listing_pb2,
     message_service_pb2,
     thread_service_pb2,
+    vector_store_file_service_pb2,
+    vector_store_pb2,
+    vector_store_service_pb2,
 )
 
+from corral_cli.moving.export_file import COUNTED
+from corral_cli.moving.file_bytes import download
 from corral_cli.moving.server import CALL_S, Server, every
 from openai_wire.assistants.objects import assistant_object, message_object, thread_object
 from openai_wire.files import file_object
-from svc_kit.errors import FileNotFound, ThreadNotFound
+from openai_wire.vector_stores import store_file_object, store_object
+from svc_kit.errors import FileNotFound, ThreadNotFound, VectorStoreNotFound
 from svc_kit.rpc_client import translate_errors
 
 OLDEST = listing_pb2.LIST_ORDER_OLDEST_FIRST
@@ -26,14 +33,23 @@ _PAGE = 100
 class Exporter:
     """Writes one export."""
 
-    def __init__(self, server: Server, written: BinaryIO) -> None:
+    def __init__(self, server: Server, written: BinaryIO, files: Path | None) -> None:
+        """`files` is the folder for the bytes of files; None: they stay where they are."""
         self._server = server
         self._written = written
+        self._files = files
+        if files is not None:
+            files.mkdir(mode=0o700, exist_ok=True)
         self._file_ids: set[str] = set()
-        self.counts = {"assistants": 0, "threads": 0, "messages": 0, "files": 0}
+        self.counts = dict.fromkeys(COUNTED, 0)
 
     async def steps(self) -> AsyncIterator[str]:
-        """Write everything; after each assistant and each thread, its id."""
+        """Write everything; after each vector store, assistant and thread, its id."""
+        stores = vector_store_service_pb2.ListVectorStoresRequest(page_size=_PAGE, order=OLDEST)
+        async for store in every(self._server.stores.ListVectorStores, stores, "vector_stores"):
+            with suppress(VectorStoreNotFound), translate_errors():  # deleted meanwhile
+                await self._write_store(store)
+            yield store.id
         request = assistant_service_pb2.ListAssistantsRequest(page_size=_PAGE, order=OLDEST)
         found = every(self._server.assistants.ListAssistants, request, "assistants")
         async for assistant in found:
@@ -55,8 +71,21 @@ class Exporter:
                 await self._write_file(file_id)
             self._write("messages", message_object(message))
 
+    async def _write_store(self, store: vector_store_pb2.VectorStore) -> None:
+        """A store with its files; of one that has expired there are none."""
+        if store.state == vector_store_pb2.VectorStore.STATE_EXPIRED:
+            return
+        self._write("vector stores", store_object(store))
+        listing = vector_store_file_service_pb2.ListVectorStoreFilesRequest(
+            vector_store_id=store.id, page_size=_PAGE, order=OLDEST
+        )
+        method = self._server.store_files.ListVectorStoreFiles
+        async for file in every(method, listing, "files"):
+            await self._write_file(file.file_id)
+            self._write_line(store_file_object(file))
+
     async def _write_file(self, file_id: str) -> None:
-        """A file's line before the first that names it; its bytes stay where they are."""
+        """A file's line before the first that names it, and its bytes."""
         if file_id in self._file_ids:
             return
         self._file_ids.add(file_id)
@@ -64,13 +93,18 @@ class Exporter:
         try:
             with translate_errors():
                 found = (await self._server.files.GetFile(request, timeout=CALL_S)).file
+                if self._files is not None:
+                    await download(self._server.files, found, self._files)
         except FileNotFound:  # deleted since the message came
             return
         self._write("files", file_object(found))
 
     def _write(self, kind: str, written: dict[str, object]) -> None:
-        self._written.write(orjson.dumps(written) + b"\n")
+        self._write_line(written)
         self.counts[kind] += 1
+
+    def _write_line(self, written: dict[str, object]) -> None:
+        self._written.write(orjson.dumps(written) + b"\n")
 
 
 def files_of(message: Any) -> list[str]:

@@ -1,24 +1,24 @@
 """An import: what an export has, made here once, however often it is tried."""
 
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import click
 from corral.control.v1 import (
     assistant_service_pb2,
-    file_pb2,
     file_service_pb2,
     message_pb2,
     message_service_pb2,
     thread_service_pb2,
 )
 
-from corral_cli.moving.export_file import Export, Json, naming, read
+from corral_cli.moving.export_file import COUNTED, Export, Json, naming, read
 from corral_cli.moving.exporting import OLDEST
+from corral_cli.moving.file_bytes import upload
 from corral_cli.moving.id_map import IdMap
+from corral_cli.moving.importing_stores import StoreImporter
+from corral_cli.moving.making import made_once, request_id_of
 from corral_cli.moving.server import CALL_S, Server, every
 from corral_cli.moving.translating import Translator
 from svc_kit.errors import AssistantNotFound, FileNotFound, ThreadNotFound
@@ -28,13 +28,7 @@ FIRST_MESSAGES = 500
 """Messages that come with a new thread, all of them or none; later ones come one by one."""
 FIRST_BYTES = 8 * 1024 * 1024
 """What they may have together: one request carries them."""
-_PURPOSES = {
-    "vision": file_pb2.FILE_PURPOSE_VISION,
-    "user_data": file_pb2.FILE_PURPOSE_USER_DATA,
-}
-"""Of files that messages name; what was made by an assistant is for assistants here."""
 _THREAD = "thread_"
-_CHUNK_BYTES = 256 * 1024
 
 
 class Importer:
@@ -49,17 +43,19 @@ class Importer:
         self._ids = ids
         self._translator = translator
         self._files = files
-        self.brought = {"assistants": 0, "threads": 0, "messages": 0, "files": 0}
+        self._stores = StoreImporter(server, export, ids, translator, self._note)
+        self.brought = dict.fromkeys(COUNTED, 0)
         """What was not here before."""
 
     async def steps(self) -> AsyncIterator[str]:
-        """Bring everything; after each file, assistant and thread, its old id.
+        """Bring everything; after each file, store, assistant and thread, its old id.
 
         Raises click.ClickException.
         """
         await self._check_map()
         for places, bring in (
             (self._export.files, self._bring_file),
+            (self._export.stores, self._stores.bring),
             (self._export.assistants, self._bring_assistant),
             (self._export.threads, self._bring_thread),
         ):
@@ -105,14 +101,8 @@ class Importer:
             return
         bytes_there = self._files / Path(old).name
         if bytes_there.is_file():
-            purpose = str(found.get("purpose"))
-            header = file_pb2.FileHeader(
-                filename=found.get("filename") or old,
-                purpose=_PURPOSES.get(purpose, file_pb2.FILE_PURPOSE_ASSISTANTS),
-                request_id=_request_id(old),
-            )
-            answer = await self._server.files.CreateFile(_pieces(header, bytes_there))
-            self._note("files", {old: answer.file.id})
+            made = await upload(self._server.files, found, bytes_there)
+            self._note("files", {old: made.id})
         elif await self._is_here(old):
             self._ids.add({old: old})
 
@@ -129,7 +119,8 @@ class Importer:
         old = found["id"]
         if self._ids.get(old) is None:
             request = self._translator.assistant(found, "")
-            made = await _made(self._server.assistants.CreateAssistant, request, old)
+            create = self._server.assistants.CreateAssistant
+            made = await made_once(create, request, old, AssistantNotFound)
             self._note("assistants", {old: made.assistant.id})
 
     async def _bring_thread(self, found: Json) -> None:
@@ -146,7 +137,8 @@ class Importer:
                 thread=self._translator.thread(found),
                 messages=[new for _, new in first],
             )
-            thread = (await _made(self._server.threads.CreateThread, request, old)).thread
+            create = self._server.threads.CreateThread
+            thread = (await made_once(create, request, old, ThreadNotFound)).thread
             made = await self._made_in(thread.id)
             self._ids.add(
                 {old: thread.id, **dict(zip((each for each, _ in first), made, strict=False))}
@@ -167,7 +159,7 @@ class Importer:
         if self._ids.get(old) is not None:
             return
         request = message_service_pb2.CreateMessageRequest(
-            thread_id=thread_id, message=new, request_id=_request_id(old)
+            thread_id=thread_id, message=new, request_id=request_id_of(old)
         )
         made = await self._server.messages.CreateMessage(request, timeout=CALL_S)
         self._note("messages", {old: made.message.id})
@@ -180,30 +172,3 @@ class Importer:
 def _num_first(messages: Sequence[message_pb2.NewMessage]) -> int:
     sizes = accumulate(message.ByteSize() for message in messages[:FIRST_MESSAGES])
     return sum(size <= FIRST_BYTES for size in sizes)
-
-
-async def _made(method: Callable[..., Awaitable[Any]], request: Any, old: str) -> Any:
-    """The answer of a call that makes what an object of the export becomes."""
-    num_deleted = 0
-    while True:
-        request.request_id = _request_id(old, num_deleted)
-        try:
-            with translate_errors():
-                return await method(request, timeout=CALL_S)
-        except (AssistantNotFound, ThreadNotFound):
-            # A request of this name made it not long ago, and it has been deleted since.
-            num_deleted += 1
-
-
-def _request_id(old: str, num_deleted: int = 0) -> str:
-    """Closes the gap between an object and its line in the map: one that was made is not made
-    again."""
-    name = f"{old} {num_deleted}" if num_deleted else old
-    return f"import {hashlib.sha256(name.encode()).hexdigest()}"
-
-
-async def _pieces(header: file_pb2.FileHeader, file: Path) -> AsyncIterator[Any]:
-    yield file_service_pb2.CreateFileRequest(header=header)
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK_BYTES):
-            yield file_service_pb2.CreateFileRequest(chunk=chunk)

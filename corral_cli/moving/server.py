@@ -8,6 +8,8 @@ from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
 from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
+from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
+from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
 from corral_cli.remedies import explain_failures
 from svc_kit.rpc_client import open_channel
@@ -17,6 +19,10 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
     from corral.control.v1.message_service_pb2_grpc import MessageServiceAsyncStub
     from corral.control.v1.thread_service_pb2_grpc import ThreadServiceAsyncStub
+    from corral.control.v1.vector_store_file_service_pb2_grpc import (
+        VectorStoreFileServiceAsyncStub,
+    )
+    from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceAsyncStub
 
 ResultT = TypeVar("ResultT")
 
@@ -31,6 +37,8 @@ class Server(NamedTuple):
     threads: "ThreadServiceAsyncStub"
     messages: "MessageServiceAsyncStub"
     files: "FileServiceAsyncStub"
+    stores: "VectorStoreServiceAsyncStub"
+    store_files: "VectorStoreFileServiceAsyncStub"
 
 
 def with_server(
@@ -47,6 +55,8 @@ def with_server(
                         ThreadServiceStub(channel),
                         MessageServiceStub(channel),
                         FileServiceStub(channel),
+                        VectorStoreServiceStub(channel),
+                        VectorStoreFileServiceStub(channel),
                     )
                 )
 

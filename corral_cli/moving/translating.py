@@ -5,11 +5,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corral.control.v1 import assistant_service_pb2, message_pb2, thread_pb2
+from corral.control.v1 import (
+    assistant_service_pb2,
+    message_pb2,
+    thread_pb2,
+    vector_store_file_service_pb2,
+    vector_store_service_pb2,
+)
 
 from openai_wire.assistants.bodies import create_assistant_request
 from openai_wire.assistants.threads import MessageBody, ThreadBody, messages_from, thread_from
 from openai_wire.requests.fields import validated, without_neutral
+from openai_wire.requests.vector_stores import create_file_request, create_store_request
 
 Json = dict[str, Any]
 _ASSISTANT_FIELDS = (
@@ -24,6 +31,10 @@ _ASSISTANT_FIELDS = (
     "reasoning_effort",
     "response_format",
 )
+_STORE_FIELDS = ("name", "description", "expires_after", "metadata")
+_STORE_FILE_FIELDS = ("attributes", "chunking_strategy")
+_UNREAD = ("failed", "cancelled")
+"""States of files in stores that nothing can be found in."""
 _CODE = "code_interpreter"
 _SEARCH = "file_search"
 
@@ -35,16 +46,16 @@ class Translator:
         self,
         models: Mapping[str, str],
         default_model: str,
-        new_file: Callable[[str], str | None],
+        new_id: Callable[[str], str | None],
         *,
         with_search: bool,
     ) -> None:
         """`models` are names here by names there; `default_model` stands for others, unless empty.
-        `new_file` knows what a file has become; None: it is not here. Without search no tool is
-        given attached files."""
+        `new_id` knows what a file or a vector store has become; None: it is not here. Without
+        search there are no stores, and no tool is given attached files."""
         self._models = models
         self._default_model = default_model
-        self._new_file = new_file
+        self._new_id = new_id
         self._with_search = with_search
         self.left_out: Counter[str] = Counter()
         """What is not here, by what it is."""
@@ -59,13 +70,38 @@ class Translator:
         tools = [tool for tool in fields["tools"] or () if tool.get("type") != _CODE]
         self.left_out[f"tools {_CODE}"] += len(fields["tools"] or ()) - len(tools)
         fields["tools"] = tools
-        self._note_stores(found)
+        fields["tool_resources"] = self._resources(found)
         return create_assistant_request(fields, request_id)
 
     def thread(self, found: Json) -> thread_pb2.Thread:
         """A thread without its messages."""
-        self._note_stores(found)
-        return thread_from(validated(ThreadBody, {"metadata": found.get("metadata") or {}}))
+        fields = {
+            "metadata": found.get("metadata") or {},
+            "tool_resources": self._resources(found),
+        }
+        return thread_from(validated(ThreadBody, fields))
+
+    def store(self, found: Json) -> vector_store_service_pb2.CreateVectorStoreRequest | None:
+        """A vector store without its files; None: it is left out."""
+        if not self._with_search:
+            self.left_out["vector stores"] += 1
+            return None
+        return create_store_request({name: found.get(name) for name in _STORE_FIELDS}, "")
+
+    def store_file(
+        self, found: Json, store_id: str, request_id: str
+    ) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest | None:
+        """A file in a store that is here; None: it is left out."""
+        if found.get("status") in _UNREAD:
+            self.left_out["files that no store could read"] += 1
+            return None
+        file_id = self._file(found["id"])
+        if file_id is None:
+            return None
+        fields = {name: found.get(name) for name in _STORE_FILE_FIELDS}
+        if (fields["chunking_strategy"] or {}).get("type") == "other":
+            del fields["chunking_strategy"]  # OpenAI's word for what it does not know any more
+        return create_file_request(store_id, {**fields, "file_id": file_id}, request_id)
 
     def message(self, found: Json) -> message_pb2.NewMessage | None:
         """A message; None: nothing of it can be had here."""
@@ -104,14 +140,18 @@ class Translator:
         return file_id and {"file_id": file_id, "tools": tools}
 
     def _file(self, old: str) -> Any:
-        new = self._new_file(old)
+        new = self._new_id(old)
         if new is None:
             self.left_out["files that are not here"] += 1
         return new
 
-    def _note_stores(self, found: Json) -> None:
-        search = (found.get("tool_resources") or {}).get("file_search") or {}
-        self.left_out["vector stores"] += len(search.get("vector_store_ids") or ())
+    def _resources(self, found: Json) -> Json:
+        """What the tools of an object work with: the stores that are here."""
+        search = (found.get("tool_resources") or {}).get(_SEARCH) or {}
+        olds = search.get("vector_store_ids") or ()
+        news = [new for old in olds if self._with_search and (new := self._new_id(old))]
+        self.left_out["uses of vector stores that are not here"] += len(olds) - len(news)
+        return {_SEARCH: {"vector_store_ids": news}}
 
 
 def _attachments(found: Json) -> list[Json]:

@@ -4,12 +4,14 @@ import io
 import threading
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from tests.support.minilm import minilm_path
+from tests.support.moving import corral, ids_in
 from tests.support.sdk_batches import CONTROL, ENGINE, kill
 from tests.support.services import Corral, corral_up
 
@@ -106,6 +108,46 @@ def test_objects_have_openais_shape(client: openai.OpenAI, library: str) -> None
     assert [(each.type, each.text) for each in content] == [("text", CORPUS["cooking.md"])]
     assert page["object"] == "vector_store.search_results.page"
     assert page["search_query"] == ["bread"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK's word on Assistants
+def test_a_store_moves_house_with_its_files(
+    searching: Corral, client: openai.OpenAI, tmp_path: Path
+) -> None:
+    """Out of a server by one command, and into one that has nothing of it by another: the assistant
+    uses the new store, whose files can be searched, and a second import brings nothing."""
+    file = client.files.create(file=("fox.txt", b"The fox is called Zorbo."), purpose="assistants")
+    store = client.vector_stores.create(name="foxes", metadata={"k": "v"})
+    attributes: dict[str, str | float | bool] = {"year": 2024}
+    client.vector_stores.files.create(store.id, file_id=file.id, attributes=attributes)
+    assistant = client.beta.assistants.create(
+        model="demo-chat", tool_resources={"file_search": {"vector_store_ids": [store.id]}}
+    )
+    export = tmp_path / "all.jsonl"
+    there = corral(searching, "export", "assistants", export)
+    kept = [line for line in export.read_text().splitlines() if store.id in line or file.id in line]
+    export.write_text("\n".join(kept))
+    client.beta.assistants.delete(assistant.id)
+    client.vector_stores.delete(store.id)
+    client.files.delete(file.id)
+    rehearsed = corral(searching, "import", "assistants", export, "--dry-run")
+    first, again = (corral(searching, "import", "assistants", export) for _ in range(2))
+    ids = ids_in(export)
+    moved = client.beta.assistants.retrieve(ids[assistant.id])
+    copy = client.vector_stores.retrieve(ids[store.id])
+    read = client.vector_stores.files.poll(
+        ids[f"{store.id}/{file.id}"], vector_store_id=copy.id, poll_interval_ms=50
+    )
+
+    assert there.returncode == 0, there.stderr
+    counts = "1 assistants, 0 threads, 0 messages, 1 files, 1 vector stores\n"
+    assert (rehearsed.stdout, first.stdout) == (f"would bring {counts}", f"brought {counts}")
+    assert again.stdout == f"brought {counts}".replace("1", "0"), again.stderr
+    assert (copy.name, copy.metadata, read.attributes) == ("foxes", {"k": "v"}, attributes)
+    assert moved.tool_resources is not None
+    assert moved.tool_resources.file_search is not None
+    assert moved.tool_resources.file_search.vector_store_ids == [copy.id]
+    assert found(client, copy.id, "What is the fox called?") == ["fox.txt"]
 
 
 def test_a_file_is_uploaded_and_awaited(client: openai.OpenAI) -> None:
