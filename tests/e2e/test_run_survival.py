@@ -1,10 +1,11 @@
 """Runs on the demo model while everything that takes part in them is killed."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
-from openai.types.beta.threads import TextContentBlock
+from openai.types.beta.threads import Run, TextContentBlock
 
 from tests.support.plain_http import plain_client
 from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill
@@ -18,13 +19,29 @@ pytestmark = [
 ]
 
 STORY = "Tell me a story about a fox named Zorbo."
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather for a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
 
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral to be hurt; every test leaves it able to serve the next."""
-    inference = {"engine.slots": 2, "engine.context_tokens": 1024}
-    with corral_up(tmp_path_factory.mktemp("fragile"), inference=inference) as corral:
+    """A Corral to be hurt, which works on one run at a time; every test leaves it able to serve the
+    next."""
+    settings: dict[str, Any] = {
+        "inference": {"engine.slots": 2, "engine.context_tokens": 1024},
+        "control": {"runs.runs_at_once": 1},
+    }
+    with corral_up(tmp_path_factory.mktemp("fragile"), **settings) as corral:
         yield corral
 
 
@@ -35,34 +52,66 @@ def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
         yield connected
 
 
+def asked(client: openai.OpenAI, question: str, **about: Any) -> Run:
+    """A run on a new thread."""
+    assistant = client.beta.assistants.create(model=MODEL, temperature=0, **about)
+    thread = client.beta.threads.create(messages=[{"role": "user", "content": question}])
+    return client.beta.threads.runs.create(thread_id=thread.id, assistant_id=assistant.id)
+
+
+def ended(client: openai.OpenAI, run: Run) -> Run:
+    """The run, once it has ended or waits."""
+    return client.beta.threads.runs.poll(run.id, thread_id=run.thread_id, poll_interval_ms=50)
+
+
+def answer_of(client: openai.OpenAI, run: Run) -> str:
+    """What a completed run has said in its only message, its tokens counted once."""
+    threads = client.beta.threads
+    [message] = threads.messages.list(run.thread_id, run_id=run.id)
+    [content] = message.content
+    steps = list(threads.runs.steps.list(run.id, thread_id=run.thread_id))
+
+    assert isinstance(content, TextContentBlock)
+    assert (run.status, message.status) == ("completed", "completed")
+    assert run.usage is not None
+    assert run.usage.completion_tokens == sum(
+        step.usage.completion_tokens for step in steps if step.usage
+    )
+    return content.text.value
+
+
 @pytest.mark.parametrize("member", [ENGINE, FRONTEND, CONTROL, GATEWAY])
-async def test_a_run_outlives_every_process(
+async def test_runs_outlive_every_process(
     fragile: Corral, patient: openai.OpenAI, member: str
 ) -> None:
-    """Killed in the middle of its answer: it completes, with one message that says what its events
-    said, and all of them can be read again."""
-    threads = patient.beta.threads
-    assistant = patient.beta.assistants.create(model=MODEL, temperature=0)
-    thread = threads.create(messages=[{"role": "user", "content": STORY}])
-    run = threads.runs.create(thread_id=thread.id, assistant_id=assistant.id)
+    """Killed in the middle of an answer, while another run is queued behind it and a third waits
+    for its client: all complete, each with one message, and what events said can be read again."""
+    waiting = ended(patient, asked(patient, "What is the weather in Paris?", tools=[WEATHER]))
+    run = asked(patient, STORY)
     async with plain_client(fragile) as client:
-        url = f"/v1/threads/{thread.id}/runs/{run.id}/events"
+        url = f"/v1/threads/{run.thread_id}/runs/{run.id}/events"
         async with client.stream("GET", url) as following:
             async for line in following.aiter_lines():
                 if line == "event: thread.message.delta":
                     break
+        queued = asked(patient, "What is the capital of Italy?")
         kill(fragile, member)
-        ended = threads.runs.poll(run.id, thread_id=thread.id, poll_interval_ms=100)
+        told_of = ended(patient, run)
         told = (await client.get(url)).text
-    [message] = threads.messages.list(thread.id, run_id=run.id)
-    [content] = message.content
+    assert waiting.required_action is not None
+    [call] = waiting.required_action.submit_tool_outputs.tool_calls
+    submitted = patient.beta.threads.runs.submit_tool_outputs(
+        waiting.id,
+        thread_id=waiting.thread_id,
+        tool_outputs=[{"tool_call_id": call.id, "output": "18 degrees and sunny"}],
+    )
 
-    assert isinstance(content, TextContentBlock)
-    assert ended.status == "completed"
-    assert message.status == "completed"
-    assert content.text.value.endswith("The end.")
-    assert ended.usage is not None
-    assert ended.usage.completion_tokens > 20
+    assert queued.status == "queued"
+    assert answer_of(patient, told_of).endswith("The end.")
+    assert told_of.usage is not None
+    assert told_of.usage.completion_tokens > 20
     assert told.count("event: thread.message.created") == 1
     assert told.count("event: thread.run.completed") == 1
     assert told.endswith("event: done\ndata: [DONE]\n\n")
+    assert answer_of(patient, ended(patient, queued)) == "The capital of Italy is Rome."
+    assert "18" in answer_of(patient, ended(patient, submitted))

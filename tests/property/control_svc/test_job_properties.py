@@ -1,14 +1,7 @@
 """Jobs: that none is lost and none done twice, whatever becomes of the workers, and their rules."""
 
-import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
@@ -25,41 +18,19 @@ from control_svc.domain.jobs import (
     Outcome,
     backoff,
 )
-from control_svc.storage.database import Database, open_database
-from tests.support.control import SetClock
-from tests.support.job_machine import BRIEF, JobMachine
-from tests.support.jobs import LEASE, a_database
+from tests.support.job_machine import BRIEF, JobMachine, Opened
+from tests.support.jobs import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def template() -> Iterator[Path]:
-    """A folder with an empty database, made once: the migrations take longer than an example."""
-
-    async def make(folder: Path) -> None:
-        async with a_database(folder):
-            pass
-
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(make(Path(folder)))
-        yield Path(folder)
-
-
-def test_no_job_is_lost_and_none_is_done_twice(template: Path) -> None:
+def test_no_job_is_lost_and_none_is_done_twice(on_sqlite: Opened) -> None:
     """With workers that stall, die and come back late; see the machine for what is checked."""
-
-    @asynccontextmanager
-    async def opened(clock: SetClock) -> AsyncIterator[Database]:
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copytree(template, folder, dirs_exist_ok=True)
-            async with open_database(None, Path(folder), clock) as database:
-                yield database
 
     class OnSqlite(JobMachine):
         pass
 
-    OnSqlite.opened = opened
+    OnSqlite.opened = on_sqlite
     run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=15))
 
 

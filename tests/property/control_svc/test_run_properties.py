@@ -3,8 +3,15 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from control_svc.domain.agent import EndedTurn
 from control_svc.domain.items import FunctionCall
@@ -24,6 +31,8 @@ from svc_kit.errors import (
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
+from tests.support.job_machine import BRIEF, Opened
+from tests.support.run_machine import RunMachine
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 WAIT = timedelta(minutes=10)
@@ -40,7 +49,7 @@ class Seen:
     calls: list[str] = field(default_factory=list)
 
 
-class RunMachine(RuleBasedStateMachine):
+class RunStates(RuleBasedStateMachine):
     """A run, its worker, its callers and the clock."""
 
     def __init__(self) -> None:
@@ -155,4 +164,14 @@ class RunMachine(RuleBasedStateMachine):
         assert self.run.usage.completion_tokens == self.seen.tokens
 
 
-TestRunMachine = RunMachine.TestCase
+TestRunStates = RunStates.TestCase
+
+
+def test_every_run_ends_once(on_sqlite: Opened) -> None:
+    """Whoever cancels, answers or dies at any token; see the machine for what is checked."""
+
+    class OnSqlite(RunMachine):
+        pass
+
+    OnSqlite.opened = on_sqlite
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=10))

@@ -1,53 +1,22 @@
 """Event streams: that every follower sees the same bytes, whatever becomes of their writers."""
 
-import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from control_svc.domain.streams import MAX_CHUNK_EVENTS, in_chunks
-from control_svc.storage.database import Database, open_database
 from control_svc.storage.packing import pack_ints, pack_texts, unpack_ints, unpack_texts
-from tests.support.control import SetClock
-from tests.support.job_machine import BRIEF
-from tests.support.jobs import a_database
+from tests.support.job_machine import BRIEF, Opened
 from tests.support.stream_machine import StreamMachine
 
 
-@pytest.fixture(scope="module")
-def template() -> Iterator[Path]:
-    """A folder with an empty database, made once: the migrations take longer than an example."""
-
-    async def make(folder: Path) -> None:
-        async with a_database(folder):
-            pass
-
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(make(Path(folder)))
-        yield Path(folder)
-
-
-def test_every_follower_sees_the_same_bytes(template: Path) -> None:
+def test_every_follower_sees_the_same_bytes(on_sqlite: Opened) -> None:
     """With writers that stall, die and come back late; see the machine for what is checked."""
-
-    @asynccontextmanager
-    async def opened(clock: SetClock) -> AsyncIterator[Database]:
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copytree(template, folder, dirs_exist_ok=True)
-            async with open_database(None, Path(folder), clock) as database:
-                yield database
 
     class OnSqlite(StreamMachine):
         pass
 
-    OnSqlite.opened = opened
+    OnSqlite.opened = on_sqlite
     run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=10))
 
 

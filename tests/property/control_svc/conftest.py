@@ -1,0 +1,36 @@
+"""Databases for machines that Hypothesis drives."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from control_svc.storage.database import Database, open_database
+from tests.support.control import SetClock
+from tests.support.job_machine import Opened
+from tests.support.jobs import a_database
+
+
+@pytest.fixture(scope="package")
+def on_sqlite() -> Iterator[Opened]:
+    """Opens an empty database; it is made once, for the migrations take longer than an example."""
+
+    async def make(folder: Path) -> None:
+        async with a_database(folder):
+            pass
+
+    with tempfile.TemporaryDirectory() as template:
+        asyncio.run(make(Path(template)))
+
+        @asynccontextmanager
+        async def opened(clock: SetClock) -> AsyncIterator[Database]:
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(template, folder, dirs_exist_ok=True)
+                async with open_database(None, Path(folder), clock) as database:
+                    yield database
+
+        yield opened
