@@ -100,11 +100,11 @@ class Importer:
         if self._ids.get(old) is not None:
             return
         bytes_there = self._files / Path(old).name
-        if bytes_there.is_file():
+        if await self._is_here(old):
+            self._ids.add({old: old})
+        elif bytes_there.is_file():
             made = await upload(self._server.files, found, bytes_there)
             self._note("files", {old: made.id})
-        elif await self._is_here(old):
-            self._ids.add({old: old})
 
     async def _is_here(self, file_id: str) -> bool:
         request = file_service_pb2.GetFileRequest(file_id=file_id)
