@@ -22,5 +22,10 @@ def server_info(target: str, key: str = "") -> engine_service_pb2.GetServerInfoR
         return service.GetServerInfo(request, timeout=TIMEOUT_S, metadata=_metadata(key))
 
 
+def step_seconds(load: load_pb2.Load) -> float:
+    """Return what the steps of an engine took so far."""
+    return sum(one.sum.ToTimedelta().total_seconds() for one in load.step_histograms)
+
+
 def _metadata(key: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {key}"),) if key else ()

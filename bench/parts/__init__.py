@@ -8,6 +8,7 @@ from bench.parts import (
     interactive,
     memory,
     objects,
+    runs,
     shared,
     soak,
     uneven,
@@ -25,5 +26,6 @@ PARTS = (
     files.PART,
     objects.PART,
     batches.PART,
+    runs.PART,
 )
 LONG = (soak.PART,)  # measured only where they are named

@@ -16,6 +16,7 @@ from bench.parts import (
     files,
     memory,
     objects,
+    runs,
     shared,
     uneven,
     unique,
@@ -60,6 +61,7 @@ PARTS = (
     constrained.PART,
     memory.PART,
     batches.PART,
+    runs.PART,
 )
 
 

@@ -13,6 +13,7 @@ from bench.parts import (
     interactive,
     memory,
     objects,
+    runs,
     shared,
     soak,
 )
@@ -167,3 +168,23 @@ def test_a_line_of_a_batch_may_cost_two_milliseconds() -> None:
     (line,) = batches.conclude(measurements)
 
     assert (line.own, line.ratio, line.is_met) == (1.5, 0.75, True)
+
+
+def test_runs_are_compared_with_what_they_may_cost() -> None:
+    """With times that are allowed, with the engine's own, and with those of a short thread; what a
+    database does not tell is not concluded from."""
+    measurements = [
+        Measurement("first event, SQLite", 0, "corral", 12.5),
+        Measurement("over a bare chat, SQLite", 0, "corral", 90.0),
+        Measurement("runs at once, SQLite", 0, "corral", 12.0),
+        Measurement("runs at once, SQLite", 0, "bare chats", 10.0),
+        Measurement("outside the engine, SQLite, 10 messages", 0, "corral", 20.0),
+        Measurement("outside the engine, SQLite, 1,000 messages", 0, "corral", 23.0),
+    ]
+
+    first, over, at_once, outside = runs.conclude(measurements)
+
+    assert (first.ratio, first.is_met) == (0.5, True)
+    assert (over.ratio, over.is_met) == (1.5, False)
+    assert (at_once.ratio, at_once.is_met) == (1.2, True)
+    assert (outside.ratio, outside.is_met) == (1.15, False)

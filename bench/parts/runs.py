@@ -1,0 +1,252 @@
+"""Runs of assistants: what they cost over a bare chat, many at once, and on long threads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import NamedTuple
+
+import asyncpg  # type: ignore[import-untyped]
+
+from bench.contest import in_order
+from bench.measurement import CORRAL, Measurement, Part, Result, by_round, middle
+from bench.run_load import Turns, chats_at_once, open_turns, runs_at_once
+from bench.servers import Server
+from bench.stage import Stage
+from tools.postgres import create_database, run_postgres
+
+DATABASES = ("SQLite", "PostgreSQL")
+ALLOWED_FIRST_MS, ALLOWED_OVER_MS, ALLOWED_SHARE, ALLOWED_GROWTH = 25.0, 60.0, 1.3, 1.1
+SHORT, LONG = 10, 1000  # messages of a thread
+LAST_MESSAGES = 10
+CALLERS = 32  # bare chats at once, as many as control has runs in hand
+SETTLE_S = 11.0  # an idle backend of PostgreSQL tells its statistics after ten seconds
+FIRST, OVER, AT_ONCE = "first event", "over a bare chat", "runs at once"
+OUTSIDE, READ = "outside the engine", "rows read"
+BARE = "bare chats"
+_ROWS_READ = """
+    SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables
+    WHERE relname IN ('threads', 'timeline_items', 'items', 'messages', 'runs', 'run_steps')
+"""
+
+
+class Sizes(NamedTuple):
+    """How much of each."""
+
+    alone: int  # runs, and as many chats, one after the other
+    at_once: int
+    on_threads: int  # runs on threads of each length, one after the other
+    output_tokens: int
+    rounds: int
+
+
+FULL = Sizes(alone=20, at_once=200, on_threads=12, output_tokens=16, rounds=3)
+QUICK = Sizes(alone=2, at_once=4, on_threads=1, output_tokens=2, rounds=1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A control service on one of the databases; `url` is PostgreSQL's."""
+
+    database: str
+    control: Server
+    inference: Server
+    url: str = ""
+
+
+def measure(stage: Stage) -> Iterator[Measurement]:
+    """Measure on both databases in turns; a quick run does without PostgreSQL."""
+    sizes, questions = stage.sizes(FULL, QUICK), map("What is {} plus one?".format, count())
+    with _places(stage) as places:
+        for number in range(stage.rounds or sizes.rounds):
+            for place in in_order(places, number):
+                for load in (_alone, _at_once, _on_threads):
+                    load_of_place = _collected(place, load, sizes, questions, number)
+                    yield from stage.runner.run(load_of_place)
+
+
+@contextmanager
+def _places(stage: Stage) -> Iterator[list[Place]]:
+    shape = stage.shape(slots=16, context_tokens=1024)
+    # There is no peer here, and threads on every core wait for each other while control works.
+    shape = replace(shape, threads=max(1, shape.threads - 1))
+    with ExitStack() as stack:
+        inference = stack.enter_context(stage.corral(shape))
+        settings = {"CORRAL_CONTROL_INFERENCE_TARGET": inference.grpc_target}
+        sqlite = stack.enter_context(stage.control("runs-sqlite", settings))
+        places = [Place(DATABASES[0], sqlite, inference)]
+        if not stage.quick:
+            url = create_database(stack.enter_context(run_postgres()).url)
+            settings["CORRAL_CONTROL_DATABASE_URL"] = url
+            settings["CORRAL_CONTROL_AUTO_MIGRATE"] = "true"
+            postgres = stack.enter_context(stage.control("runs-postgresql", settings))
+            places.append(Place(DATABASES[1], postgres, inference, url))
+        yield places
+
+
+_Load = Callable[[Place, Turns, Sizes, Iterator[str], int], AsyncIterator[Measurement]]
+
+
+async def _collected(
+    place: Place, load: _Load, sizes: Sizes, questions: Iterator[str], number: int
+) -> list[Measurement]:
+    targets = (place.control.grpc_target, place.inference.grpc_target)
+    async with open_turns(*targets, sizes.output_tokens) as turns:
+        return [one async for one in load(place, turns, sizes, questions, number)]
+
+
+async def _alone(
+    place: Place, turns: Turns, sizes: Sizes, questions: Iterator[str], number: int
+) -> AsyncIterator[Measurement]:
+    """Runs and bare chats, one after the other."""
+    firsts, wholes, chats = list[float](), list[float](), list[float]()
+    for _ in range(sizes.alone):
+        took = await turns.run(await turns.thread([next(questions)]))
+        firsts.append(took.first_event_s)
+        wholes.append(took.whole_s)
+        chats.append(await turns.chat(next(questions)))
+    whole_ms, chat_ms = 1e3 * middle(wholes), 1e3 * middle(chats)
+    figures = {"run_p50_ms": round(whole_ms, 3), "chat_p50_ms": round(chat_ms, 3)}
+    yield Measurement(_load(FIRST, place.database), number, CORRAL, 1e3 * middle(firsts))
+    yield Measurement(_load(OVER, place.database), number, CORRAL, whole_ms - chat_ms, figures)
+
+
+async def _at_once(
+    place: Place, turns: Turns, sizes: Sizes, questions: Iterator[str], number: int
+) -> AsyncIterator[Measurement]:
+    """Many runs that are all active, and as many bare chats: what the engine takes for them."""
+    load = _load(AT_ONCE, place.database)
+    seconds = await runs_at_once(turns, [next(questions) for _ in range(sizes.at_once)])
+    yield Measurement(load, number, CORRAL, seconds)
+    before = await turns.step_seconds()
+    seconds = await chats_at_once(
+        turns, [next(questions) for _ in range(sizes.at_once)], min(CALLERS, sizes.at_once)
+    )
+    figures = {"wall_s": round(seconds, 3)}
+    engine_s = await turns.step_seconds() - before
+    yield Measurement(load, number, BARE, engine_s, figures)
+
+
+async def _on_threads(
+    place: Place, turns: Turns, sizes: Sizes, questions: Iterator[str], number: int
+) -> AsyncIterator[Measurement]:
+    """Runs that are shown the last messages of short threads and of long ones."""
+    threads = {
+        length: [
+            await turns.thread([next(questions) for _ in range(length)])
+            for _ in range(sizes.on_threads)
+        ]
+        for length in (SHORT, LONG)
+    }
+    read = await _rows_read(place)
+    for length in in_order([SHORT, LONG], number):
+        outside = [await _outside_engine(turns, thread) for thread in threads[length]]
+        load = _load(OUTSIDE, place.database, length)
+        yield Measurement(load, number, CORRAL, 1e3 * middle(outside))
+        if place.url:
+            before, read = read, await _rows_read(place)
+            rows = (read - before) / sizes.on_threads
+            yield Measurement(_load(READ, place.database, length), number, CORRAL, rows)
+
+
+async def _outside_engine(turns: Turns, thread: str) -> float:
+    """The seconds of a run without those of the engine's steps."""
+    before = await turns.step_seconds()
+    took = await turns.run(thread, LAST_MESSAGES)
+    return took.whole_s - (await turns.step_seconds() - before)
+
+
+async def _rows_read(place: Place) -> int:
+    """What the database has read so far; 0 where it does not count."""
+    if not place.url:
+        return 0
+    await asyncio.sleep(SETTLE_S)
+    connection = await asyncpg.connect(place.url)
+    try:
+        return int(await connection.fetchval(_ROWS_READ))
+    finally:
+        await connection.close()
+
+
+def _load(what: str, database: str, length: int = 0) -> str:
+    return f"{what}, {database}" + (f", {length:,} messages" if length else "")
+
+
+def conclude(measurements: Sequence[Measurement]) -> list[Result]:
+    """Each time beside what is allowed, and long threads beside short ones."""
+    return [
+        result
+        for database in DATABASES
+        for result in (
+            _allowed(measurements, FIRST, database, ALLOWED_FIRST_MS),
+            _allowed(measurements, OVER, database, ALLOWED_OVER_MS),
+            _beside_engine(measurements, database),
+            _grown(measurements, OUTSIDE, database, "ms"),
+            _grown(measurements, READ, database, "rows"),
+        )
+        if result.ratios
+    ]
+
+
+def _allowed(
+    measurements: Sequence[Measurement], what: str, database: str, allowed_ms: float
+) -> Result:
+    load = _load(what, database)
+    times = by_round(measurements, load, CORRAL).values()
+    ratios = tuple(time / allowed_ms for time in times)
+    own = middle([*times])
+    return Result(load, ratios, 1.0, own, allowed_ms, "allowed", unit="ms", bound="at most")
+
+
+def _beside_engine(measurements: Sequence[Measurement], database: str) -> Result:
+    load = _load(AT_ONCE, database)
+    runs, engine = (by_round(measurements, load, system) for system in (CORRAL, BARE))
+    return Result(
+        f"{FULL.at_once} {load}",
+        _ratios(runs, engine),
+        ALLOWED_SHARE,
+        middle([*runs.values()]),
+        middle([*engine.values()]),
+        f"the engine's steps for as many {BARE}",
+        unit="s",
+        bound="at most",
+    )
+
+
+def _grown(measurements: Sequence[Measurement], what: str, database: str, unit: str) -> Result:
+    long, short = (
+        by_round(measurements, _load(what, database, length), CORRAL) for length in (LONG, SHORT)
+    )
+    return Result(
+        _load(what, database, LONG),
+        _ratios(long, short),
+        ALLOWED_GROWTH,
+        middle([*long.values()]),
+        middle([*short.values()]),
+        f"{SHORT} messages",
+        unit=unit,
+        bound="at most",
+    )
+
+
+def _ratios(own: dict[int, float], other: dict[int, float]) -> tuple[float, ...]:
+    return tuple(value / other[n] for n, value in own.items() if other.get(n))
+
+
+PART = Part(
+    name="runs",
+    title="Runs of assistants",
+    text=(
+        "The engine has one compute thread less than there are cores, for control needs one."
+        f" Runs over gRPC, from `CreateRun` to the last event, {FULL.output_tokens} tokens out. One"
+        f" after the other: the first event (p50) may take {ALLOWED_FIRST_MS:.0f} ms, all of it"
+        f" {ALLOWED_OVER_MS:.0f} ms more than a bare `Chat`. {FULL.at_once} runs that are all"
+        f" active: {ALLOWED_SHARE} times the engine's own time for as many bare chats, {CALLERS} at"
+        f" once. On threads of {SHORT} and {LONG:,} messages under `last_messages:"
+        f" {LAST_MESSAGES}`: what a run takes outside the engine, and the rows that PostgreSQL"
+        " reads for it."
+    ),
+    measure=measure,
+    conclude=conclude,
+)
