@@ -54,7 +54,11 @@ def given_item(message: pb.Item, field: str) -> GivenItem:
     kind = message.WhichOneof("content")
     if kind is None:
         return GivenItem(reference=message.id)
-    return GivenItem(content=content_from_pb(message, field), status=_status(message.status, field))
+    return GivenItem(
+        content=content_from_pb(message, field),
+        id=message.id,
+        status=_status(message.status, field),
+    )
 
 
 def given_items(messages: Sequence[pb.Item], field: str) -> tuple[GivenItem, ...]:

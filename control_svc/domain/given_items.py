@@ -7,6 +7,7 @@ from typing import Final
 
 from control_svc.domain.checks import check_text
 from control_svc.domain.items import (
+    ITEM_PREFIXES,
     TEXT_BYTES_A_MESSAGE,
     Content,
     CustomToolCall,
@@ -38,7 +39,14 @@ class GivenItem:
 
     content: Content | None = None
     reference: str = ""
+    id: str = ""
+    """What its caller calls a new item: one that an answer had, which he kept and gives back."""
     status: ItemStatus = ItemStatus.COMPLETED
+
+    @property
+    def prefix(self) -> str:
+        """How the id of a new item begins; empty for the name of a stored one."""
+        return "" if self.content is None else ITEM_PREFIXES[type(self.content)]
 
     def check(self, field: str) -> None:
         """Raises MissingField, InvalidField or TooLong."""

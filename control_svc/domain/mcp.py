@@ -3,6 +3,7 @@ named, what their tools are called here, and which calls a person has allowed.""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from control_svc.domain.items import (
@@ -95,11 +96,14 @@ def lists_of(items: Sequence[Item]) -> dict[str, McpListTools]:
 
 
 def check_words(before: Sequence[Item], given: Sequence[Item]) -> None:
-    """That a person's words are about calls that wait for them, each once. Raises InvalidField."""
+    """That a person's words are about calls that wait for them, each once; a caller who keeps the
+    list himself gives the question with the word. Raises InvalidField."""
     waiting = {item.id for item in before if isinstance(item.content, McpApprovalRequest)}
     contents = [item.content for item in before]
     waiting -= {c.approval_request_id for c in contents if isinstance(c, McpApprovalResponse)}
     for index, item in enumerate(given):
+        if isinstance(item.content, McpApprovalRequest):
+            waiting.add(item.id)
         if isinstance(item.content, McpApprovalResponse):
             request = item.content.approval_request_id
             if request not in waiting:
@@ -108,6 +112,21 @@ def check_words(before: Sequence[Item], given: Sequence[Item]) -> None:
                     problem=f"no call waits for a word about '{request}'",
                 )
             waiting.remove(request)
+
+
+def renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
+    """The items, with words and calls about what its new name says."""
+
+    def about(item: Item) -> Item:
+        content = item.content
+        if not isinstance(content, McpApprovalResponse | McpCall):
+            return item
+        asked = content.approval_request_id
+        return item.ended(
+            replace(content, approval_request_id=names.get(asked, asked)), item.status
+        )
+
+    return [about(item) for item in items]
 
 
 def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:

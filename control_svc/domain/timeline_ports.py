@@ -45,6 +45,9 @@ class TimelineRepository(Protocol):
     async def stored(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
         """Those of the items that the project has, in whatever timelines, by id."""
 
+    async def taken(self, project: str, item_ids: Collection[str]) -> set[str]:
+        """Those of the ids that items of the project have."""
+
     async def page(
         self, project: str, timeline: str, window: Window, wanted: ItemFilter = ALL_ITEMS
     ) -> list[PlacedItem]:

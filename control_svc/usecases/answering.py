@@ -194,7 +194,7 @@ class Answering:
         async def read(repositories: Repositories) -> Begun:
             past = await _past(repositories, project, response)
             items = await resolved(
-                repositories, project, asked.input, self.ids, response.created_at, "input"
+                repositories, project, asked.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)
             check_words(past, items)

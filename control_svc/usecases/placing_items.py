@@ -5,8 +5,9 @@ from datetime import datetime
 from itertools import groupby
 
 from control_svc.domain.given_items import GivenItem, files_of
-from control_svc.domain.ids import IdSource
-from control_svc.domain.items import ITEM_PREFIXES, Item
+from control_svc.domain.ids import IdSource, is_id
+from control_svc.domain.items import Item, McpApprovalRequest
+from control_svc.domain.mcp import renamed
 from control_svc.domain.ports import Repositories
 from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
 
@@ -18,20 +19,23 @@ async def resolved(
     ids: IdSource,
     now: datetime,
     field: str,
+    before: Sequence[Item] = (),
 ) -> list[Item]:
     """The items that are meant, in order: new ones with ids, stored ones as they are.
 
-    `field` is what the request calls them. Raises ItemNotFound or FileNotFound.
+    `field` is what the request calls them, `before` what they may be about beside one another.
+    Raises ItemNotFound or FileNotFound.
     """
     references = [item.reference for item in given if item.content is None]
     stored = await repositories.timelines.stored(project, references)
     await _check_files(repositories, project, given, now, field)
+    names = await _names(repositories, project, given, ids)
     items = []
-    for index, item in enumerate(given):
+    for index, (item, name) in enumerate(zip(given, names, strict=True)):
         if item.content is None and item.reference not in stored:
             raise ItemNotFound(item=item.reference, field=f"{field}[{index}].id")
-        items.append(stored[item.reference] if item.content is None else _new(item, ids, now))
-    return items
+        items.append(stored[item.reference] if item.content is None else _new(item, name, now))
+    return renamed(items, _other_names(given, [*before, *items]))
 
 
 async def place(
@@ -86,9 +90,35 @@ async def _check_files(
             raise FileNotFound(file=file_id, field=f"{field}[{index}].content") from None
 
 
-def _new(given: GivenItem, ids: IdSource, now: datetime) -> Item:
-    content = given.content
-    if content is None:
+async def _names(
+    repositories: Repositories, project: str, given: Sequence[GivenItem], ids: IdSource
+) -> list[str]:
+    """The ids of items; of new ones those that their callers have kept for them, where these are
+    ids of ours that no other item has."""
+    kept = [item.id for item in given if item.prefix and is_id(item.id, item.prefix)]
+    taken = await repositories.timelines.taken(project, kept)
+    names = []
+    for item in given:
+        is_free = is_id(item.id, item.prefix) and item.id not in taken
+        name = item.reference or (item.id if is_free else ids.new(item.prefix))
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _other_names(given: Sequence[GivenItem], items: Sequence[Item]) -> dict[str, str]:
+    """The questions that are called otherwise than their caller calls them; `items` end with those
+    given."""
+    known = {item.id for item in items}
+    pairs = zip(given, items[len(items) - len(given) :], strict=True)
+    return {
+        old.id: new.id
+        for old, new in pairs
+        if isinstance(new.content, McpApprovalRequest) and old.id not in known
+    }
+
+
+def _new(given: GivenItem, name: str, now: datetime) -> Item:
+    if given.content is None:
         raise ValueError("a name of a stored item is no content")
-    prefix = ITEM_PREFIXES[type(content)]
-    return Item(id=ids.new(prefix), status=given.status, created_at=now, content=content)
+    return Item(id=name, status=given.status, created_at=now, content=given.content)

@@ -80,7 +80,7 @@ class Responses:
                 repositories, project, response.conversation_id, asked.input, "input"
             )
         items = await resolved(
-            repositories, project, asked.input, self.ids, response.created_at, "input"
+            repositories, project, asked.input, self.ids, response.created_at, "input", before
         )
         check_calls(before, items)
         check_words(before, items)

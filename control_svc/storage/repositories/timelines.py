@@ -1,6 +1,6 @@
 """Queries about items and the timelines that they are in."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import Row, Select, and_, delete, exists, func, insert, select, update
@@ -71,12 +71,18 @@ class SqlTimelines:
 
     async def stored(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
         """Those of the items that the project has, in whatever timelines, by id."""
-        known = [item_id for item_id in item_ids if age_of(item_id)]
         found: dict[str, Item] = {}
-        for first in range(0, len(known), _ITEMS_AT_ONCE):
-            some = known[first : first + _ITEMS_AT_ONCE]
+        for some in _at_once(item_ids):
             query = select(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(some))
             found |= {row.id: item_of(row) for row in await self._session.scalars(query)}
+        return found
+
+    async def taken(self, project: str, item_ids: Collection[str]) -> set[str]:
+        """Those of the ids that items of the project have."""
+        found: set[str] = set()
+        for some in _at_once(item_ids):
+            query = select(ItemRow.id).where(ItemRow.project == project, ItemRow.id.in_(some))
+            found |= set(await self._session.scalars(query))
         return found
 
     async def page(
@@ -189,6 +195,13 @@ class _Gap(NamedTuple):
     """What is after the cursor is beyond this one."""
     end: int | None
     """What is before the cursor is below this one."""
+
+
+def _at_once(item_ids: Collection[str]) -> Iterator[list[str]]:
+    """The ids that may be asked for (a database may refuse the characters of others), in parts."""
+    known = [item_id for item_id in item_ids if age_of(item_id)]
+    for first in range(0, len(known), _ITEMS_AT_ONCE):
+        yield known[first : first + _ITEMS_AT_ONCE]
 
 
 def _of(project: str, timeline: str) -> tuple[ColumnElement[bool], ...]:
