@@ -51,6 +51,12 @@ WRITINGS: dict[CallNotation, tuple[CallWriting, ...]] = {
     ),
 }
 """The ways of the families that write JSON."""
+TRIGGERS: dict[CallNotation, str] = {
+    CallNotation.HERMES: hermes.BEGIN,
+    CallNotation.MISTRAL: mistral.BEGIN,
+    CallNotation.DEEPSEEK: deepseek.CALLS_BEGIN[0],
+}
+"""What tells a call from free text. Nothing does of Llama's, which are JSON like any other."""
 
 
 def enforced_notation(told: CallNotation, *, beside_form: bool) -> CallNotation:

@@ -5,10 +5,11 @@ A form has no room for channels (gpt-oss), so a constrained turn is read without
 """
 
 import json
+from dataclasses import replace
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.api.call_writings import WRITINGS, enforced_notation
+from inference_svc.api.call_writings import TRIGGERS, WRITINGS, enforced_notation
 from inference_svc.chat.conversation import Conversation, ToolMode
 from inference_svc.chat.parsers import CallNotation, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
@@ -51,17 +52,17 @@ def asked_of_turn(
 ) -> Asked | None:
     """What shapes the next turn of a conversation.
 
-    A form leaves the model free to call tools instead, where it may. Tools alone are enforced only
-    where the choice is required.
+    A form leaves the model free to call tools instead, where it may. Tools alone are enforced where
+    the choice is required; where the model is free, its calls are held to their schemas, if a tool
+    is strict and a marker tells calls from text.
     """
     form = form_of(constraint)
     required = conversation.tool_choice.mode is ToolMode.REQUIRED
-    calls = None
-    if conversation.offers_tools and (required or form is not None):
-        told = prompt.turn_format.tool_calls
-        calls = _calls(conversation, told, required=required)
-    if form is None and calls is None:
-        return None
+    if not conversation.offers_tools:
+        return None if form is None else Asked(form, None, _thought(conversation, prompt))
+    if form is None and not required:
+        return _free_turn(conversation, prompt.turn_format)
+    calls = _calls(conversation, prompt.turn_format.tool_calls, required=required)
     return Asked(None if required else form, calls, _thought(conversation, prompt))
 
 
@@ -97,6 +98,17 @@ def _calls(conversation: Conversation, told: CallNotation, *, required: bool) ->
     several = choice.parallel and not is_named
     ways = WRITINGS[enforced_notation(told, beside_form=not required)]
     return Calls(ways, tools, required=required, several=several)
+
+
+def _free_turn(conversation: Conversation, told: TurnFormat) -> Asked | None:
+    """A turn whose calls alone are held to something; its thoughts are free like the rest."""
+    trigger = "" if told.is_harmony else TRIGGERS.get(told.tool_calls, "")
+    if not trigger:
+        return None
+    calls = _calls(conversation, told.tool_calls, required=False)
+    if not any(tool.strict for tool in calls.tools):
+        return None
+    return Asked(None, replace(calls, trigger=trigger), None)
 
 
 def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Thought | None:

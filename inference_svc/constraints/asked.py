@@ -63,12 +63,17 @@ class CallWriting:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Tool calls in one of the ways to write them. `required`: nothing else is an answer."""
+    """Tool calls in one of the ways to write them. `required`: nothing else is an answer.
+
+    `trigger`: where the model is free otherwise, the text with which each of the ways begins; what
+    is written from there on is a call. Empty: the output has its form from the beginning.
+    """
 
     ways: tuple[CallWriting, ...]
     tools: tuple[CallableTool, ...]
     required: bool
     several: bool
+    trigger: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def whole_grammar(asked: Asked, control: ControlTokens) -> str:
     form = [] if asked.form is None else [{**form_grammar(asked.form), "name": "form"}]
     if asked.calls is None and asked.thought is None:
         return document(form)
-    lines = [f"start: {_thought_reference(asked.thought)}{_answer(asked)}"]
+    lines = [f"start: {_thought_reference(asked.thought)}{_answer(asked, control)}"]
     arguments = []
     if asked.thought is not None:
         lines += _thought_rules(asked.thought, control)
@@ -109,12 +109,33 @@ def whole_grammar(asked: Asked, control: ControlTokens) -> str:
     return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
 
 
-def _answer(asked: Asked) -> str:
+def _answer(asked: Asked, control: ControlTokens) -> str:
     if asked.calls is None:
         return "@form"
+    if asked.calls.trigger:
+        return _free_answer(asked.calls, control)
     if asked.calls.required or asked.form is None:
         return "calls"
     return "(calls | @form)"
+
+
+def _free_answer(calls: Calls, control: ControlTokens) -> str:
+    """Any text, and calls within it: one at most, where several are not wanted."""
+    more = "*" if calls.several else "?"
+    end = "" if calls.trigger in control else " PLAIN"
+    return f"free (lead calls free){more}{end}"
+
+
+def _free_rules(trigger: str, control: ControlTokens) -> Iterator[str]:
+    """What is free is any text that begins no call; control tokens are no text."""
+    if trigger in control:
+        yield f"lead: <[{control[trigger]}]>"
+        yield f"free: <[^{control[trigger]}]>*"
+        return
+    begun = re.escape(trigger).replace("/", r"\/")
+    yield f"PLAIN: {_ANYTHING} & ~/(?s:.*){begun}(?s:.*)/"
+    yield f"lead[lazy]: {_ANYTHING} {json.dumps(trigger)}"
+    yield f"free: (PLAIN <[{','.join(map(str, control.values()))}]>)*" if control else 'free: ""'
 
 
 def _thought_reference(thought: Thought | None) -> str:
@@ -134,14 +155,19 @@ def _thought_rules(thought: Thought, control: ControlTokens) -> Iterator[str]:
 
 
 def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
+    if calls.trigger:
+        yield from _free_rules(calls.trigger, control)
     yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
     for number, way in enumerate(calls.ways):
-        more = f"({_marker(way.between, control)} call_{number})*" if calls.several else ""
-        before, after = _marker(way.before, control), _marker(way.after, control)
-        yield f"calls_{number}: {before} call_{number} {more} {after}"
+        # What has triggered a call is written; calls without a frame are triggered each by itself.
+        repeats = calls.several and (bool(way.before) or not calls.trigger)
+        more = f"({_marker(way.between, control)} call_{number})*" if repeats else ""
+        before = _marker(way.before.removeprefix(calls.trigger), control)
+        yield f"calls_{number}: {before} call_{number} {more} {_marker(way.after, control)}"
+        head = way.head if way.before else way.head.removeprefix(calls.trigger)
         tail = _marker(way.tail, control)
         yield f"call_{number}: " + " | ".join(
-            f"{_marker(way.head + tool.name + way.middle, control)} @arguments_{index} {tail}"
+            f"{_marker(head + tool.name + way.middle, control)} @arguments_{index} {tail}"
             for index, tool in enumerate(calls.tools)
         )
 

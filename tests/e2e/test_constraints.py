@@ -14,7 +14,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
-from tests.support.rpc import Rpc, a_chat, a_text, failure_of, rich, user
+from tests.support.rpc import CAPITAL, PARIS, Rpc, a_chat, a_text, failure_of, rich, user
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -203,6 +203,33 @@ async def test_a_required_choice_calls_tools(aclient: openai.AsyncOpenAI, seed: 
         ("get_weather", ["city"]),
         ("set_level", ["level"]),
     )
+
+
+async def test_a_strict_tool_holds_the_calls_of_a_free_choice(
+    aclient: openai.AsyncOpenAI,
+) -> None:
+    """The model calls or answers as it likes; what it calls with is what the schema allows."""
+    tool = a_tool("get_weather", city={"type": "string", "enum": ["Rome"]})
+    strict = {"type": "function", "function": {**tool["function"], "strict": True}}
+
+    async def asked(question: str, offered: Any) -> Any:
+        answer = await aclient.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": question}],
+            tools=[offered],
+            temperature=0,
+        )
+        return answer.choices[0].message
+
+    cities = []
+    for offered in (tool, strict):
+        (call,) = (await asked("What is the weather in Paris?", offered)).tool_calls
+        cities.append(json.loads(call.function.arguments)["city"])
+    said = await asked(CAPITAL, strict)
+
+    assert cities == ["Paris", "Rome"]
+    assert PARIS in said.content
+    assert not said.tool_calls
 
 
 async def test_a_named_tool_streams(aclient: openai.AsyncOpenAI) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
 
-from inference_svc.api.call_writings import WRITINGS
+from inference_svc.api.call_writings import TRIGGERS, WRITINGS
 from inference_svc.api.constraining import asked_of_text, asked_of_turn, constrained_format
 from inference_svc.chat.control_text import PromptSpan
 from inference_svc.chat.conversation import Conversation, ToolChoice, ToolMode, ToolSpec
@@ -71,7 +71,7 @@ def test_every_constraint_becomes_a_form(
     "constraint", [pb.Constraint(), pb.Constraint(json_object=False)], ids=["unset", "false"]
 )
 def test_nothing_asked_is_no_constraint(constraint: pb.Constraint) -> None:
-    """Free text, also beside tools that the model may call."""
+    """Free text, also beside tools that the model may call: Llama's calls are told by nothing."""
     assert asked_of_text(constraint) is None
     assert turn(with_tools(ToolMode.AUTO), constraint) is None
     assert turn(with_tools(ToolMode.NONE), constraint) is None
@@ -121,6 +121,23 @@ def test_a_form_beside_tools_leaves_both_open() -> None:
     assert asked.form == FORM
     assert not calls_of(asked).required
     assert turn(with_tools(ToolMode.NONE), REGEX) == Asked(FORM, None, None)
+
+
+@pytest.mark.parametrize("notation", list(CallNotation))
+def test_strict_tools_hold_the_calls_of_a_free_turn(notation: CallNotation) -> None:
+    """Where a marker tells them from text; every way to write them begins with it."""
+    prompt = a_prompt(TurnFormat(ReasoningNotation.THINK, notation), opens_in_reasoning=True)
+    asked = turn(with_tools(ToolMode.AUTO), prompt=prompt)
+    trigger = TRIGGERS.get(notation, "")
+
+    assert (asked is None) is (not trigger)
+    if asked is not None:
+        calls = calls_of(asked)
+        assert asked == Asked(None, calls, None)
+        assert (calls.trigger, calls.required, calls.several) == (trigger, False, True)
+        assert all((way.before or way.head).startswith(trigger) for way in calls.ways)
+        assert constrained_format(prompt.turn_format, asked) == prompt.turn_format
+    assert turn(with_tools(ToolMode.AUTO, "get_weather"), prompt=prompt) is None
 
 
 THOUGHT = Thought("<think>", "</think>", is_open=True)
