@@ -177,9 +177,9 @@ class ResponseSocket:
     async def _prepare(
         self, frame: CreateFrame, asked: response_pb2.NewResponse, caller: Caller
     ) -> bool:
-        """Check what a later response will go on from, and give it an id."""
+        """Have what a later response will go on from read, and give it an id."""
         resumed = self._history.resumed(asked)
-        tokens = await self._parts.responses.count_input(resumed, caller)
+        read = await self._parts.responses.prepare(resumed, caller)
         response = response_pb2.Response(
             id=f"resp_{self._parts.suffixes()}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
@@ -190,7 +190,8 @@ class ResponseSocket:
         await self._tell(frame, response_event_pb2.ResponseEvent(created=response))
         response.state = response_pb2.Response.STATE_COMPLETED
         response.complete_time.CopyFrom(response.create_time)
-        response.usage.input_tokens = tokens
+        response.usage.input_tokens = read.input_tokens
+        response.usage.cached_tokens = read.cached_tokens
         self._keep(response, resumed)
         done = response_event_pb2.ResponseEvent(sequence_number=1, completed=response)
         await self._tell(frame, done)

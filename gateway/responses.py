@@ -76,6 +76,15 @@ class ResponseClient(ControlCalls):
         request = pb.CountInputTokensRequest(new_response=new_response)
         return (await self._ask(self._stub.CountInputTokens, request, caller)).input_tokens
 
+    async def prepare(
+        self, new_response: response_pb2.NewResponse, caller: Caller
+    ) -> pb.PrepareResponseResponse:
+        """Have the prompt that a response would have read."""
+        request = pb.PrepareResponseRequest(new_response=new_response)
+        return await self._ask(
+            self._stub.PrepareResponse, request, caller, timeout_s=self._transfer_timeout_s
+        )
+
     def compact(
         self, request: pb.CompactResponseRequest, caller: Caller
     ) -> OneAnswer[pb.CompactResponseResponse]:

@@ -221,6 +221,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "CancelResponse",
             "ListInputItems",
             "CountInputTokens",
+            "PrepareResponse",
             "CompactResponse",
         ),
         **_rows(

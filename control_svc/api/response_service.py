@@ -112,6 +112,16 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         count = await self._answering.count(current_principal().project, asked)
         return pb.CountInputTokensResponse(input_tokens=count)
 
+    async def PrepareResponse(
+        self, request: pb.PrepareResponseRequest, context: Context
+    ) -> pb.PrepareResponseResponse:
+        """Have a prompt read."""
+        asked = new_response(request.new_response)
+        read = await self._answering.prepare(current_principal().project, asked)
+        return pb.PrepareResponseResponse(
+            input_tokens=read.prompt_tokens, cached_tokens=read.cached_tokens
+        )
+
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context
     ) -> pb.CompactResponseResponse:

@@ -77,6 +77,7 @@ async def response_parts(
         responses,
         requests,
         worker,
+        model.turns,
         model.counter,
         compactor,
         seals,

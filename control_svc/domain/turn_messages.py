@@ -114,7 +114,7 @@ class _Spoken:
                 self._say(said)
             case Message() as said:
                 self._close()
-                self._done.append(TurnMessage(TurnRole(said.role.value), turn_parts(said.content)))
+                self._done.append(TurnMessage(TurnRole(said.role.value), _spoken_parts(said)))
             case Reasoning(text=text):
                 self._think(text)
             case FunctionCall() | CustomToolCall() as called:
@@ -179,6 +179,12 @@ def turn_parts(parts: Sequence[Part]) -> tuple[TurnPart, ...]:
         elif isinstance(part, Refusal):
             shown.append(RefusalPart(part.refusal))
     return tuple(shown)
+
+
+def _spoken_parts(said: Message) -> tuple[TurnPart, ...]:
+    """A message of pictures alone is an empty one: it was said all the same."""
+    shown = turn_parts(said.content)
+    return shown if shown or not said.content else (TextPart(""),)
 
 
 def _turn_call(called: FunctionCall | CustomToolCall) -> TurnCall:

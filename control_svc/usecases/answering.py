@@ -4,11 +4,11 @@ them, others are worked on here, and nothing is left of them."""
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from control_svc.domain.agent import Progress
+from control_svc.domain.agent import NO_USAGE, Progress
 from control_svc.domain.compactions import Summary, check_calls, is_users
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus, McpCall
@@ -20,7 +20,7 @@ from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import NewResponse, Response
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.streams import Event
-from control_svc.domain.turns import TurnUsage
+from control_svc.domain.turns import Done, TurnClient, TurnRequest, TurnUsage
 from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.placing_items import resolved
 from control_svc.usecases.response_ledgers import Say, TransientLedger
@@ -56,12 +56,13 @@ class Compacted:
 
 @dataclass(frozen=True)
 class Answering:
-    """Answers, counts and sums up."""
+    """Answers, counts, reads and sums up."""
 
     transactions: Transactions
     responses: Responses
     requests: Requests
     worker: ResponseWorker
+    turns: TurnClient
     counter: TokenCounter
     compactor: Compactor
     seals: Seals
@@ -159,11 +160,27 @@ class Answering:
 
     async def count(self, project: str, asked: NewResponse) -> int:
         """The tokens of the prompt that a response would have. Raises as `answer`."""
+        return await self.counter.count(await self._first_turn(project, asked))
+
+    async def prepare(self, project: str, asked: NewResponse) -> TurnUsage:
+        """Have the model read the prompt that a response would have: its cells stay behind, and
+        what begins with it begins sooner. Raises as `answer`."""
+        turn = replace(await self._first_turn(project, asked), max_tokens=0)
+        usage = NO_USAGE
+        try:
+            async with aclosing(self.turns.run(turn)) as events:
+                async for event in events:
+                    usage = event.usage if isinstance(event, Done) else usage
+        except EngineDied as died:
+            raise died.error from died
+        return usage
+
+    async def _first_turn(self, project: str, asked: NewResponse) -> TurnRequest:
         narrator, begun = await self._begin(project, asked, _silence)
         settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
         toolbox = Toolbox(settings.tools, self.tools.hosted(settings.tools, begun.items))
         items = unsealed(project, begun.items, self.seals)
-        return await self.counter.count(turn_request(settings, Progress(), toolbox, items))
+        return turn_request(settings, Progress(), toolbox, items)
 
     async def compact(self, project: str, asked: NewResponse) -> Compacted:
         """The user's messages as they were, and a summary of everything. Raises as `answer`."""

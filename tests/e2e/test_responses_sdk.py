@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any, Literal
+from uuid import uuid4
 
 import httpx
 import openai
@@ -83,17 +84,19 @@ async def test_the_stream_helper_and_the_stream_read_again(
         path = f"{up.api}/responses/{final.id}?stream=true"
         whole = (await http.get(path)).text
         rest = (await http.get(f"{path}&starting_after=5")).text
-    events = [
-        json.loads(line.removeprefix("data: "))
-        for line in whole.splitlines()
-        if line.startswith("data: {")
-    ]
+    events = events_of(whole)
 
     check_stream(events)
     assert [event["type"] for event in events] == [event.type for event in seen]
     assert whole.endswith(rest)
     assert rest.startswith("id: 6\n")
     assert "Paris" in final.output_text
+
+
+def events_of(text: str) -> list[Any]:
+    """The events of a stream."""
+    lines = [line for line in text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 async def test_a_custom_tool_gets_text_of_its_grammar(sdk: openai.AsyncOpenAI) -> None:
@@ -213,6 +216,15 @@ async def test_what_is_not_stored_leaves_nothing(sdk: openai.AsyncOpenAI) -> Non
     assert refused.value.code == "previous_response_not_found"
 
 
+async def completed(connection: Any) -> Any:
+    """The response whose events come next."""
+    async for event in connection:
+        if event.type == "response.completed":
+            return event.response
+        assert event.type != "error", event
+    raise AssertionError("the connection was closed")
+
+
 # The client's own use of its library, of which a later release than it knows is installed.
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 async def test_a_connection_goes_on_from_what_is_not_stored(
@@ -220,16 +232,28 @@ async def test_a_connection_goes_on_from_what_is_not_stored(
 ) -> None:
     """`responses.connect`, asynchronous and synchronous."""
     async with sdk.responses.connect() as connection:
+        warm_up: Any = {
+            "type": "response.create",
+            "model": MODEL,
+            "store": False,
+            "generate": False,
+            "input": f"Remember {uuid4().hex} and {uuid4().hex}.",
+        }
+        await connection.send(warm_up)
+        read = await completed(connection)
+        await connection.response.create(
+            model=MODEL, input=CAPITAL, store=False, previous_response_id=read.id
+        )
+        gone_on = await completed(connection)
         previous: Any = openai.omit
         for text in (CAPITAL, "Thank you!"):
             await connection.response.create(
                 model=MODEL, input=text, store=False, previous_response_id=previous, temperature=0
             )
-            async for event in connection:
-                if event.type == "response.completed":
-                    previous = event.response.id
-                    break
-                assert event.type != "error", event
+            previous = (await completed(connection)).id
+
+    assert read.output == []
+    assert gone_on.usage.input_tokens_details.cached_tokens > read.usage.input_tokens // 2
 
     def synchronous() -> str:
         with (
@@ -255,6 +279,28 @@ async def test_the_rest_of_the_surface(sdk: openai.AsyncOpenAI) -> None:
     assert counted.input_tokens > 0
     assert compacted.output[-1].type == "compaction"
     assert answered.status in ("completed", "incomplete")
+
+
+async def test_a_picture_is_answered_without_it(up: Corral, sdk: openai.AsyncOpenAI) -> None:
+    """A text model says what it can of the rest, in both dialects, streamed and whole."""
+    text = {"type": "input_text", "text": CAPITAL}
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    given: Any = [{"role": "user", "content": [text, picture]}]
+    without = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
+    seen = await sdk.responses.create(model=MODEL, input=given, temperature=0)
+    alone: Any = [{"role": "user", "content": [picture]}]
+    async with httpx.AsyncClient(transport=Checked(), timeout=60) as http:
+        for asked in (given, alone):
+            body = {"model": MODEL, "input": asked, "max_output_tokens": 20}
+            answer = await http.post(f"{up.api}/responses", json=body)
+            assert answer.status_code == 200, answer.text
+        streamed = await http.post(f"{up.api}/responses", json=body | {"stream": True})
+
+    assert seen.output_text == without.output_text
+    assert seen.usage is not None
+    assert without.usage is not None
+    assert seen.usage.input_tokens == without.usage.input_tokens
+    check_stream(events_of(streamed.text))
 
 
 async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:

@@ -37,6 +37,8 @@ class FakeResponses(rpc.ResponseServiceServicer):
     hold: asyncio.Event | None = None
     """Awaited after the first piece of text."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    told: int = 0
+    """Events of all streams."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self, asked: response_pb2.NewResponse) -> response_pb2.Response:
@@ -74,6 +76,7 @@ class FakeResponses(rpc.ResponseServiceServicer):
         try:
             async for event in self._events(request.new_response):
                 yield pb.StreamResponseResponse(event=event)
+                self.told += 1
         finally:
             self.abandoned.set()
 
@@ -118,6 +121,13 @@ class FakeResponses(rpc.ResponseServiceServicer):
         """One for each item."""
         self.begin(request.new_response)
         return pb.CountInputTokensResponse(input_tokens=len(request.new_response.input))
+
+    async def PrepareResponse(
+        self, request: pb.PrepareResponseRequest, context: Context
+    ) -> pb.PrepareResponseResponse:
+        """One for each item."""
+        self.begin(request.new_response)
+        return pb.PrepareResponseResponse(input_tokens=len(request.new_response.input))
 
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context

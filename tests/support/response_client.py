@@ -160,6 +160,14 @@ class ResponseClient:
             answer = await self.stub.CountInputTokens(request, metadata=self.client.metadata)
         return answer.input_tokens
 
+    async def prepare(
+        self, *items: item_pb2.Item | str, **fields: Any
+    ) -> pb.PrepareResponseResponse:
+        """Have a prompt read."""
+        request = pb.PrepareResponseRequest(new_response=asked(*items, **fields))
+        with translate_errors():
+            return await self.stub.PrepareResponse(request, metadata=self.client.metadata)
+
     async def compact(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.CompactResponseResponse:
@@ -168,6 +176,14 @@ class ResponseClient:
         request = pb.CompactResponseRequest(input=given, **fields)
         with translate_errors():
             return await self.stub.CompactResponse(request, metadata=self.client.metadata)
+
+
+def an_output(call_id: str, text: str) -> item_pb2.Item:
+    """What a function gave."""
+    parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text=text))]
+    return item_pb2.Item(
+        function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)
+    )
 
 
 def text_of(response: response_pb2.Response) -> str:

@@ -40,6 +40,7 @@ def response_calls() -> Mapping[str, Callable[[Ids], Sequence[Message]]]:
         "CancelResponse": lambda ids: [pb.CancelResponseRequest(response_id=ids["response"])],
         "ListInputItems": lambda ids: [pb.ListInputItemsRequest(response_id=ids["response"])],
         "CountInputTokens": lambda ids: [pb.CountInputTokensRequest(new_response=_goes_on(ids))],
+        "PrepareResponse": lambda ids: [pb.PrepareResponseRequest(new_response=_goes_on(ids))],
         "CompactResponse": lambda ids: [
             pb.CompactResponseRequest(previous_response_id=ids["response"])
         ],

@@ -111,7 +111,8 @@ class ScriptedTurns:
         self, request: TurnRequest, script: Script, dies_after: int | None
     ) -> AsyncGenerator[TurnEvent, None]:
         yield Started(request.model or "scripted", script.prompt_tokens, script.cached_tokens)
-        end = min(len(script.deltas), request.max_tokens or len(script.deltas))
+        limit = len(script.deltas) if request.max_tokens is None else request.max_tokens
+        end = min(len(script.deltas), limit)
         resumed = len(request.token_ids)
         for index in range(resumed, end):
             if dies_after is not None and index - resumed >= dies_after:

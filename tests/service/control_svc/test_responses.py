@@ -15,7 +15,7 @@ from svc_kit.errors import (
     ToolOutputMissing,
 )
 from tests.support.control import RunningControl
-from tests.support.response_client import ResponseClient, names, text_of
+from tests.support.response_client import ResponseClient, an_output, names, text_of
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
 COMPLETED = response_pb2.Response.STATE_COMPLETED
@@ -131,9 +131,9 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
     with pytest.raises(ToolOutputMissing):
         await client.create("And?", previous_response_id=made.id)
     with pytest.raises(ToolCallMissing):
-        await client.create(an_output("other"), previous_response_id=made.id)
+        await client.create(an_output("other", "warm"), previous_response_id=made.id)
     model.script = says("Sunny")
-    answer = await client.create(an_output("call_1"), previous_response_id=made.id)
+    answer = await client.create(an_output("call_1", "warm"), previous_response_id=made.id)
     assert text_of(answer) == "Sunny"
     assert model.last_texts() == ["Weather?", "", "warm"]
 
@@ -153,6 +153,31 @@ async def test_a_thought_is_told_as_a_summary(client: ResponseClient, model: Mod
     ]
     assert events[-1].completed.output[0].reasoning.text == "two and two"
     assert events[-1].completed.usage.reasoning_tokens == 3
+
+
+async def test_a_prompt_is_read_and_not_answered(client: ResponseClient, model: Model) -> None:
+    """What follows it begins alike."""
+    read = await client.prepare("One", instructions="Be brief")
+    asked = model.requests[-1]
+    await client.create("One", instructions="Be brief")
+
+    assert read.input_tokens == 10
+    assert asked.max_tokens == 0
+    assert asked.messages == model.requests[-1].messages
+    model.troubles = [ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)]
+    with pytest.raises(ContextLengthExceeded):
+        await client.prepare("Much")
+
+
+async def test_pictures_alone_are_an_empty_message(client: ResponseClient, model: Model) -> None:
+    """A text model answers without them."""
+    picture = item_pb2.ItemPart(image=item_pb2.ImagePart(url="data:image/png;base64,AA=="))
+    message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=[picture])
+    made = await client.create("Look", item_pb2.Item(message=message))
+
+    assert text_of(made) == "The answer is 4"
+    assert model.last_texts() == ["Look", ""]
+    assert all(message.parts for message in model.requests[-1].messages)
 
 
 async def test_a_limit_breaks_an_answer_off(client: ResponseClient) -> None:
@@ -254,11 +279,3 @@ async def test_a_caller_who_leaves_ends_what_is_not_stored(
     await stream.aclose()
     async with asyncio.timeout(10):
         await model.left.wait()
-
-
-def an_output(call_id: str) -> item_pb2.Item:
-    """What a function gave."""
-    parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text="warm"))]
-    return item_pb2.Item(
-        function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)
-    )

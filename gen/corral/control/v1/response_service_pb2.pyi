@@ -127,6 +127,20 @@ class CountInputTokensResponse(_message.Message):
     input_tokens: int
     def __init__(self, input_tokens: _Optional[int] = ...) -> None: ...
 
+class PrepareResponseRequest(_message.Message):
+    __slots__ = ("new_response",)
+    NEW_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    new_response: _response_pb2.NewResponse
+    def __init__(self, new_response: _Optional[_Union[_response_pb2.NewResponse, _Mapping]] = ...) -> None: ...
+
+class PrepareResponseResponse(_message.Message):
+    __slots__ = ("input_tokens", "cached_tokens")
+    INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    input_tokens: int
+    cached_tokens: int
+    def __init__(self, input_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+
 class CompactResponseRequest(_message.Message):
     __slots__ = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -75,6 +75,11 @@ class ResponseServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.CountInputTokensRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.CountInputTokensResponse.FromString,
                 _registered_method=True)
+        self.PrepareResponse = channel.unary_unary(
+                '/corral.control.v1.ResponseService/PrepareResponse',
+                request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.PrepareResponseRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.PrepareResponseResponse.FromString,
+                _registered_method=True)
         self.CompactResponse = channel.unary_unary(
                 '/corral.control.v1.ResponseService/CompactResponse',
                 request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseRequest.SerializeToString,
@@ -151,6 +156,14 @@ class ResponseServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrepareResponse(self, request, context):
+        """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
+        sooner. Nothing is stored. Errors: as CreateResponse.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CompactResponse(self, request, context):
         """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
         Errors: as CreateResponse.
@@ -201,6 +214,11 @@ def add_ResponseServiceServicer_to_server(servicer, server):
                     servicer.CountInputTokens,
                     request_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.CountInputTokensRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.CountInputTokensResponse.SerializeToString,
+            ),
+            'PrepareResponse': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareResponse,
+                    request_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.PrepareResponseRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.PrepareResponseResponse.SerializeToString,
             ),
             'CompactResponse': grpc.unary_unary_rpc_method_handler(
                     servicer.CompactResponse,
@@ -425,6 +443,33 @@ class ResponseService:
             '/corral.control.v1.ResponseService/CountInputTokens',
             corral_dot_control_dot_v1_dot_response__service__pb2.CountInputTokensRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_response__service__pb2.CountInputTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrepareResponse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.ResponseService/PrepareResponse',
+            corral_dot_control_dot_v1_dot_response__service__pb2.PrepareResponseRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_response__service__pb2.PrepareResponseResponse.FromString,
             options,
             channel_credentials,
             insecure,

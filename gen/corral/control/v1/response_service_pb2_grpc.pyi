@@ -63,6 +63,10 @@ class ResponseServiceStub:
     """
     CountInputTokens: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.CountInputTokensRequest, _response_service_pb2.CountInputTokensResponse]
     """CountInputTokens counts the prompt that a response would have. Errors: as CreateResponse."""
+    PrepareResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.PrepareResponseRequest, _response_service_pb2.PrepareResponseResponse]
+    """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
+    sooner. Nothing is stored. Errors: as CreateResponse.
+    """
     CompactResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.CompactResponseRequest, _response_service_pb2.CompactResponseResponse]
     """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
     Errors: as CreateResponse.
@@ -103,6 +107,10 @@ class ResponseServiceAsyncStub(ResponseServiceStub):
     """
     CountInputTokens: _aio.UnaryUnaryMultiCallable[_response_service_pb2.CountInputTokensRequest, _response_service_pb2.CountInputTokensResponse]  # type: ignore[assignment]
     """CountInputTokens counts the prompt that a response would have. Errors: as CreateResponse."""
+    PrepareResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.PrepareResponseRequest, _response_service_pb2.PrepareResponseResponse]  # type: ignore[assignment]
+    """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
+    sooner. Nothing is stored. Errors: as CreateResponse.
+    """
     CompactResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.CompactResponseRequest, _response_service_pb2.CompactResponseResponse]  # type: ignore[assignment]
     """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
     Errors: as CreateResponse.
@@ -180,6 +188,15 @@ class ResponseServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.CountInputTokensResponse, _abc.Awaitable[_response_service_pb2.CountInputTokensResponse]]:
         """CountInputTokens counts the prompt that a response would have. Errors: as CreateResponse."""
+
+    def PrepareResponse(
+        self,
+        request: _response_service_pb2.PrepareResponseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_response_service_pb2.PrepareResponseResponse, _abc.Awaitable[_response_service_pb2.PrepareResponseResponse]]:
+        """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
+        sooner. Nothing is stored. Errors: as CreateResponse.
+        """
 
     def CompactResponse(
         self,
