@@ -247,6 +247,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
                 tls=settings.tls,
                 grace_s=settings.drain_grace_s,
                 head_timeout_s=settings.receive_timeout_s,
+                unread_limit_s=settings.unread_limit_s,
                 frame_bytes=settings.body_limit_bytes,
             )
         )

@@ -72,7 +72,8 @@ class GatewaySettings(ServiceSettings):
     ping_interval_s: Annotated[float, Field(gt=0)] = 15.0
     """After this much silence a stream gets a comment, so that proxies keep it open."""
     unread_limit_s: Annotated[float, Field(gt=0)] = 60.0
-    """A client that leaves its answer unread for this long loses the connection."""
+    """A client that leaves its answer unread for this long, or takes next to nothing of it
+    (less than a kilobyte a second), loses the connection."""
     websocket_max_age_s: Annotated[float, Field(gt=0)] = 3600.0
     """How long a WebSocket stays open. Then it says so, ends what runs, and is closed."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0

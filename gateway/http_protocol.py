@@ -1,5 +1,5 @@
-"""uvicorn's httptools protocol with the limits it lacks, and with our envelope where it would
-answer plain text.
+"""uvicorn's protocols with the limits they lack, and with our envelope where they would answer
+plain text.
 
 httptools keeps whatever a client sends as a request head, for as long as the client takes. Here a
 head has a size and a time, and what is no HTTP is refused in OpenAI's words like everything else.
@@ -10,14 +10,16 @@ from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from gateway.unread import CutsUnread
 from openai_wire.errors import error_body
 from svc_kit.errors import InvalidField
 
 MAX_HEAD_BYTES = 64 * 1024
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(CutsUnread, HttpToolsProtocol):
     """One connection. A head that is too long gets 431; one that is too slow is cut."""
 
     def __init__(self, *, head_timeout_s: float, **options: Any) -> None:
@@ -76,3 +78,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             b"connection: close\r\n\r\n%b" % (status, len(body), body)
         )
         self.transport.close()
+
+
+class BoundedWebSocketProtocol(CutsUnread, WebSocketsSansIOProtocol):
+    """One connection that was upgraded to a WebSocket."""

@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.http_protocol import BoundedHttpProtocol
+from gateway.http_protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
 from svc_kit.addresses import Address
 from svc_kit.settings import TlsSettings
 from svc_kit.sockets import open_listener
@@ -88,19 +88,24 @@ async def listening(
     tls: TlsSettings | None,
     grace_s: float,
     head_timeout_s: float,
+    unread_limit_s: float,
     frame_bytes: int,
 ) -> AsyncIterator[Listener]:
     """Serves `app` on a bound socket; leaving waits `grace_s` at most for running requests.
 
-    A message of a WebSocket has at most `frame_bytes`.
+    A message of a WebSocket has at most `frame_bytes`. A connection that has no room for another
+    write for `unread_limit_s` is cut.
 
     Raises StartupError when the TLS files cannot be used.
     """
-    protocol: Any = functools.partial(BoundedHttpProtocol, head_timeout_s=head_timeout_s)
+    http: Any = functools.partial(
+        BoundedHttpProtocol, head_timeout_s=head_timeout_s, unread_limit_s=unread_limit_s
+    )
+    websocket: Any = functools.partial(BoundedWebSocketProtocol, unread_limit_s=unread_limit_s)
     config = uvicorn.Config(
         app,
-        http=protocol,
-        ws="websockets-sansio",
+        http=http,
+        ws=websocket,
         ws_max_size=frame_bytes,
         ws_per_message_deflate=False,
         lifespan="off",

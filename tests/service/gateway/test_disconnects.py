@@ -4,8 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
 
 from gateway.fake_inference import FakeInference, Script
+from gateway.listener import listening
+from svc_kit.addresses import Address
+from svc_kit.sockets import open_listener
+from tests.support.fake_responses import FakeResponses, a_response_service
 from tests.support.loopback_gateway import a_gateway
 from tests.support.raw_http import a_connection, a_post
 
@@ -103,6 +109,75 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
         await fake.seen.ended.wait()
 
     assert fake.seen.num_cancelled == 1
+
+
+async def test_a_response_that_is_never_read_ends_its_call() -> None:
+    """As soon as the limit is over: nothing behind the gateway is read ahead, or waits for ever."""
+    fake = FakeResponses()
+    body = {"model": "m", "input": "x" * 50_000, "stream": True}
+    async with (
+        a_response_service(fake) as target,
+        a_gateway(control_target=target, unread_limit_s=0.5) as gateway,
+        a_connection(gateway.address, receive_buffer=8192) as connection,
+    ):
+        await connection.send(a_post("/v1/responses", body))
+        await fake.abandoned.wait()
+
+    assert fake.told < 25_000
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("request_head", [b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", UPGRADE])
+async def test_the_limit_needs_no_help_of_the_kernel(request_head: bytes) -> None:
+    """Not every system has a limit for sockets: a full write buffer counts, over HTTP and over a
+    WebSocket."""
+    ended = asyncio.Event()
+    with open_listener(Address("127.0.0.1", 0)) as bound:
+        bound.setblocking(False)
+        address = Address("127.0.0.1", bound.getsockname()[1])
+        async with (
+            asyncio.timeout(20),
+            listening(
+                endless(ended),
+                bound,
+                tls=None,
+                grace_s=1,
+                head_timeout_s=20,
+                unread_limit_s=0.2,
+                frame_bytes=1024,
+            ),
+            a_connection(address, receive_buffer=8192) as connection,
+        ):
+            await connection.send(request_head)
+            await ended.wait()
+
+
+def endless(ended: asyncio.Event) -> ASGIApp:
+    """An application that writes until its client is gone."""
+
+    async def write(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        piece: Message = {"type": "websocket.send", "bytes": b"x" * 8192}
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            piece = {"type": "http.response.body", "body": b"x" * 8192, "more_body": True}
+        gone = asyncio.ensure_future(receive())
+        try:
+            while not gone.done():
+                await send(piece)
+                await asyncio.sleep(0)
+        except ClientDisconnected:
+            pass  # what a WebSocket says instead
+        ended.set()
+
+    return write
 
 
 async def test_a_slow_reader_gets_everything() -> None:

@@ -1,0 +1,41 @@
+"""What ends a connection whose client does not read: a write waits for room, but not for ever.
+
+The kernel's own limit (TCP_USER_TIMEOUT) knows only some systems, and begins anew with every byte
+that the client takes. This one counts how long the write buffer stays full.
+"""
+
+import asyncio
+from typing import Any
+
+
+class CutsUnread(asyncio.Protocol):
+    """Goes before a protocol of uvicorn's: after `unread_limit_s` seconds without room for another
+    write the connection is cut, and what is behind it ends as when the client leaves."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+
+    def __init__(self, *, unread_limit_s: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._unread_limit_s = unread_limit_s
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """Starts the clock."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self._unread_limit_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stops the clock."""
+        self._have_room()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clock."""
+        self._have_room()
+        super().connection_lost(exc)
+
+    def _have_room(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
