@@ -48,6 +48,15 @@ def create_database(server: str) -> str:
     return server.replace("NAME", name)
 
 
+async def value_of(url: str, query: str) -> object:
+    """The one value that a query finds."""
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
 async def execute(url: str, *statements: str) -> None:
     """Run statements on a database, each by itself."""
     connection = await asyncpg.connect(url)

@@ -80,8 +80,13 @@ def test_a_background_response_survives_a_kill(
             continue
     deltas = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
     kept = patient.responses.retrieve(begun.id)
+    with patient.responses.retrieve(begun.id, stream=True) as events:
+        again = list(events)
 
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     assert deltas == kept.output_text == seen[-1].response.output_text
     assert kept.usage is not None
     assert kept.usage.output_tokens == LONG["max_output_tokens"]
+    counted = patient.responses.input_tokens.count(model=MODEL, input=LONG["input"])
+    assert kept.usage.input_tokens == counted.input_tokens
+    assert again == seen

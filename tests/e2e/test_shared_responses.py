@@ -1,0 +1,115 @@
+"""Responses on PostgreSQL with two control processes, of which one is killed at work."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corral.control.v1 import response_pb2
+from corral.control.v1.response_event_pb2 import ResponseEvent
+
+from control_svc.app import upgrade_database
+from control_svc.config import ControlSettings
+from svc_kit.rpc_client import open_channel
+from tests.support.control import Client
+from tests.support.postgres import a_postgres, create_database, value_of
+from tests.support.processes import Program
+from tests.support.response_client import ResponseClient, text_of
+from tests.support.services import MODEL, Corral, start
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+NUM_TOKENS = 600
+OWNER = "SELECT lease_owner FROM jobs WHERE kind = 'response' AND lease_owner IS NOT NULL"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two control processes, by their programs' ids, over one database."""
+
+    database_url: str
+    programs: dict[int, Program]
+    targets: dict[int, str]
+
+    async def worker(self) -> int:
+        """The process that works on the response."""
+        owner = str(await value_of(self.database_url, OWNER))
+        (found,) = [pid for pid in self.programs if f"-{pid}-" in owner]
+        return found
+
+
+@pytest.fixture
+def pair(up: Corral, tmp_path: Path) -> Iterator[Pair]:
+    """Two of them before the shared inference service."""
+    with a_postgres() as server, ExitStack() as stack:
+        url = create_database(server)
+        asyncio.run(upgrade_database(ControlSettings(database_url=url)))
+        settings: dict[str, Any] = {
+            "listen": "127.0.0.1:0",
+            "database_url": url,
+            "inference_target": up.target,
+            "jobs.lease_s": 2,
+        }
+        programs = [
+            stack.enter_context(a_control_program(tmp_path / name, settings)) for name in "ab"
+        ]
+        targets = [program.wait_for_line(r"serving gRPC on (\S+)")[1] for program in programs]
+        pids = [program.pid for program in programs]
+        yield Pair(
+            url, dict(zip(pids, programs, strict=True)), dict(zip(pids, targets, strict=True))
+        )
+
+
+@contextmanager
+def a_control_program(folder: Path, settings: dict[str, Any]) -> Iterator[Program]:
+    """`corral serve control`, which need not be ready."""
+    folder.mkdir()
+    with start(folder, "serve", "control", control=settings) as program:
+        yield program
+
+
+async def test_another_process_ends_a_response_whose_own_was_killed(pair: Pair) -> None:
+    """Once, with one usage; whoever followed there since before the kill and whoever comes back
+    after it see the same events, none missing and none twice."""
+    async with AsyncExitStack() as stack:
+        clients = {
+            pid: ResponseClient(Client(await stack.enter_async_context(open_channel(target))))
+            for pid, target in pair.targets.items()
+        }
+        first = next(iter(clients.values()))
+        made = await first.create(
+            "Tell me a story about a fox.",
+            model=MODEL,
+            background=True,
+            max_output_tokens=NUM_TOKENS,
+            options={"stopping": {"ignore_eos": True}},
+        )
+        followed = {pid: client.watch(made.id) for pid, client in clients.items()}
+        seen = {pid: await until_text(events) for pid, events in followed.items()}
+        victim = await pair.worker()
+        (survivor,) = set(pair.programs) - {victim}
+        pair.programs[victim].signal(signal.SIGKILL)
+        attached = seen[survivor] + [event async for event in followed[survivor]]
+        cut = len(attached) // 2
+        resumed = [event async for event in clients[survivor].watch(made.id, cut)]
+        kept = await clients[survivor].get(made.id)
+
+    assert resumed == attached[cut + 1 :]
+    assert [event.sequence_number for event in attached] == list(range(len(attached)))
+    assert [event.WhichOneof("event") for event in attached].count("incomplete") == 1
+    assert attached[-1].incomplete == kept
+    assert "".join(event.output_text_delta.text for event in attached) == text_of(kept)
+    assert kept.state == response_pb2.Response.STATE_INCOMPLETE
+    assert kept.usage.output_tokens == NUM_TOKENS
+
+
+async def until_text(events: AsyncIterator[ResponseEvent]) -> list[ResponseEvent]:
+    """The events up to the first piece of text."""
+    seen = [await anext(events)]
+    while seen[-1].WhichOneof("event") != "output_text_delta":
+        seen.append(await anext(events))
+    return seen
