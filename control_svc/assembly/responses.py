@@ -18,6 +18,7 @@ from control_svc.usecases.agent_loop import AgentLoop
 from control_svc.usecases.answering import Answering
 from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.mcp_preparing import McpPreparing
+from control_svc.usecases.response_compacting import Thresholds
 from control_svc.usecases.response_ending import Endings
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_tools import ResponseTools
@@ -46,15 +47,14 @@ async def response_parts(
     model = model or model_parts(ground, bounds.turn_timeout_s)
     servers = mcp_servers(ground.settings.mcp_servers)
     tools = ResponseTools(search, servers)
-    compactor = Compactor(model.turns, bounds.summary_tokens)
+    compactor = Compactor(model.turns, seals, ground.ids, ground.clock, bounds.summary_tokens)
     worker = ResponseWorker(
         AgentLoop(model.turns, ground.ids, ground.clock),
         model.counter,
-        compactor,
+        Thresholds(compactor, model.counter),
         seals,
         tools,
         McpPreparing(servers, ground.ids, ground.clock),
-        ground.ids,
         ground.clock,
     )
     endings = Endings(RESPONSE_EVENTS, seals)

@@ -85,6 +85,14 @@ class Progress:
     """Calls of hosted tools that a person has allowed, and that have not been begun."""
     awaits_client: bool = False
     """The last turn also called what is the client's: no turn follows it."""
+    num_passages: int = 0
+    """The number after those of the passages that the object has found: numbers go on behind a
+    summary that stands for them."""
+
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether a turn is open."""
+        return bool(self.token_ids or self.drafts)
 
     def take(self, turn: "EndedTurn") -> None:
         """A turn has ended, and is kept."""
@@ -136,6 +144,10 @@ class Context(Protocol):
     async def items(self) -> list[Item]:
         """All items in order: the past, the input, and what this object has made, with the hosted
         calls that are in progress."""
+
+    async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
+        """What a turn that has not begun is shown: fewer items, where the caller wants what was
+        said summed up."""
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded

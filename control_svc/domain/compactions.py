@@ -11,6 +11,8 @@ from control_svc.domain.items import (
     FunctionCallOutput,
     Item,
     ItemStatus,
+    McpApprovalRequest,
+    McpApprovalResponse,
     Message,
     Role,
     Text,
@@ -47,6 +49,25 @@ class Summary:
         """What the model sees in place of the compaction item."""
         said = Message(role=Role.USER, content=(Text(text=_INTRODUCTION + self.text),))
         return [item.ended(said), *self.kept]
+
+
+def answers_itself(items: Iterable[Item]) -> bool:
+    """Whether what answers a call, or a question about one, is among the items with it."""
+    asked: set[str] = set()
+    answered: set[str] = set()
+    for item in items:
+        match item.content:
+            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
+                asked.add(call_id)
+            case McpApprovalRequest():
+                asked.add(item.id)
+            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
+                answered.add(call_id)
+            case McpApprovalResponse(approval_request_id=request_id):
+                answered.add(request_id)
+            case _:
+                pass
+    return answered <= asked
 
 
 def is_users(item: Item) -> bool:

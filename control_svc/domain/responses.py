@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from control_svc.domain.agent import NO_USAGE
+from control_svc.domain.agent import NO_USAGE, added
 from control_svc.domain.checks import check_metadata, check_request_id, check_text
 from control_svc.domain.given_items import GivenItem
 from control_svc.domain.items import Item
@@ -109,9 +109,16 @@ class Work:
 
     num_turns: int = 0
     usage: TurnUsage = NO_USAGE
+    summaries: TurnUsage = NO_USAGE
+    """What summing up has cost: the response's usage counts it, no limit does."""
     num_hosted_calls: int = 0
     awaits_client: bool = False
     """As in `Progress`."""
+
+    @property
+    def cost(self) -> TurnUsage:
+        """Everything."""
+        return added(self.usage, self.summaries)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,6 +96,7 @@ class _Attempt:
             while not progress.awaits_client:
                 if (limit := self._limit()) is not None:
                     return Ending(outcome=limit)
+                await self._prepare()
                 turn, outcome = await self._turn()
                 calls = [item for item in turn.items if item.status is ItemStatus.IN_PROGRESS]
                 if outcome is not None and not calls:
@@ -109,7 +110,7 @@ class _Attempt:
     def _limit(self) -> Outcome | None:
         """What leaves no room for another turn; one that is open is always ended."""
         progress = self._work.progress
-        if progress.token_ids or progress.drafts:
+        if progress.is_in_turn:
             return None
         if progress.num_turns >= MAX_TURNS:
             return Outcome.MAX_TURNS
@@ -118,6 +119,13 @@ class _Attempt:
         return None
 
     # ---- turns
+
+    async def _prepare(self) -> None:
+        """Choose what the next turn is shown; one that is open goes on with what it began with."""
+        work = self._work
+        if not work.progress.is_in_turn:
+            request = turn_request(work.settings, work.progress, self._toolbox, self._items)
+            self._items = await work.context.before_turn(request, self._items)
 
     async def _turn(self) -> tuple[EndedTurn, Outcome | None]:
         """The next turn; its outcome is None where only hosted calls follow."""
@@ -226,10 +234,17 @@ class _Attempt:
                 raise Stopped
             result = await self._result(call, is_resumed=is_resumed)
             if isinstance(result, FileSearchCall):
-                result = replace(result, first=first_number(self._items))
+                result = self._numbered(result)
             ended = call.ended(result)
             await self._work.narrator.call_ended(ended)
             self._items = [ended if item.id == call.id else item for item in self._items]
+
+    def _numbered(self, found: FileSearchCall) -> FileSearchCall:
+        """A search whose passages have numbers of their own."""
+        progress = self._work.progress
+        first = max(first_number(self._items), progress.num_passages)
+        progress.num_passages = first + len(found.results)
+        return replace(found, first=first)
 
     async def _result(self, call: Item, *, is_resumed: bool) -> Content:
         tool = next((tool for tool in self._work.hosted if tool.runs(call.content)), None)

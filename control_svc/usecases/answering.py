@@ -11,7 +11,7 @@ from typing import Final
 from control_svc.domain.agent import NO_USAGE, Progress
 from control_svc.domain.compactions import Summary, check_calls, is_users
 from control_svc.domain.ids import IdSource
-from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus, McpCall
+from control_svc.domain.items import Item, McpCall
 from control_svc.domain.jobs import EngineDied, JobPriority
 from control_svc.domain.mcp import check_words
 from control_svc.domain.ports import Clock, Repositories, Transactions
@@ -25,7 +25,7 @@ from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.placing_items import resolved
 from control_svc.usecases.response_ledgers import Say, TransientLedger
 from control_svc.usecases.response_narrating import ResponseNarrator
-from control_svc.usecases.response_pasts import read_conversation, read_past, unsealed
+from control_svc.usecases.response_pasts import read_conversation, read_past, visible
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_tools import ResponseTools
 from control_svc.usecases.response_working import (
@@ -179,27 +179,25 @@ class Answering:
         narrator, begun = await self._begin(project, asked, _silence)
         settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
         toolbox = Toolbox(settings.tools, self.tools.hosted(settings.tools, begun.items))
-        items = unsealed(project, begun.items, self.seals)
+        items = visible(project, narrator.response, begun.items, self.seals)
         return turn_request(settings, Progress(), toolbox, items)
 
     async def compact(self, project: str, asked: NewResponse) -> Compacted:
         """The user's messages as they were, and a summary of everything. Raises as `answer`."""
         narrator, begun = await self._begin(project, asked, _silence)
-        response, seen = narrator.response, unsealed(project, begun.items, self.seals)
+        response = narrator.response
+        seen = visible(project, response, begun.items, self.seals)
         try:
             text, usage = await self.compactor.sum_up(project, response, seen)
         except EngineDied as died:
             raise died.error from died
         summary = Summary(text=text, replaces_all=False)
-        item = Item(
-            id=self.ids.new(ITEM_PREFIXES[Compaction]),
-            status=ItemStatus.COMPLETED,
-            created_at=self.clock(),
-            content=Compaction(sealed=self.seals.seal_summary(project, summary)),
-        )
         said = [each for each in begun.items if is_users(each)]
         return Compacted(
-            id=response.id, created_at=response.created_at, output=[*said, item], usage=usage
+            id=response.id,
+            created_at=response.created_at,
+            output=[*said, self.compactor.item(project, summary)],
+            usage=usage,
         )
 
     async def _begin(
@@ -208,16 +206,17 @@ class Answering:
         """A response of which nothing is kept, and what was said before. Raises as `answer`."""
         response = await self.requests.make(project, asked)
 
-        async def read(repositories: Repositories) -> Begun:
-            past = await _past(repositories, project, response)
+        async def read(repositories: Repositories) -> tuple[str, Begun]:
+            context_start, past = await _past(repositories, project, response)
             items = await resolved(
                 repositories, project, asked.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)
             check_words(past, items)
-            return Begun([*past, *items], items)
+            return context_start, Begun([*past, *items], items)
 
-        begun = await self.transactions.read(read)
+        context_start, begun = await self.transactions.read(read)
+        response = replace(response, context_start=context_start)
         ledger = TransientLedger(say)
         return ResponseNarrator(project, response, (), ledger, self.seals), begun
 
@@ -249,12 +248,16 @@ def _has_called(narrator: ResponseNarrator) -> bool:
     return any(isinstance(item.content, McpCall) for item in narrator.output)
 
 
-async def _past(repositories: Repositories, project: str, response: Response) -> list[Item]:
+async def _past(
+    repositories: Repositories, project: str, response: Response
+) -> tuple[str, list[Item]]:
+    """The item with which the model's view of the past begins (empty: all of it), and the past."""
     if response.previous_id:
         previous = await previous_of(repositories, project, response)
-        return (await read_past(repositories, project, previous.id)).items
+        past = await read_past(repositories, project, previous.id)
+        return previous.context_start, past.items
     if not response.conversation_id:
-        return []
+        return "", []
     await repositories.conversations.get(project, response.conversation_id)
     placed = await read_conversation(repositories, project, response.conversation_id)
-    return [each.item for each in placed]
+    return "", [each.item for each in placed]

@@ -1,11 +1,14 @@
-"""Summaries of what was said, written by the model itself."""
+"""Summaries of what was said, written by the model itself, and the items that hold them."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
 
 from control_svc.domain.agent import NO_USAGE
-from control_svc.domain.compactions import SUMMARY_REQUEST
-from control_svc.domain.items import Item
+from control_svc.domain.compactions import SUMMARY_REQUEST, Summary
+from control_svc.domain.ids import IdSource
+from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
+from control_svc.domain.ports import Clock
+from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import Response
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import (
@@ -23,9 +26,14 @@ from control_svc.domain.turns import (
 class Compactor:
     """Has items summed up."""
 
-    def __init__(self, turns: TurnClient, summary_tokens: int) -> None:
+    def __init__(
+        self, turns: TurnClient, seals: Seals, ids: IdSource, clock: Clock, summary_tokens: int
+    ) -> None:
         """`summary_tokens` bounds a summary."""
         self._turns = turns
+        self._seals = seals
+        self._ids = ids
+        self._clock = clock
         self._summary_tokens = summary_tokens
 
     async def sum_up(
@@ -53,3 +61,12 @@ class Compactor:
                 elif isinstance(event, Done):
                     usage = event.usage
         return text, usage
+
+    def item(self, project: str, summary: Summary) -> Item:
+        """A new item that holds a summary."""
+        return Item(
+            id=self._ids.new(ITEM_PREFIXES[Compaction]),
+            status=ItemStatus.COMPLETED,
+            created_at=self._clock(),
+            content=Compaction(sealed=self._seals.seal_summary(project, summary)),
+        )

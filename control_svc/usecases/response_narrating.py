@@ -127,7 +127,8 @@ class ResponseNarrator:
 
     async def compacted(self, item: Item, usage: TurnUsage) -> None:
         """Earlier items were summed up: from here on this one stands for them."""
-        work = replace(self.response.work, usage=added(self.response.work.usage, usage))
+        work = self.response.work
+        work = replace(work, summaries=added(work.summaries, usage))
         self.response = replace(self.response, work=work, is_compacted=True)
         await self.made(item)
 
@@ -218,7 +219,8 @@ class ResponseNarrator:
 
 
 def _after(work: Work, turn: EndedTurn, *, awaits_client: bool) -> Work:
-    return Work(
+    return replace(
+        work,
         num_turns=work.num_turns + 1,
         usage=added(work.usage, turn.usage),
         num_hosted_calls=work.num_hosted_calls + turn.num_hosted_calls,

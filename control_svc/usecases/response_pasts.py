@@ -9,11 +9,12 @@ from control_svc.domain.compactions import is_users
 from control_svc.domain.items import Compaction, Item, PlacedItem, Reasoning
 from control_svc.domain.ports import Repositories
 from control_svc.domain.response_ports import Seals
-from control_svc.domain.responses import Truncation
+from control_svc.domain.responses import Response, Truncation
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import TurnRequest
 from control_svc.usecases.fitting import first_fitting
+from control_svc.usecases.response_compacting import Thresholds
 from control_svc.usecases.response_narrating import ResponseNarrator
 from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, SealInvalid, TooLong
 
@@ -66,8 +67,18 @@ def _check_length(field: str, num_bytes: int) -> None:
         raise TooLong(field=field, length=num_bytes, limit=MAX_PAST_BYTES, unit="bytes")
 
 
-def unsealed(project: str, items: Sequence[Item], seals: Seals) -> list[Item]:
-    """Items as the model sees them. Raises SealInvalid."""
+def visible(project: str, response: Response, items: Sequence[Item], seals: Seals) -> list[Item]:
+    """The items as the model of a response sees them, from where its past was cut on.
+
+    Raises SealInvalid.
+    """
+    seen = _unsealed(project, items, seals)
+    first = response.context_start
+    start = next((place for place, item in enumerate(seen) if item.id == first), 0)
+    return seen[start:]
+
+
+def _unsealed(project: str, items: Sequence[Item], seals: Seals) -> list[Item]:
     seen: list[Item] = []
     for index, item in enumerate(items):
         match item.content:
@@ -86,12 +97,6 @@ def unsealed(project: str, items: Sequence[Item], seals: Seals) -> list[Item]:
     return seen
 
 
-def since(items: Sequence[Item], first_id: str) -> list[Item]:
-    """The items from one on; all, where it is not among them."""
-    start = next((place for place, item in enumerate(items) if item.id == first_id), 0)
-    return list(items[start:])
-
-
 class ResponseContext:
     """The context of the loop: items that are read once, and cut where the caller allows it."""
 
@@ -101,16 +106,23 @@ class ResponseContext:
         own: Sequence[Item],
         narrator: ResponseNarrator,
         counter: TokenCounter,
+        thresholds: Thresholds,
     ) -> None:
         """`own` are the response's own items, which are never left out."""
         self._items = items
         self._own = {item.id for item in own}
         self._narrator = narrator
         self._counter = counter
+        self._thresholds = thresholds
 
     async def items(self) -> list[Item]:
         """All items in order."""
         return list(self._items)
+
+    async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
+        """The same, or a summary and what it keeps, where the prompt would be too long for the
+        caller's threshold."""
+        return await self._thresholds.kept(self._narrator, request, items, self._own)
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded

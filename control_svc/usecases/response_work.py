@@ -83,7 +83,7 @@ class ResponseHandler:
             job.project,
             response,
             Moment.FAILED,
-            lambda work: response.failed(work.usage, error),
+            lambda work: response.failed(work.cost, error),
         )
 
     async def _response(self, claim: Claim) -> Response | None:

@@ -1,15 +1,12 @@
-"""The work of a response, stored or not: compact, run the loop, end."""
+"""The work of a response, stored or not: prepare, run the loop, end."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from control_svc.domain.agent import Ending, LoopLimits, LoopSettings, Outcome, Progress
-from control_svc.domain.compactions import Summary
 from control_svc.domain.drafts import Draft
-from control_svc.domain.hosted_tools import HostedTool
-from control_svc.domain.ids import IdSource
-from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
+from control_svc.domain.items import FileSearchCall, Item, ItemStatus
 from control_svc.domain.jobs import JobPriority
 from control_svc.domain.ports import Clock
 from control_svc.domain.response_events import Moment
@@ -25,12 +22,11 @@ from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.tools import ResponseFormat, ToolChoice
 from control_svc.domain.turns import TurnUsage
 from control_svc.usecases.agent_loop import AgentLoop
-from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.mcp_preparing import McpPreparing
+from control_svc.usecases.response_compacting import Thresholds
 from control_svc.usecases.response_narrating import ResponseNarrator
-from control_svc.usecases.response_pasts import ResponseContext, since, unsealed
+from control_svc.usecases.response_pasts import ResponseContext, visible
 from control_svc.usecases.response_tools import ResponseTools
-from control_svc.usecases.turn_requests import Toolbox, turn_request
 from svc_kit.error_table import is_retryable
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -63,20 +59,18 @@ class ResponseWorker:
         self,
         loop: AgentLoop,
         counter: TokenCounter,
-        compactor: Compactor,
+        thresholds: Thresholds,
         seals: Seals,
         tools: ResponseTools,
         remote: McpPreparing,
-        ids: IdSource,
         clock: Clock,
     ) -> None:
         self._loop = loop
         self._counter = counter
-        self._compactor = compactor
+        self._thresholds = thresholds
         self._seals = seals
         self._tools = tools
         self._remote = remote
-        self._ids = ids
         self._clock = clock
 
     async def work(
@@ -113,63 +107,25 @@ class ResponseWorker:
         response = narrator.response
         settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
         progress = _progress(response, narrator.output, begun)
-        seen = since(unsealed(project, begun.items, self._seals), response.context_start)
+        seen = visible(project, response, begun.items, self._seals)
         remote = await self._remote.prepare(narrator, begun.items, begun.own)
         progress.allowed_calls = remote.calls
         own = [*begun.own, *remote.items]
         seen += remote.items
         hosted = self._tools.hosted(response.settings.tools, [*begun.items, *remote.lists])
-        if await self._is_to_be_compacted(settings, progress, hosted, narrator, seen):
-            seen = await self._compact(project, narrator, seen, own)
-        context = ResponseContext(seen, own, narrator, self._counter)
+        context = ResponseContext(seen, own, narrator, self._counter, self._thresholds)
         return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
-
-    async def _is_to_be_compacted(
-        self,
-        settings: LoopSettings,
-        progress: Progress,
-        hosted: Sequence[HostedTool],
-        narrator: ResponseNarrator,
-        seen: Sequence[Item],
-    ) -> bool:
-        threshold = narrator.response.settings.compact_threshold
-        has_begun = progress.num_turns or progress.token_ids or progress.drafts
-        if threshold is None or has_begun or narrator.response.is_compacted:
-            return False
-        request = turn_request(settings, progress, Toolbox(settings.tools, hosted), seen)
-        return await self._counter.count(request) > threshold
-
-    async def _compact(
-        self, project: str, narrator: ResponseNarrator, seen: Sequence[Item], own: Sequence[Item]
-    ) -> list[Item]:
-        """A summary in place of everything before the response's own items."""
-        own_ids = {item.id for item in own}
-        before = [item for item in seen if item.id not in own_ids]
-        kept = [item for item in seen if item.id in own_ids]
-        if not before:
-            return list(seen)
-        text, usage = await self._compactor.sum_up(project, narrator.response, before)
-        summary = Summary(text=text, replaces_all=True, kept=tuple(kept))
-        item = Item(
-            id=self._ids.new(ITEM_PREFIXES[Compaction]),
-            status=ItemStatus.COMPLETED,
-            created_at=self._clock(),
-            content=Compaction(sealed=self._seals.seal_summary(project, summary)),
-        )
-        await narrator.begin()
-        await narrator.compacted(item, usage)
-        return summary.shown(item)
 
     async def _end(self, narrator: ResponseNarrator, ending: Ending) -> None:
         response, now = narrator.response, self._clock()
         if ending.outcome in (Outcome.ANSWERED, Outcome.ACTION_REQUIRED):
             await narrator.end(
-                ending.turn, Moment.COMPLETED, lambda work: response.completed(work.usage, now)
+                ending.turn, Moment.COMPLETED, lambda work: response.completed(work.cost, now)
             )
             return
         reason = IncompleteReason.MAX_OUTPUT_TOKENS
         await narrator.end(
-            ending.turn, Moment.INCOMPLETE, lambda work: response.broken_off(work.usage, reason)
+            ending.turn, Moment.INCOMPLETE, lambda work: response.broken_off(work.cost, reason)
         )
 
 
@@ -236,8 +192,14 @@ def _progress(response: Response, output: Sequence[Item], begun: Begun) -> Progr
         drafts=list(begun.drafts),
         open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
         awaits_client=work.awaits_client,
+        num_passages=_num_passages(output),
     )
 
 
+def _num_passages(output: Sequence[Item]) -> int:
+    searches = (item.content for item in output if isinstance(item.content, FileSearchCall))
+    return max((search.first + len(search.results) for search in searches), default=0)
+
+
 def _cost(work: Work) -> TurnUsage | None:
-    return work.usage if any(work.usage) else None
+    return work.cost if any(work.cost) else None

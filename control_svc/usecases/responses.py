@@ -169,7 +169,7 @@ class Responses:
                     project,
                     found,
                     Moment.CANCELLED,
-                    lambda work: found.cancelled(work.usage),
+                    lambda work: found.cancelled(work.cost),
                 )
 
         await self.transactions.write(give_up)

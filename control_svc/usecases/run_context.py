@@ -55,6 +55,10 @@ class RunContext:
         self._placed = await self._transactions.read(read)
         return [placed.item for placed in self._placed]
 
+    async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
+        """All of them: threads are cut, and never summed up."""
+        return list(items)
+
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:

@@ -8,8 +8,9 @@ import pytest
 from corral.control.v1 import conversation_service_pb2, item_pb2, response_pb2, tool_pb2
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 
+from control_svc.domain.turns import TextPart, TurnRequest
 from svc_kit.errors import InvalidField, UnsupportedValue
-from tests.support.control import a_control
+from tests.support.control import RunningControl, a_control
 from tests.support.mcp_server import LABEL, SECRET, Shop, a_shop
 from tests.support.response_client import ResponseClient, a_model, names, text_of
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
@@ -55,10 +56,10 @@ def model() -> ScriptedTurns:
 
 
 @pytest.fixture
-async def client(
+async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns, shop: Shop
-) -> AsyncIterator[ResponseClient]:
-    """A caller of a control service that knows the server, on each database."""
+) -> AsyncIterator[RunningControl]:
+    """A control service that knows the server, on each database."""
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     server = {
@@ -71,7 +72,13 @@ async def client(
     async with a_control(
         tmp_path, database_url, model=a_model(model), mcp_servers=[server, dead]
     ) as control:
-        yield ResponseClient(control.client)
+        yield control
+
+
+@pytest.fixture
+def client(running: RunningControl) -> ResponseClient:
+    """A caller."""
+    return ResponseClient(running.client)
 
 
 def kinds(response: response_pb2.Response) -> list[str | None]:
@@ -174,6 +181,59 @@ async def test_a_conversation_goes_on_with_a_word_once(client: ResponseClient, s
     assert kinds(asked)[-1] == "mcp_approval_request"
     assert kinds(done) == ["mcp_call", "message"]
     assert shop.ordered == ["tea"]
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_word_in_a_list_that_its_caller_keeps(
+    client: ResponseClient, shop: Shop, store: bool
+) -> None:
+    """Whoever names no earlier response gives the question back with the word: it keeps its id, or
+    gets another one, where a stored item has that, and the word is about it all the same."""
+    asked = await client.create("Tea", tools=[remote()], store=store)
+    yes = word(asked.output[-1].id, approve=True)
+    done = await client.create("Tea", *asked.output, yes, tools=[remote()], store=store)
+
+    assert kinds(done) == ["mcp_call", "message"]
+    assert shop.ordered == ["tea"]
+    about = done.output[0].mcp_call.approval_request_id
+    assert (about == asked.output[-1].id) is not store
+
+
+async def test_a_long_result_is_summed_up_before_the_next_turn(
+    running: RunningControl, client: ResponseClient, shop: Shop, model: ScriptedTurns
+) -> None:
+    """Between two turns of one response, once, also where the engine dies behind the summary; the
+    call is made once, and what follows goes on from the summary."""
+    ware, summary = ("tea " * 1100).strip(), "Summary of the conversation so far:\n\nMuch tea"
+    order = calls("order", f'{{"ware":"{ware}"}}')
+
+    def choose(request: TurnRequest) -> Script:
+        texts = texts_of(request)
+        if texts[-1].startswith("Sum up"):
+            return says("Much tea")
+        return says("It is ordered") if summary in texts else order
+
+    model.choose = choose
+    running.clock.step_s = 1  # so that the wait between two attempts passes
+    model.troubles = [100, 100, 1]
+    made = await client.create("Go", tools=[remote(approval=NEVER)], compact_threshold=1000)
+    after = await client.create("And?", previous_response_id=made.id)
+
+    assert shop.ordered == [ware]
+    assert kinds(made) == ["mcp_list_tools", "mcp_call", "compaction", "message"]
+    assert text_of(made) == text_of(after) == "It is ordered"
+    assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: {ware}"]
+    assert texts_of(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
+    spoken = (order, says("Much tea"), says("It is ordered"))
+    assert made.usage.output_tokens == sum(len(script.deltas) for script in spoken)
+
+
+def texts_of(request: TurnRequest) -> list[str]:
+    """What the model was shown."""
+    return [
+        "".join(part.text for part in message.parts if isinstance(part, TextPart))
+        for message in request.messages
+    ]
 
 
 async def test_a_refused_call_is_not_made_and_the_model_hears_why(

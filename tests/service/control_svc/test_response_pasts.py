@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corral.control.v1 import item_pb2, response_pb2
+from corral.control.v1 import item_pb2, response_pb2, tool_pb2
 from sqlalchemy import Engine, event
 
 from control_svc.domain.ids import RESPONSE, IdSource
@@ -29,9 +29,16 @@ from tests.support.control import RunningControl, SetClock, a_control
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.conversation_client import text_of as text_of_item
 from tests.support.jobs import a_database
-from tests.support.response_client import ResponseClient, a_model, names, text_of, words_of
+from tests.support.response_client import (
+    ResponseClient,
+    a_model,
+    an_output,
+    names,
+    text_of,
+    words_of,
+)
 from tests.support.rows import count_rows
-from tests.support.scripted_turns import Script, ScriptedTurns, says
+from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
 AUTO = response_pb2.ResponseSettings.TRUNCATION_AUTO
 SEALED = response_pb2.RESPONSE_INCLUDE_SEALED_REASONING
@@ -195,6 +202,7 @@ async def test_a_deleted_response_leaves_no_row(tmp_path: Path, model: Model) ->
         answer = await client.create("sesame", store=False, previous_response_id=kept.id)
         told = [each async for each in client.stream("sesame", store=False)]
         await client.count("sesame", store=False)
+        await client.prepare("sesame", store=False)
         await client.compact("sesame")
 
         assert everything(tmp_path) == before
@@ -310,9 +318,15 @@ async def test_a_past_without_room_is_cut_or_refused(client: ResponseClient, mod
     last = await client.create("x " * 10, previous_response_id=last.id, truncation=AUTO)
     assert model.shown.startswith("third")
     num_calls = len(model.requests)
-    await client.create("y", previous_response_id=last.id, truncation=AUTO)
+    for store in (True, False):
+        await client.create("y", previous_response_id=last.id, truncation=AUTO, store=store)
+        assert model.shown.startswith("third")
+    assert len(model.requests) == num_calls + 2
+    num_words = words_of(model.requests[-1])
+    assert await client.count("y", previous_response_id=last.id) == num_words
+    model.window = 60  # the request to sum up has words of its own
+    await client.compact(previous_response_id=last.id)
     assert model.shown.startswith("third")
-    assert len(model.requests) == num_calls + 1
 
 
 async def test_a_long_past_is_compacted_by_itself(client: ResponseClient, model: Model) -> None:
@@ -346,6 +360,55 @@ async def test_a_long_past_is_compacted_by_itself(client: ResponseClient, model:
     assert model.shown == f"{summary} | b | Many times a | e"
 
 
+async def test_a_long_list_of_a_caller_is_compacted_too(
+    client: ResponseClient, model: Model
+) -> None:
+    """Whoever keeps the list himself names no earlier response: the last question stays."""
+    model.window = 10_000
+    model.script = says("Many times a")
+    told = client.stream("a " * 1100, "b", "c", store=False, compact_threshold=1000)
+    made = [each async for each in told][-1].completed
+    summary = "Summary of the conversation so far:\n\nMany times a"
+
+    assert [item.WhichOneof("content") for item in made.output] == ["compaction", "message"]
+    assert model.shown == f"{summary} | c"
+    await client.create("a " * 1100, "b", "c", *made.output, "d", store=False)
+    assert model.shown == f"{summary} | c | Many times a | d"
+    num_calls = len(model.requests)
+    await client.create("a " * 1100, store=False, compact_threshold=1000)
+    assert len(model.requests) == num_calls + 1, "a question alone is not summed up"
+
+
+async def test_a_summary_leaves_no_output_without_its_call(
+    client: ResponseClient, model: Model
+) -> None:
+    """What answers an earlier call is summed up with it."""
+    model.window = 10_000
+    model.script = calls("f", "{}")
+    function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
+    first = await client.create("a " * 1100, "b", tools=[function])
+    model.script = says("It is warm")
+    await client.create(
+        an_output("call_1", "warm"), previous_response_id=first.id, compact_threshold=1000
+    )
+    summed = model.requests[-2].messages
+
+    assert summed[-2].call_id == "call_1"
+    assert model.shown == "Summary of the conversation so far:\n\nIt is warm | b"
+
+
+async def test_a_past_that_cannot_be_summed_up_is_cut(client: ResponseClient, model: Model) -> None:
+    """Where it may be; there was no room to read it."""
+    model.window = 3000
+    first = await client.create("a " * 2990)
+    made = await client.create(
+        "b " * 30, previous_response_id=first.id, compact_threshold=1000, truncation=AUTO
+    )
+
+    assert [item.WhichOneof("content") for item in made.output] == ["message"]
+    assert model.shown == "b " * 30
+
+
 async def test_a_summary_that_a_caller_gives_outlives_a_later_one(
     client: ResponseClient, model: Model
 ) -> None:
@@ -364,6 +427,27 @@ async def test_a_summary_that_a_caller_gives_outlives_a_later_one(
 
 
 # ---- what callers keep
+
+
+async def test_an_item_keeps_the_id_that_an_answer_gave_it(client: ResponseClient) -> None:
+    """Where no stored item has it, and it is one of ours of its kind; else it gets another one."""
+    answer = (await client.create("one", store=False)).output[0]
+    given = answer.id
+    kept = await ids_of_input(client, answer)
+    taken = await ids_of_input(client, answer, answer)
+    for name in ("msg_68a1", "fc" + answer.id[3:], "msg_" + "x" * 32, "msg_\0"):
+        answer.id = name
+        assert await ids_of_input(client, answer) != {name}
+
+    assert kept == {given}
+    assert len(taken) == 2
+    assert not kept & taken
+
+
+async def ids_of_input(client: ResponseClient, *items: item_pb2.Item) -> set[str]:
+    """What items are called that a response was given."""
+    made = await client.create(*items)
+    return {item.id for item in (await client.input_items(made.id)).items}
 
 
 async def test_a_thought_that_was_sealed_is_read_again(

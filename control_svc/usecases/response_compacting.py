@@ -1,0 +1,98 @@
+"""Compaction by itself: where a caller has named a threshold, what was said is summed up before
+each turn whose prompt would be longer, also between two turns of one response.
+
+As little as possible is summed up: everything before the response's own items, and only where these
+alone are too long, or answer what was said before them, everything but the last question.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from control_svc.domain.compactions import Summary, answers_itself, is_users
+from control_svc.domain.items import Compaction, Item
+from control_svc.domain.responses import Response
+from control_svc.domain.run_ports import TokenCounter
+from control_svc.domain.turn_messages import turn_messages
+from control_svc.domain.turns import TurnRequest
+from control_svc.usecases.compacting import Compactor
+from control_svc.usecases.response_narrating import ResponseNarrator
+from svc_kit.errors import ContextLengthExceeded
+
+
+class _Split(NamedTuple):
+    """What is summed up, and what stays behind the summary as it is."""
+
+    summed: Sequence[Item]
+    kept: Sequence[Item]
+
+
+class Thresholds:
+    """Sums up what crosses the thresholds of responses."""
+
+    def __init__(self, compactor: Compactor, counter: TokenCounter) -> None:
+        self._compactor = compactor
+        self._counter = counter
+
+    async def kept(
+        self,
+        narrator: ResponseNarrator,
+        request: TurnRequest,
+        items: Sequence[Item],
+        own: Collection[str],
+    ) -> list[Item]:
+        """What the turn of a request is shown of the items; `own` are the ids of the response's.
+
+        Raises what `TurnClient.run` and `TokenCounter.count` do.
+        """
+        threshold = narrator.response.settings.compact_threshold
+        if threshold is None or _is_just_compacted(narrator):
+            return list(items)
+        if await self._counter.count(request) <= threshold:
+            return list(items)
+        mine = await self._split_at_own(narrator.response, request, items, own)
+        split = mine or _split_at_question(items)
+        if not split.summed:
+            return list(items)
+        try:
+            return await self._compact(narrator, request, split)
+        except ContextLengthExceeded:  # which the turn will say itself, or cut its past
+            return list(items)
+
+    async def _split_at_own(
+        self,
+        response: Response,
+        request: TurnRequest,
+        items: Sequence[Item],
+        own: Collection[str],
+    ) -> _Split | None:
+        """None: the own items cannot be all that is shown."""
+        start = next((place for place, item in enumerate(items) if item.id in own), 0)
+        mine = items[start:]
+        if not start or not answers_itself(mine):
+            return None
+        messages = turn_messages(response.settings.instructions or "", mine)
+        num_tokens = await self._counter.count(replace(request, messages=messages))
+        is_short = num_tokens <= (response.settings.compact_threshold or 0)
+        return _Split(items[:start], mine) if is_short else None
+
+    async def _compact(
+        self, narrator: ResponseNarrator, request: TurnRequest, split: _Split
+    ) -> list[Item]:
+        text, usage = await self._compactor.sum_up(request.project, narrator.response, split.summed)
+        summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
+        item = self._compactor.item(request.project, summary)
+        await narrator.begin()
+        await narrator.compacted(item, usage)
+        return summary.shown(item)
+
+
+def _split_at_question(items: Sequence[Item]) -> _Split:
+    """Everything is summed up, and the last question stays to be answered."""
+    questions = [item for item in items if is_users(item)][-1:]
+    return _Split([] if list(items) == questions else items, questions)
+
+
+def _is_just_compacted(narrator: ResponseNarrator) -> bool:
+    """Whether nothing has been made since the last summary."""
+    return bool(narrator.output) and isinstance(narrator.output[-1].content, Compaction)
