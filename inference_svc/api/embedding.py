@@ -84,7 +84,7 @@ class Embedding:
         """
         check_count("texts", len(texts))
         for index, text in enumerate(texts):
-            check_size(f"texts[{index}]", text, self._bounds.text_bytes)
+            check_bytes(f"texts[{index}]", text, self._bounds.text_bytes)
         asked = [TextToTokenize(text, False, False) for text in texts]
         return list(map(len, await model.tokenizer.tokenize_each(asked, field="texts")))
 
