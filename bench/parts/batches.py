@@ -23,12 +23,7 @@ def measure(stage: Stage) -> Iterator[Measurement]:
     """Run a batch and as many bare calls, in turns."""
     count = stage.sizes(FULL_LINES, QUICK_LINES)
     firsts = itertools.count(0, count)
-    with (
-        stage.corral(SHAPE) as server,
-        stage.control(
-            "control", {"CORRAL_CONTROL_INFERENCE_TARGET": server.grpc_target}
-        ) as control,
-    ):
+    with stage.corral(SHAPE) as server, stage.control("control", _beside(server)) as control:
         for number in range(stage.rounds or stage.sizes(ROUNDS, 1)):
             batch = run_batch(control.grpc_target, new_chats(count, next(firsts)))
             yield _over_engine(stage, server, LINE, number, count, batch)
