@@ -38,7 +38,7 @@ VALUES: tuple[Any, ...] = (
 )
 NUMBER_VALUES: tuple[Any, ...] = ("x", None, True, -1, 2**31, 2**64, 1e308, [], {"\x00": None})
 """In the place of a number or a switch: what it is not, and what is too much."""
-DEEP_VALUES: tuple[Any, ...] = (None, True, -1, 1e308, "", "\x00", [], {"\x00": None})
+DEEP_VALUES: tuple[Any, ...] = (None, True, -1, 2**31, 1e308, "", "\x00", [], {"\x00": None})
 """Inside of a field's value: there are many such places."""
 KNOWN_VALUES: tuple[Any, ...] = (None, "\x00", {"\x00": None})
 """In the place of a field that another body has had."""
