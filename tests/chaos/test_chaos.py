@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chaos import ChatWork, FileWork, Work, survive
+from tests.support.chaos_answers import ResponseWork, RunWork
 from tests.support.processes import Ends
 from tests.support.services import corral_up
 
@@ -25,7 +26,7 @@ LONG_KILLS = 5
 
 
 def works_of(rng: random.Random) -> list[Work]:
-    """Every resource that takes part. Their choices are their own: who dies depends on none."""
+    """What takes part in every history. Their choices are their own: who dies depends on none."""
     return [FileWork(random.Random(rng.random())), ChatWork()]
 
 
@@ -46,10 +47,12 @@ async def test_promises_outlive_random_deaths(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(24 * 3600)
+# The SDK says so of what OpenAI does not serve any more.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_promises_outlive_many_deaths(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Round after round on the same data; each ends with the death of everything at once."""
     rng = begin(request.config.getoption("--seed", None))
-    works = works_of(rng)
+    works = [*works_of(rng), ResponseWork(), RunWork()]
     for number in range(request.config.getoption("--rounds", 1)):
         log.warning("round %d", number + 1)
         with corral_up(tmp_path) as corral:
