@@ -6,6 +6,7 @@ and dropped one release after they are not.
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -42,10 +43,15 @@ def configuration(connection: Connection | None = None) -> Config:
     return config
 
 
+@cache
 def head() -> str:
     """The revision of this release."""
-    revision = ScriptDirectory.from_config(configuration()).get_current_head()
-    return revision or "nothing"
+    return _scripts().get_current_head() or "nothing"
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(configuration())
 
 
 async def current(engine: AsyncEngine) -> str | None:
@@ -93,8 +99,7 @@ async def check(engine: AsyncEngine) -> None:
 async def _known(engine: AsyncEngine) -> str | None:
     """The revision of a database. Raises StartupError for one of a later release."""
     found = await current(engine)
-    script = ScriptDirectory.from_config(configuration())
-    if found is not None and found not in {each.revision for each in script.walk_revisions()}:
+    if found is not None and found not in {each.revision for each in _scripts().walk_revisions()}:
         raise StartupError(
             f"the database is at revision {found}, which this release does not know:"
             " it was made by a later one"

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -14,11 +15,13 @@ from corral.control.v1 import file_service_pb2 as file_pb
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
-from control_svc.app import Control, build
+from control_svc.app import Control, build, upgrade_database
+from control_svc.assembly.ground import data_folder
 from control_svc.assembly.models import ModelParts
 from control_svc.config import ControlSettings
 from control_svc.domain.ports import Blob, BlobSink, BlobStore
 from control_svc.storage.blobs import FolderBlobs
+from control_svc.storage.database import FILE_NAME
 from svc_kit.auth import Principal, ServiceToken, on_behalf_of
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc_client import open_channel, translate_errors
@@ -264,6 +267,24 @@ def a_service_token(folder: Path) -> Path:
     return token_file
 
 
+_migrated: list[bytes] = []
+"""SQLite's file as the migrations make it, once they have."""
+
+
+async def _give_tables(settings: ControlSettings) -> None:
+    """Copy them into a folder without a database: to make them anew takes longer than most tests
+    do."""
+    path = data_folder(settings) / FILE_NAME
+    if not _migrated:
+        with TemporaryDirectory() as made:
+            there = settings.model_copy(update={"data_dir": Path(made)})
+            await upgrade_database(there)
+            _migrated.append((data_folder(there) / FILE_NAME).read_bytes())
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_bytes(_migrated[0])
+
+
 @asynccontextmanager
 async def a_control(
     folder: Path,
@@ -290,11 +311,14 @@ async def a_control(
     }
     clock, blobs = SetClock(), FullingBlobs(folder / "blobs")
     blobs.prepare()
+    chosen = ControlSettings(**values)
+    if database_url is None:
+        await _give_tables(chosen)
     store: BlobStore = blobs
     async with (
         asyncio.timeout(patience_s),
         build(
-            ControlSettings(**values),
+            chosen,
             blobs=store,
             clock=clock,
             sandbox=sandbox or InlineJobs(),
