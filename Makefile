@@ -1,8 +1,10 @@
 # One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
-# tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts.
+# tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
+# WORKERS is how many processes run the tests.
 .DEFAULT_GOAL := help
 .PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak chaos demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
 IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python
@@ -16,13 +18,13 @@ run: ## Install on first use, then serve the bundled model (ARGS="--model FILE.g
 	@exec $(BIN)/corral up $(ARGS)
 
 test: dev ## Run every test: unit, property, service, e2e with real processes
-	$(BIN)/pytest -m "not slow and not bench" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not bench" $(ARGS)
 
 test-unit: dev ## Run the tests that need no process of their own
 	$(BIN)/pytest tests/unit tests/property tests/architecture $(ARGS)
 
 test-e2e: dev ## Run the tests that start real processes
-	$(BIN)/pytest tests/e2e -m "not slow and not bench" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/e2e -m "not slow and not bench" $(ARGS)
 
 test-clients: dev ## Run the OpenAI client for Node, the Agents SDK and LangChain against a fresh server
 	$(BIN)/python -m tools.test_clients
