@@ -43,15 +43,15 @@ def configuration(connection: Connection | None = None) -> Config:
     return config
 
 
-@cache
 def head() -> str:
     """The revision of this release."""
-    return _scripts().get_current_head() or "nothing"
+    return _scripts(MIGRATIONS).get_current_head() or "nothing"
 
 
 @cache
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(configuration())
+def _scripts(migrations: Path) -> ScriptDirectory:
+    """All migrations of a folder, which are modules to read."""
+    return ScriptDirectory(str(migrations))
 
 
 async def current(engine: AsyncEngine) -> str | None:
@@ -99,7 +99,9 @@ async def check(engine: AsyncEngine) -> None:
 async def _known(engine: AsyncEngine) -> str | None:
     """The revision of a database. Raises StartupError for one of a later release."""
     found = await current(engine)
-    if found is not None and found not in {each.revision for each in _scripts().walk_revisions()}:
+    if found is not None and found not in {
+        each.revision for each in _scripts(MIGRATIONS).walk_revisions()
+    }:
         raise StartupError(
             f"the database is at revision {found}, which this release does not know:"
             " it was made by a later one"
