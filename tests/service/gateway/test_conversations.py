@@ -103,12 +103,19 @@ async def test_items_of_every_kind_are_shown_as_they_were_written(setup: Setup) 
     assert (listed["first_id"], listed["has_more"]) == (listed["data"][0]["id"], False)
     for written, shown in zip(EVERY_KIND, listed["data"], strict=True):
         assert shown["type"] == written.get("type", "message")
-        for name in written.keys() - {"content", "type", "id", "phase", "status"}:
+        said_otherwise = {"approval_request_id", "content", "type", "id", "phase", "status"}
+        for name in written.keys() - said_otherwise:
             assert shown[name] == written[name], name
+    asked, answered = listed["data"][-2:]
+    assert answered["approval_request_id"] == asked["id"]
     assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hello"}]
     assert listed["data"][2]["content"] == EVERY_KIND[2]["content"]
-    without_ids = [{**item, "id": ""} for item in listed["data"]]
-    assert [{**item, "id": ""} for item in again.json()["data"]] == without_ids
+    assert unnamed(again.json()["data"]) == unnamed(listed["data"])
+
+
+def unnamed(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items without their ids, and without the id that an answer is about."""
+    return [{**item, "id": "", "approval_request_id": ""} for item in items]
 
 
 async def test_a_reference_shares_an_item(setup: Setup) -> None:
