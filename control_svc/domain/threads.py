@@ -53,6 +53,7 @@ class NewThread:
 class Thread(Revised[ThreadSettings]):
     """A thread."""
 
+    settings: ThreadSettings  # once more: who reads documents does not know what SettingsT is here
     active_run_id: str = ""
     """The run that has not ended; nobody else adds to the timeline, or takes from it."""
     cut: int = 0
