@@ -32,7 +32,10 @@ class ResponseWork:
         async with persistent(corral) as sdk:
             while not stop.is_set():
                 made = await sdk.responses.create(
-                    **{"model": MODEL, "input": CAPITAL, "temperature": 0, "background": True},
+                    model=MODEL,
+                    input=CAPITAL,
+                    temperature=0,
+                    background=True,
                     extra_headers=_once(),
                 )
                 self._read[made.id] = await self._followed(sdk, made.id)
