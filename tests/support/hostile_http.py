@@ -22,25 +22,16 @@ TEXTS = (
     "x" * 20_000,
 )
 VALUES: tuple[Any, ...] = (
-    *TEXTS,
-    None,
-    True,
-    -1,
-    2**31,
-    2**64,
-    1e308,
-    [],
-    [None],
-    ["x"] * 3000,
-    {},
-    {"\x00": None},
+    *("", "\x00", "\u202e\u2028\U0010ffff", "x" * 20_000, None, True, -1, 1e308),
+    *([], [None], ["x"] * 3000, {}),
     {"type": "\U0010ffff", "role": [], "content": {"a": [[[[{}]]]]}},
 )
+"""In the place of a text, a list or an object."""
 NUMBER_VALUES: tuple[Any, ...] = ("x", None, True, -1, 2**31, 2**64, 1e308, [], {"\x00": None})
 """In the place of a number or a switch: what it is not, and what is too much."""
-DEEP_VALUES: tuple[Any, ...] = (None, True, -1, 2**31, 1e308, "", "\x00", [], {"\x00": None})
+DEEP_VALUES: tuple[Any, ...] = (None, True, 2**31, 1e308, "", "\x00", [], {"\x00": None})
 """Inside of a field's value: there are many such places."""
-KNOWN_VALUES: tuple[Any, ...] = (None, "\x00", {"\x00": None})
+KNOWN_VALUES: tuple[Any, ...] = ("\x00", {"\x00": None})
 """In the place of a field that another body has had."""
 NUMBERS = ("-1", "0", "1e3", "99999999999999999999", "NaN")
 QUERY: Mapping[str, tuple[str, ...]] = {
