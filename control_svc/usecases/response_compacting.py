@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from control_svc.domain.compactions import Summary, answers_itself, is_users
-from control_svc.domain.items import Compaction, Item
+from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item
 from control_svc.domain.responses import Response
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.turn_messages import turn_messages
@@ -52,7 +52,7 @@ class Thresholds:
             return list(items)
         mine = await self._split_at_own(narrator.response, request, items, own)
         split = mine or _split_at_question(items)
-        if not split.summed:
+        if not _has_news(split):
             return list(items)
         try:
             return await self._compact(narrator, request, split)
@@ -68,13 +68,12 @@ class Thresholds:
     ) -> _Split | None:
         """None: the own items cannot be all that is shown."""
         start = next((place for place, item in enumerate(items) if item.id in own), 0)
-        mine = items[start:]
-        if not start or not answers_itself(mine):
+        split = _Split(items[:start], items[start:])
+        if not _has_news(split) or not answers_itself(split.kept):
             return None
-        messages = turn_messages(response.settings.instructions or "", mine)
+        messages = turn_messages(response.settings.instructions or "", split.kept)
         num_tokens = await self._counter.count(replace(request, messages=messages))
-        is_short = num_tokens <= (response.settings.compact_threshold or 0)
-        return _Split(items[:start], mine) if is_short else None
+        return split if num_tokens <= (response.settings.compact_threshold or 0) else None
 
     async def _compact(
         self, narrator: ResponseNarrator, request: TurnRequest, split: _Split
@@ -89,8 +88,18 @@ class Thresholds:
 
 def _split_at_question(items: Sequence[Item]) -> _Split:
     """Everything is summed up, and the last question stays to be answered."""
-    questions = [item for item in items if is_users(item)][-1:]
-    return _Split([] if list(items) == questions else items, questions)
+    return _Split(items, [item for item in items if is_users(item)][-1:])
+
+
+def _has_news(split: _Split) -> bool:
+    """Whether anything is summed up that neither stays nor is a summary itself."""
+    kept = {item.id for item in split.kept}
+    return any(item.id not in kept and not _is_summary(item) for item in split.summed)
+
+
+def _is_summary(item: Item) -> bool:
+    """Whether an item, as the model sees it, stands for earlier ones."""
+    return item.id.startswith(ITEM_PREFIXES[Compaction])
 
 
 def _is_just_compacted(narrator: ResponseNarrator) -> bool:
