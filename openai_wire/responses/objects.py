@@ -50,10 +50,10 @@ def response_object(response: response_pb2.Response) -> Json:
 
 
 def usage_object(usage: response_pb2.ResponseUsage) -> Json:
-    """Token counts."""
+    """Token counts. OpenAI's clients want those that a caller pays for being kept: here none."""
     return {
         "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.input_tokens + usage.output_tokens,

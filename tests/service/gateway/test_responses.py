@@ -11,7 +11,18 @@ import openai
 import pytest
 from corral.control.v1 import item_pb2, response_pb2
 
-from svc_kit.errors import EngineRestarting, InvalidField, UpstreamUnavailable
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    ConversationLocked,
+    DomainError,
+    EngineRestarting,
+    InvalidField,
+    PreviousResponseNotFound,
+    ResponseNotCancellable,
+    ToolCallMissing,
+    ToolOutputMissing,
+    UpstreamUnavailable,
+)
 from tests.support.fake_responses import FakeResponses, a_response_service, answer_to
 from tests.support.loopback_gateway import Loopback, a_gateway
 from tests.support.open_responses import check_response, check_stream
@@ -138,6 +149,30 @@ async def test_a_refusal_is_a_status_with_names_that_the_caller_knows(setup: Set
     setup.fake.refusal = UpstreamUnavailable(service="database", retry_after=2)
     answer = await setup.post(model=MODEL, input="x")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "param", "message"),
+    [
+        (PreviousResponseNotFound(response="resp_x"), "previous_response_id", "resp_x"),
+        (ConversationLocked(conversation="conv_x", response="r"), "conversation", "conv_x"),
+        (ToolOutputMissing(call="call_x"), "input", "No tool output found for function call"),
+        (ToolCallMissing(call="call_x"), "input", "No tool call found for function call output"),
+        (ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5), "input", "5"),
+        (ResponseNotCancellable(response="resp_x"), None, "Cannot cancel a synchronous response."),
+    ],
+)
+async def test_the_documented_errors_have_the_documented_words(
+    setup: Setup, refusal: DomainError, param: str | None, message: str
+) -> None:
+    """All of them 400, which no client tries again by itself."""
+    setup.fake.refusal = refusal
+    answer = await setup.post(model=MODEL, input="x")
+    error = answer.json()["error"]
+
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert error["code"] == refusal.reason.lower()
+    assert message in error["message"]
 
 
 async def test_a_client_that_leaves_ends_the_call(setup: Setup) -> None:
