@@ -73,6 +73,7 @@ RESPONSE_PARAMS: ParamNames = _COMMON | {
     "compact_threshold": "context_management[0].compact_threshold",
     "constraint": "text.format",
     "conversation_id": "conversation",
+    "messages": "input",
     "page_size": "limit",
     "request_id": "Idempotency-Key",
 }

@@ -5,6 +5,7 @@ from typing import Any, Final
 from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as service_pb
 
+from openai_wire.errors import RESPONSE_PARAMS, openai_name
 from openai_wire.responses.choices import format_object, selection_object
 from openai_wire.responses.items_out import item_objects
 from openai_wire.responses.tools import tool_object
@@ -129,7 +130,7 @@ def _error_object(response: response_pb2.Response) -> Json | None:
     if not response.HasField("error"):
         return None
     error = response.error
-    about = {"param": error.param} if error.param else {}
+    about = {"param": openai_name(error.param, RESPONSE_PARAMS)} if error.param else {}
     return {"code": error.code, "message": error.message} | about
 
 

@@ -377,9 +377,9 @@ async def test_a_long_list_of_a_caller_is_compacted_too(
     num_calls = len(model.requests)
     await client.create("a " * 1100, store=False, compact_threshold=1000)
     assert len(model.requests) == num_calls + 1, "a question alone is not summed up"
-    compacted = made.output[0]
-    await client.create(compacted, "e " * 1100, store=False, compact_threshold=1000)
-    assert len(model.requests) == num_calls + 2, "nor is a summary"
+    summed_up = (await client.compact("let us agree")).output[-1]
+    await client.create(summed_up, "e " * 1100, store=False, compact_threshold=1000)
+    assert len(model.requests) == num_calls + 3, "nor is a summary"
 
 
 async def test_a_summary_leaves_no_output_without_its_call(

@@ -59,7 +59,7 @@ async def test_a_search_is_told_shown_and_cited(
         "output_item_added",
         "content_part_added",
         "output_text_delta",
-        "annotation_added",
+        "output_text_annotation_added",
         "output_text_done",
         "content_part_done",
     ]

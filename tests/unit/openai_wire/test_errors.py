@@ -5,6 +5,7 @@ import pytest
 from openai_wire.errors import (
     CHAT_PARAMS,
     COMPLETION_PARAMS,
+    RESPONSE_PARAMS,
     ParamNames,
     error_body,
     openai_name,
@@ -59,6 +60,7 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("conversation.tools[1].name", CHAT_PARAMS, "tools[1].function.name"),
         ("conversation.template.kwargs_json", CHAT_PARAMS, "chat_template_kwargs"),
         ("template.enable_thinking", CHAT_PARAMS, "enable_thinking"),
+        ("messages", RESPONSE_PARAMS, "input"),
     ],
 )
 def test_fields_of_the_proto_get_the_callers_name(
