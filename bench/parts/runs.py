@@ -1,13 +1,10 @@
 """Runs of assistants: what they cost over a bare chat, many at once, and on long threads."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
-
-import asyncpg  # type: ignore[import-untyped]
 
 from bench.contest import in_order
 from bench.measurement import CORRAL, Measurement, Part, Result, by_round, middle
@@ -21,14 +18,9 @@ ALLOWED_FIRST_MS, ALLOWED_OVER_MS, ALLOWED_SHARE, ALLOWED_GROWTH = 25.0, 60.0, 1
 SHORT, LONG = 10, 1000  # messages of a thread
 LAST_MESSAGES = 10
 CALLERS = 32  # bare chats at once, as many as control has runs in hand
-SETTLE_S = 11.0  # an idle backend of PostgreSQL tells its statistics after ten seconds
 FIRST, OVER, AT_ONCE = "first event", "over a bare chat", "runs at once"
-OUTSIDE, READ = "outside the engine", "rows read"
+OUTSIDE = "outside the engine"
 BARE = "bare chats"
-_ROWS_READ = """
-    SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables
-    WHERE relname IN ('threads', 'timeline_items', 'items', 'messages', 'runs', 'run_steps')
-"""
 
 
 class Sizes(NamedTuple):
@@ -47,12 +39,11 @@ QUICK = Sizes(alone=2, at_once=4, on_threads=1, output_tokens=2, rounds=1)
 
 @dataclass(frozen=True)
 class Place:
-    """A control service on one of the databases; `url` is PostgreSQL's."""
+    """A control service on one of the databases."""
 
     database: str
     control: Server
     inference: Server
-    url: str = ""
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
@@ -81,7 +72,7 @@ def _places(stage: Stage) -> Iterator[list[Place]]:
             settings["CORRAL_CONTROL_DATABASE_URL"] = url
             settings["CORRAL_CONTROL_AUTO_MIGRATE"] = "true"
             postgres = stack.enter_context(stage.control("runs-postgresql", settings))
-            places.append(Place(DATABASES[1], postgres, inference, url))
+            places.append(Place(DATABASES[1], postgres, inference))
         yield places
 
 
@@ -139,15 +130,10 @@ async def _on_threads(
         ]
         for length in (SHORT, LONG)
     }
-    read = await _rows_read(place)
     for length in in_order([SHORT, LONG], number):
         outside = [await _outside_engine(turns, thread) for thread in threads[length]]
         load = _load(OUTSIDE, place.database, length)
         yield Measurement(load, number, CORRAL, 1e3 * middle(outside))
-        if place.url:
-            before, read = read, await _rows_read(place)
-            rows = (read - before) / sizes.on_threads
-            yield Measurement(_load(READ, place.database, length), number, CORRAL, rows)
 
 
 async def _outside_engine(turns: Turns, thread: str) -> float:
@@ -155,18 +141,6 @@ async def _outside_engine(turns: Turns, thread: str) -> float:
     before = await turns.step_seconds()
     took = await turns.run(thread, LAST_MESSAGES)
     return took.whole_s - (await turns.step_seconds() - before)
-
-
-async def _rows_read(place: Place) -> int:
-    """What the database has read so far; 0 where it does not count."""
-    if not place.url:
-        return 0
-    await asyncio.sleep(SETTLE_S)
-    connection = await asyncpg.connect(place.url)
-    try:
-        return int(await connection.fetchval(_ROWS_READ))
-    finally:
-        await connection.close()
 
 
 def _load(what: str, database: str, length: int = 0) -> str:
@@ -182,8 +156,7 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
             _allowed(measurements, FIRST, database, ALLOWED_FIRST_MS),
             _allowed(measurements, OVER, database, ALLOWED_OVER_MS),
             _beside_engine(measurements, database),
-            _grown(measurements, OUTSIDE, database, "ms"),
-            _grown(measurements, READ, database, "rows"),
+            _grown(measurements, database),
         )
         if result.ratios
     ]
@@ -214,18 +187,18 @@ def _beside_engine(measurements: Sequence[Measurement], database: str) -> Result
     )
 
 
-def _grown(measurements: Sequence[Measurement], what: str, database: str, unit: str) -> Result:
+def _grown(measurements: Sequence[Measurement], database: str) -> Result:
     long, short = (
-        by_round(measurements, _load(what, database, length), CORRAL) for length in (LONG, SHORT)
+        by_round(measurements, _load(OUTSIDE, database, length), CORRAL) for length in (LONG, SHORT)
     )
     return Result(
-        _load(what, database, LONG),
+        _load(OUTSIDE, database, LONG),
         _ratios(long, short),
         ALLOWED_GROWTH,
         middle([*long.values()]),
         middle([*short.values()]),
         f"{SHORT} messages",
-        unit=unit,
+        unit="ms",
         bound="at most",
     )
 
@@ -244,8 +217,8 @@ PART = Part(
         f" {ALLOWED_OVER_MS:.0f} ms more than a bare `Chat`. {FULL.at_once} runs that are all"
         f" active: {ALLOWED_SHARE} times the engine's own time for as many bare chats, {CALLERS} at"
         f" once. On threads of {SHORT} and {LONG:,} messages under `last_messages:"
-        f" {LAST_MESSAGES}`: what a run takes outside the engine, and the rows that PostgreSQL"
-        " reads for it."
+        f" {LAST_MESSAGES}`: what a run takes outside the engine. (That its statements and their"
+        " rows are the same, `tests/service/control_svc/test_run_contexts.py` checks.)"
     ),
     measure=measure,
     conclude=conclude,
