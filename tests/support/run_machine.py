@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from control_svc.domain.assistants import Assistant
 from control_svc.domain.items import ItemStatus, Role, Text
-from control_svc.domain.jobs import LONGEST_BACKOFF, JobState, LeaseLost
+from control_svc.domain.jobs import LONGEST_BACKOFF, MAX_ATTEMPTS, JobState, LeaseLost
 from control_svc.domain.messages import NewMessage
 from control_svc.domain.run_events import RunChanged, RunEvent
 from control_svc.domain.runs import Run, RunState, ToolOutput
@@ -95,6 +95,8 @@ class Known:
     """Somebody was told that it will be cancelled."""
     is_answered: bool = False
     """Somebody was told that its outputs have been taken."""
+    num_lost: int = 0
+    """How often its worker was lost: a job is given up after some."""
 
 
 class RunMachine(RuleBasedStateMachine):
@@ -227,9 +229,11 @@ class RunMachine(RuleBasedStateMachine):
         else:
             assert attempt.context.is_finished or not attempt.context.is_finishing
 
-    @rule(data=st.data(), num_tokens=st.integers(1, 3))
-    def speak(self, data: st.DataObject, num_tokens: int) -> None:
-        """The model says something to a worker."""
+    @rule(data=st.data(), name=PROCESSES, num_tokens=st.sampled_from([1, 2, ALWAYS]))
+    def speak(self, data: st.DataObject, name: str, num_tokens: int) -> None:
+        """The model says something to a worker, perhaps all that there is to say."""
+        if not self.attempts():
+            self.work(name)
         if attempts := self.attempts():
             self.do(self.advance(data.draw(st.sampled_from(attempts)), num_tokens))
 
@@ -278,13 +282,15 @@ class RunMachine(RuleBasedStateMachine):
         self.clock.advance(seconds=LEASE.total_seconds())
         for orphan in await process.parts.leases.orphans():
             await process.parts.leases.take_over(orphan)
+            self.known[orphan.subject].num_lost += 1
         self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
 
-    @rule(name=PROCESSES, share=st.sampled_from([0.4, 0.6, 1.0]))
-    def time_passes(self, name: str, share: float) -> None:
+    @rule(name=PROCESSES, share=st.sampled_from([0.5, 1.0]), does_so=SELDOM)
+    def time_passes(self, name: str, share: float, does_so: bool) -> None:
         """What has waited for its client for too long expires."""
-        self.clock.advance(seconds=share * WAIT.total_seconds())
-        self.do(self.expired(self.processes[name]))
+        if does_so:
+            self.clock.advance(seconds=share * WAIT.total_seconds())
+            self.do(self.expired(self.processes[name]))
 
     async def expired(self, process: Process) -> None:
         """The jobs that are due by now."""
@@ -302,9 +308,9 @@ class RunMachine(RuleBasedStateMachine):
             before, run = known.run, self.do(now(self.processes["a"].parts, known.run))
             assert run == before or not before.state.is_final
             known.run = run
-            assert run.state is not RunState.FAILED
-            if known.is_given_up:
-                assert run.state in (RunState.CANCELLING, RunState.CANCELLED)
+            assert run.state is not RunState.FAILED or known.num_lost >= MAX_ATTEMPTS
+            is_cancelled = run.state in (RunState.CANCELLING, RunState.CANCELLED)
+            assert is_cancelled == known.is_given_up
             if known.is_answered:
                 assert run.state not in (RunState.REQUIRES_ACTION, RunState.EXPIRED)
             ends = [each for each in self.do(self.told(run)) if each.run.state.is_final]
