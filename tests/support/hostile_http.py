@@ -109,7 +109,7 @@ class Document:
     def _of(self, good: Call, operation: Mapping[str, Any]) -> Iterator[Call]:
         yield good
         for name in good.parameters:
-            for text in filter(None, TEXTS):
+            for text in self._texts(name):
                 yield replace(good, parameters={**good.parameters, name: text})
         content = operation.get("requestBody", {}).get("content", {})
         if JSON in content:
@@ -123,6 +123,13 @@ class Document:
         if good.method == "GET":
             for query in _spoilt_fields({}, QUERY):
                 yield replace(good, query=query)
+
+    def _texts(self, name: str) -> tuple[str, ...]:
+        """What is put in the place of an id in a path: fewer where another path has had it."""
+        if name in self.had:
+            return TEXTS[1:3]
+        self.had.add(name)
+        return TEXTS[1:]
 
     # ---- schemas
 

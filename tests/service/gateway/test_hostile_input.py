@@ -56,7 +56,7 @@ OBJECTS = {
 }
 """What is made before, so that nonsense beside its id gets as far as it can."""
 DEFECTS = (500, 502)
-SHARES = 4
+SHARES = 6
 """Of all requests, each with servers of its own."""
 
 
