@@ -259,14 +259,20 @@ class Engine:
     def _carry_out(self, plan: Plan) -> None:
         started = self._clock()
         self.num_steps += 1
-        self._executor.carry_out(plan)
+        is_as_planned = self._executor.carry_out(plan)
         seconds, has_prompt = self._clock() - started, plan.prompt_tokens > 0
+        self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
+        if is_as_planned:
+            self._learn(plan, seconds)
+
+    def _learn(self, plan: Plan, seconds: float) -> None:
+        """Correct what is believed of steps by one that was computed at once. A row of a prompt is
+        no row of a text: without an output it takes less."""
         self._cost.observe(
             num_decoding=plan.num_decoding, prompt_tokens=plan.prompt_tokens, seconds=seconds
         )
-        if all(len(row.tokens) == 1 for row in plan.rows):
+        if not plan.prompt_tokens and all(len(row.tokens) == 1 for row in plan.rows):
             self._shape.observe([row.slot for row in plan.rows], seconds)
-        self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -46,13 +46,14 @@ class Executor:
         self._speaker = speaker
         self._clock = clock
 
-    def carry_out(self, plan: Plan) -> None:
-        """Compute a plan's rows and say what comes of them."""
-        self._compute(plan.work, plan.rows, plan.fillers)
+    def carry_out(self, plan: Plan) -> bool:
+        """Compute a plan's rows and say what comes of them; false where that was not done in the
+        one decode that was planned."""
+        return self._compute(plan.work, plan.rows, plan.fillers)
 
     def _compute(
         self, work: SequenceOf[Work], rows: SequenceOf[Row], fillers: SequenceOf[Slot]
-    ) -> None:
+    ) -> bool:
         batch = TokenBatch.of(rows)
         check_native_limits(batch, self._limits)
         for sequence, row in work:
@@ -62,7 +63,7 @@ class Executor:
             self._cells.decode(batch)
         except DecodeError as error:
             self._isolate(work, rows, error)
-            return
+            return False
         for slot in fillers:
             self._backend.trim(slot.index, len(slot.tokens))
         for sequence, row in work:
@@ -74,6 +75,7 @@ class Executor:
         self._sample(work, rows)
         for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
             self._backend.trim(slot.index, len(slot.tokens))
+        return True
 
     # --- failed decodes ---------------------------------------------------------------------------
 

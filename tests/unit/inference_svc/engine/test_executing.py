@@ -72,3 +72,26 @@ def test_a_sampler_that_fails_ends_its_own_sequence_only() -> None:
 
     assert bench.failures().keys() == {0}
     assert len(bench.tokens(1)) == 4
+
+
+@pytest.mark.parametrize(
+    ("chunk_cap", "fails"), [(16, True), (1, False)], ids=["failed", "without output"]
+)
+def test_only_rows_that_become_text_teach_what_a_row_takes(chunk_cap: int, fails: bool) -> None:
+    """What failed at once, and a row of a prompt whose logits nobody asks for, is no measure: it
+    would be believed for good."""
+
+    def decode(batch: TokenBatch) -> int:
+        is_quick = not batch.outputs.any() or (fails and len(batch.tokens) == 1)
+        bench.clock.now += 0.1 if is_quick else 20.0
+        return int(is_quick and fails)
+
+    times = {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
+    backend = FakeBackend(fails=decode)
+    bench = Bench(backend, step_times=times, measured=times, chunk_cap=chunk_cap)
+    bench.submit(a_request(0, max_tokens=3))
+    bench.run()
+
+    assert bool(bench.failures()) is fails
+    assert bench.engine._shape.seconds([0]) == 10.0
+    assert bench.engine._cost.prompt_tokens_within(13.0 / 4 + 10.0, num_decoding=1) == 1
