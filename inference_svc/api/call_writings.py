@@ -57,6 +57,10 @@ TRIGGERS: dict[CallNotation, str] = {
     CallNotation.DEEPSEEK: deepseek.CALLS_BEGIN[0],
 }
 """What tells a call from free text. Nothing does of Llama's, which are JSON like any other."""
+OTHER_TRIGGERS: dict[CallNotation, tuple[str, ...]] = {
+    CallNotation.DEEPSEEK: (*deepseek.CALLS_BEGIN[1:], deepseek.CALL_BEGIN),
+}
+"""What its readers take for the beginning of a call besides."""
 
 
 def enforced_notation(told: CallNotation, *, beside_form: bool) -> CallNotation:

@@ -9,7 +9,12 @@ from dataclasses import replace
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.api.call_writings import TRIGGERS, WRITINGS, enforced_notation
+from inference_svc.api.call_writings import (
+    OTHER_TRIGGERS,
+    TRIGGERS,
+    WRITINGS,
+    enforced_notation,
+)
 from inference_svc.chat.conversation import Conversation, ToolMode
 from inference_svc.chat.parsers import CallNotation, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
@@ -61,7 +66,7 @@ def asked_of_turn(
     if not conversation.offers_tools:
         return None if form is None else Asked(form, None, _thought(conversation, prompt))
     if form is None and not required:
-        return _free_turn(conversation, prompt.turn_format)
+        return _free_turn(conversation, prompt)
     calls = _calls(conversation, prompt.turn_format.tool_calls, required=required)
     return Asked(None if required else form, calls, _thought(conversation, prompt))
 
@@ -100,15 +105,21 @@ def _calls(conversation: Conversation, told: CallNotation, *, required: bool) ->
     return Calls(ways, tools, required=required, several=several)
 
 
-def _free_turn(conversation: Conversation, told: TurnFormat) -> Asked | None:
-    """A turn whose calls alone are held to something; its thoughts are free like the rest."""
+def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> Asked | None:
+    """A turn whose calls alone are held to something; what its thoughts say of calls is none."""
+    told = prompt.turn_format
     trigger = "" if told.is_harmony else TRIGGERS.get(told.tool_calls, "")
     if not trigger:
         return None
     calls = _calls(conversation, told.tool_calls, required=False)
     if not any(tool.strict for tool in calls.tools):
         return None
-    return Asked(None, replace(calls, trigger=trigger), None)
+    barred = OTHER_TRIGGERS.get(told.tool_calls, ())
+    thought = None
+    if told.reasoning_markers is not None:
+        is_open = prompt.opens_in_reasoning or told.starts_in_reasoning
+        thought = Thought(*told.reasoning_markers, is_open=is_open)
+    return Asked(None, replace(calls, trigger=trigger, barred=barred), thought)
 
 
 def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Thought | None:

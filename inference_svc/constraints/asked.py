@@ -66,7 +66,8 @@ class Calls:
     """Tool calls in one of the ways to write them. `required`: nothing else is an answer.
 
     `trigger`: where the model is free otherwise, the text with which each of the ways begins; what
-    is written from there on is a call. Empty: the output has its form from the beginning.
+    is written from there on is a call. Empty: the output has its form from the beginning. `barred`
+    are texts that its reader takes for the beginning of a call, too: none is to be written.
     """
 
     ways: tuple[CallWriting, ...]
@@ -74,6 +75,7 @@ class Calls:
     required: bool
     several: bool
     trigger: str = ""
+    barred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,8 @@ def _asked(fields: dict[str, Any]) -> Asked:
 def _calls(fields: dict[str, Any]) -> Calls:
     ways = tuple(CallWriting(**way) for way in fields["ways"])
     tools = tuple(CallableTool(**tool) for tool in fields["tools"])
-    return Calls(**{**fields, "ways": ways, "tools": tools})
+    barred = tuple(fields["barred"])
+    return Calls(**{**fields, "ways": ways, "tools": tools, "barred": barred})
 
 
 class _Bytes:

@@ -20,14 +20,11 @@ from inference_svc.constraints.asked import (
     FormKind,
     Thought,
 )
+from inference_svc.constraints.free_turns import ANYTHING, ControlTokens, free_rules
 
 Grammar = dict[str, Any]
-ControlTokens = Mapping[str, int]
-"""Texts of control tokens and their ids."""
-
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SPACE = r"/[ \t\n]{0,4}/"
-_ANYTHING = "/(?s:.*)/"
 
 
 class FormInvalid(Exception):
@@ -96,10 +93,14 @@ def whole_grammar(asked: Asked, control: ControlTokens) -> str:
     form = [] if asked.form is None else [{**form_grammar(asked.form), "name": "form"}]
     if asked.calls is None and asked.thought is None:
         return document(form)
-    lines = [f"start: {_thought_reference(asked.thought)}{_answer(asked, control)}"]
-    arguments = []
-    if asked.thought is not None:
-        lines += _thought_rules(asked.thought, control)
+    lines: list[str] = []
+    arguments: list[Grammar] = []
+    if asked.calls is not None and asked.calls.trigger:
+        lines += free_rules(asked.calls, asked.thought, control)
+    else:
+        lines.append(f"start: {_thought_reference(asked.thought)}{_answer(asked)}")
+        if asked.thought is not None:
+            lines += _thought_rules(asked.thought, control)
     if asked.calls is not None:
         lines += _call_rules(asked.calls, control)
         arguments = [
@@ -109,33 +110,12 @@ def whole_grammar(asked: Asked, control: ControlTokens) -> str:
     return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
 
 
-def _answer(asked: Asked, control: ControlTokens) -> str:
+def _answer(asked: Asked) -> str:
     if asked.calls is None:
         return "@form"
-    if asked.calls.trigger:
-        return _free_answer(asked.calls, control)
     if asked.calls.required or asked.form is None:
         return "calls"
     return "(calls | @form)"
-
-
-def _free_answer(calls: Calls, control: ControlTokens) -> str:
-    """Any text, and calls within it: one at most, where several are not wanted."""
-    more = "*" if calls.several else "?"
-    end = "" if calls.trigger in control else " PLAIN"
-    return f"free (lead calls free){more}{end}"
-
-
-def _free_rules(trigger: str, control: ControlTokens) -> Iterator[str]:
-    """What is free is any text that begins no call; control tokens are no text."""
-    if trigger in control:
-        yield f"lead: <[{control[trigger]}]>"
-        yield f"free: <[^{control[trigger]}]>*"
-        return
-    begun = re.escape(trigger).replace("/", r"\/")
-    yield f"PLAIN: {_ANYTHING} & ~/(?s:.*){begun}(?s:.*)/"
-    yield f"lead[lazy]: {_ANYTHING} {json.dumps(trigger)}"
-    yield f"free: (PLAIN <[{','.join(map(str, control.values()))}]>)*" if control else 'free: ""'
 
 
 def _thought_reference(thought: Thought | None) -> str:
@@ -147,16 +127,14 @@ def _thought_reference(thought: Thought | None) -> str:
 def _thought_rules(thought: Thought, control: ControlTokens) -> Iterator[str]:
     yield f"SPACE: {_SPACE}"
     if any(token in thought.end for token in control):
-        yield f"thinking: {_ANYTHING} {_marker(thought.end, control)}"
+        yield f"thinking: {ANYTHING} {_marker(thought.end, control)}"
     else:
-        yield f"thinking[suffix={json.dumps(thought.end)}]: {_ANYTHING}"
+        yield f"thinking[suffix={json.dumps(thought.end)}]: {ANYTHING}"
     if not thought.is_open:
         yield f"begun: {_marker(thought.begin, control)} thinking"
 
 
 def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
-    if calls.trigger:
-        yield from _free_rules(calls.trigger, control)
     yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
     for number, way in enumerate(calls.ways):
         # What has triggered a call is written; calls without a frame are triggered each by itself.

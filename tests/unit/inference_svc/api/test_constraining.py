@@ -125,7 +125,8 @@ def test_a_form_beside_tools_leaves_both_open() -> None:
 
 @pytest.mark.parametrize("notation", list(CallNotation))
 def test_strict_tools_hold_the_calls_of_a_free_turn(notation: CallNotation) -> None:
-    """Where a marker tells them from text; every way to write them begins with it."""
+    """Where a marker tells them from text; every way to write them begins with it, but in the
+    thought, which the prompt has begun or the model may begin."""
     prompt = a_prompt(TurnFormat(ReasoningNotation.THINK, notation), opens_in_reasoning=True)
     asked = turn(with_tools(ToolMode.AUTO), prompt=prompt)
     trigger = TRIGGERS.get(notation, "")
@@ -133,10 +134,13 @@ def test_strict_tools_hold_the_calls_of_a_free_turn(notation: CallNotation) -> N
     assert (asked is None) is (not trigger)
     if asked is not None:
         calls = calls_of(asked)
-        assert asked == Asked(None, calls, None)
+        assert asked == Asked(None, calls, THOUGHT)
         assert (calls.trigger, calls.required, calls.several) == (trigger, False, True)
         assert all((way.before or way.head).startswith(trigger) for way in calls.ways)
         assert constrained_format(prompt.turn_format, asked) == prompt.turn_format
+        free = replace(prompt, opens_in_reasoning=False)
+        may_begin = turn(with_tools(ToolMode.AUTO), prompt=free)
+        assert may_begin == replace(asked, thought=replace(THOUGHT, is_open=False))
     assert turn(with_tools(ToolMode.AUTO, "get_weather"), prompt=prompt) is None
 
 

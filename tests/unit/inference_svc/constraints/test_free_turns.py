@@ -3,9 +3,9 @@
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from inference_svc.api.call_writings import TRIGGERS, WRITINGS
+from inference_svc.api.call_writings import OTHER_TRIGGERS, TRIGGERS, WRITINGS
 from inference_svc.chat.parsers import CallNotation
-from inference_svc.constraints.asked import Asked, CallableTool, Calls, CallWriting
+from inference_svc.constraints.asked import Asked, CallableTool, Calls, CallWriting, Thought
 from inference_svc.constraints.compile_job import byte_tokenizer
 from inference_svc.constraints.grammars import whole_grammar
 
@@ -26,15 +26,27 @@ class Turn:
     """A model of bytes and control tokens, and the grammar of its turn."""
 
     def __init__(
-        self, notation: CallNotation, *, with_control: bool = False, several: bool = True
+        self,
+        notation: CallNotation,
+        *,
+        with_control: bool = False,
+        several: bool = True,
+        thought: Thought | None = None,
+        control_texts: tuple[str, ...] = ("<think>",),
     ) -> None:
-        control = {"<think>": 300, "<end>": END}
-        if with_control:
-            control[TRIGGERS[notation]] = 301
+        texts = (*control_texts, *((TRIGGERS[notation],) if with_control else ()))
+        control = {"<end>": END, **{text: 300 + i for i, text in enumerate(texts)}}
         self._control = control
         self._tokenizer: LLTokenizer = byte_tokenizer(SIZE, control, [END])
-        calls = Calls(WRITINGS[notation], (TOOL, OTHER), False, several, trigger=TRIGGERS[notation])
-        self._grammar = whole_grammar(Asked(None, calls, None), control)
+        calls = Calls(
+            WRITINGS[notation],
+            (TOOL, OTHER),
+            False,
+            several,
+            trigger=TRIGGERS[notation],
+            barred=OTHER_TRIGGERS.get(notation, ()),
+        )
+        self._grammar = whole_grammar(Asked(None, calls, thought), control)
 
     def takes(self, text: str) -> bool:
         """Whether the turn may be this text, and may end behind it."""
@@ -82,3 +94,45 @@ def test_one_call_is_one(notation: CallNotation, with_control: bool) -> None:
         good = written(way, '{"a": 1}')
         assert turn.takes(f"One. {good} Done.")
         assert not turn.takes(f"{good}{good}")
+
+
+@pytest.mark.parametrize("with_control", [False, True])
+@pytest.mark.parametrize("notation", list(OTHER_TRIGGERS))
+def test_no_call_begins_otherwise(notation: CallNotation, with_control: bool) -> None:
+    """What readers put up with is not written, be it text or a control token: it would hold no
+    schema."""
+    others, way = OTHER_TRIGGERS[notation], WRITINGS[notation][0]
+    for in_control in (False, True):
+        turn = Turn(notation, with_control=with_control, control_texts=others if in_control else ())
+        for other in others:
+            assert not turn.takes(f"So: {other}")
+            assert not turn.takes(f"{other}{written(way, '{}')}")
+        assert turn.takes("So: " + written(way, '{"a": 1}'))
+
+
+@pytest.mark.parametrize("in_control", [(), ("</think>",), ("<think>", "</think>")])
+@pytest.mark.parametrize("with_control", [False, True])
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_a_thought_may_speak_of_calls(
+    notation: CallNotation, with_control: bool, in_control: tuple[str, ...]
+) -> None:
+    """It is never read for calls, so its markers begin none; behind it they do."""
+    trigger = TRIGGERS[notation]
+    good, bad = (written(WRITINGS[notation][0], each) for each in ('{"a": 1}', '{"a": "x"}'))
+    for is_open in (True, False):
+        turn = Turn(
+            notation,
+            with_control=with_control,
+            several=False,
+            thought=Thought("<think>", "</think>", is_open=is_open),
+            control_texts=in_control,
+        )
+        begun = "" if is_open else "\n<think>"
+        for musing in ("", "Hm.", f"With {trigger} I could. {trigger}", f"{bad} would not do"):
+            assert turn.takes(f"{begun}{musing}")
+            assert turn.takes(f"{begun}{musing}</think>Yes. {good} Done.")
+            assert not turn.takes(f"{begun}{musing}</think>{bad}")
+            assert not turn.takes(f"{begun}{musing}</think>{good}{good}")
+        for text in ("", "Hello.", " \n<th", "a < b, [c]", good):
+            assert turn.takes(text)
+        assert turn.takes(bad) is is_open
