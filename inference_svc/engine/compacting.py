@@ -9,6 +9,7 @@ Nothing moves back and forth: sequences only ever move down, a new one takes the
 and a hole must have stayed for some steps, so that whoever comes next may fill it for nothing.
 """
 
+from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 from inference_svc.engine.events import Moved
@@ -57,7 +58,8 @@ class Compactor:
         if plan.prompt_tokens or not plan.has_holes or not self._has_lasted(plan):
             return None
         moves = self._moves(plan)
-        seconds = self._shape.seconds([row.slot for row in plan.rows])
+        # With fillers, as such steps usually are: this one may be the exception that tries without.
+        seconds = self._cheapest_seconds([item.row.slot for item in plan.work])
         if not moves or not self._pays(plan, moves, seconds):
             return None
         moved: list[Moved] = []
@@ -90,14 +92,18 @@ class Compactor:
     def _pays(self, plan: Plan, moves: list[Move], seconds: float) -> bool:
         stay = [item.row.slot for item in plan.work[: -len(moves)]]
         used = sorted(stay + [move.target.index for move in moves])
+        saved = seconds - self._cheapest_seconds(used)
+        steps = min(_expected_steps(move.sequence) for move in moves)
+        return saved * steps > _WORTH * sum(move.seconds for move in moves)
+
+    def _cheapest_seconds(self, used: SequenceOf[int]) -> float:
+        """What a step with rows in these slots takes."""
         fillable = [
             slot.index
             for slot in self._table.slots
             if slot.index not in used and len(slot.tokens) < self._slot_tokens
         ]
-        saved = seconds - self._shape.cheapest_seconds(used, fillable)
-        steps = min(_expected_steps(move.sequence) for move in moves)
-        return saved * steps > _WORTH * sum(move.seconds for move in moves)
+        return self._shape.cheapest_seconds(used, fillable)
 
 
 def _expected_steps(sequence: Sequence) -> int:

@@ -8,6 +8,7 @@ from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.compacting import PATIENCE_STEPS
 from inference_svc.engine.events import CacheSource, Moved, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.shape import TRIAL_INTERVAL
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request, said_alone
 
@@ -94,6 +95,18 @@ def test_a_move_must_pay(stream_s: float, moves: int) -> None:
         bench.step()
 
     assert len(_moves(bench)) == moves
+
+
+def test_a_step_that_goes_without_fillers_moves_nobody() -> None:
+    """It is an exception: what moves save is told from steps with fillers."""
+    bench = a_bench(copy_costs=CopyCosts(300.0, state_s=1e9))
+    _every_second_ends(bench)
+    decoded = len(bench.backend.batches)
+    bench.run()
+
+    rows = [len(batch.slots) for batch in bench.backend.batches[decoded:]]
+    assert rows.count(4) == len(rows) // TRIAL_INTERVAL > 0
+    assert _moves(bench) == []
 
 
 def test_sequences_that_have_said_much_are_worth_more() -> None:
