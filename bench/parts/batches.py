@@ -53,9 +53,7 @@ def _over_engine(
 
 
 def _engine_s(server: Server) -> float:
-    """What the steps of the engine took so far."""
-    kinds = operators.load(server.grpc_target).step_histograms
-    return sum(kind.sum.ToTimedelta().total_seconds() for kind in kinds)
+    return operators.step_seconds(operators.load(server.grpc_target))
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
