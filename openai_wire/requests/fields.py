@@ -77,12 +77,12 @@ def validated(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Bod
 
 
 def without_neutral(
-    fields: Mapping[str, Any], unsupported: Mapping[str, Sequence[object]]
+    fields: Mapping[str, Any], unsupported: Mapping[str, Sequence[object]], at: str = ""
 ) -> dict[str, Any]:
     """Drops nulls, which mean "not given", and unsupported fields whose value has no effect.
 
     `unsupported` maps a known field to its values without effect. Raises UnsupportedField for any
-    other value.
+    other value; `at` is where a part of a body stands in it.
     """
     kept = {}
     for name, value in fields.items():
@@ -91,7 +91,7 @@ def without_neutral(
         if name not in unsupported:
             kept[name] = value
         elif not any(_same(value, neutral) for neutral in unsupported[name]):
-            raise UnsupportedField(field=name)
+            raise UnsupportedField(field=f"{at}.{name}" if at else name)
     return kept
 
 

@@ -11,7 +11,7 @@ from openai_wire.requests.fields import WireModel, validated, without_neutral
 
 INT64_MAX = 2**63 - 1
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-AnyPurpose = Purpose | Literal["assistants_output", "batch_output", "fine-tune-results"]
+AnyPurpose = Literal[Purpose, "assistants_output", "batch_output", "fine-tune-results"]
 
 
 class ExpiresAfter(WireModel):

@@ -158,7 +158,7 @@ def _tool(given: Mapping[str, Any], path: str) -> tool_pb2.Tool:
 def _function(given: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
     if "function" in given:
         raise InvalidField(field=f"{path}.function", problem="here a function has no object around")
-    model = validated(FunctionToolModel, without_neutral(given, _FUNCTION_NEUTRAL), path)
+    model = validated(FunctionToolModel, without_neutral(given, _FUNCTION_NEUTRAL, path), path)
     return tool_pb2.FunctionTool(
         name=model.name,
         description=model.description or "",
@@ -168,7 +168,7 @@ def _function(given: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
 
 
 def _custom(given: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
-    model = validated(CustomToolModel, without_neutral(given, _FUNCTION_NEUTRAL), path)
+    model = validated(CustomToolModel, without_neutral(given, _FUNCTION_NEUTRAL, path), path)
     tool = tool_pb2.CustomTool(name=model.name, description=model.description or "")
     if model.format is not None and model.format.type == "grammar":
         for name in ("syntax", "definition"):
@@ -180,7 +180,7 @@ def _custom(given: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
 
 
 def _search(given: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
-    model = validated(FileSearchToolModel, without_neutral(given, {}), path)
+    model = validated(FileSearchToolModel, without_neutral(given, {}, path), path)
     ranking = model.ranking_options or RankingOptions()
     return tool_pb2.FileSearchTool(
         vector_store_ids=model.vector_store_ids,
@@ -192,7 +192,7 @@ def _search(given: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
 
 
 def _mcp(given: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
-    model = validated(McpToolModel, without_neutral(given, _MCP_NEUTRAL), path)
+    model = validated(McpToolModel, without_neutral(given, _MCP_NEUTRAL, path), path)
     allowed = model.allowed_tools
     names = allowed.tool_names if isinstance(allowed, ToolNames) else allowed
     tool = tool_pb2.McpTool(

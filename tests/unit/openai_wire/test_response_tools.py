@@ -6,6 +6,7 @@ import pytest
 from corral.control.v1 import tool_pb2
 
 from openai_wire.responses.tools import tools_from
+from svc_kit.errors import UnsupportedField
 
 ALWAYS = tool_pb2.McpTool.APPROVAL_ALWAYS
 NEVER = tool_pb2.McpTool.APPROVAL_NEVER
@@ -38,3 +39,20 @@ def test_in_doubt_a_call_waits_for_a_word(
     [tool] = tools_from([{"type": "mcp", "server_label": "shop", "require_approval": asked}])
 
     assert (tool.mcp.approval, list(tool.mcp.approval_exempt)) == (approval, exempt)
+
+
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        ({"type": "mcp", "server_label": "shop", "server_url": "https://a"}, "server_url"),
+        ({"type": "function", "name": "f", "defer_loading": True}, "defer_loading"),
+    ],
+)
+def test_a_field_that_a_tool_may_not_have_is_named_with_its_tool(
+    tool: dict[str, Any], field: str
+) -> None:
+    """There may be many tools."""
+    with pytest.raises(UnsupportedField) as caught:
+        tools_from([{"type": "mcp", "server_label": "till"}, tool])
+
+    assert caught.value.field == f"tools[1].{field}"

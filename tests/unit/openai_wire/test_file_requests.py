@@ -1,0 +1,26 @@
+"""Lists of files, as clients ask for them."""
+
+import pytest
+from corral.control.v1 import file_pb2
+
+from openai_wire.requests.files import list_files_request
+from svc_kit.errors import InvalidField
+
+
+def test_a_list_is_of_any_purpose_a_file_can_have() -> None:
+    """Also of those that only the server writes."""
+    for purpose, expected in (
+        ("batch", file_pb2.FILE_PURPOSE_BATCH),
+        ("batch_output", file_pb2.FILE_PURPOSE_BATCH_OUTPUT),
+    ):
+        assert list_files_request({"purpose": purpose}).purpose == expected
+
+
+def test_an_unknown_purpose_is_the_purposes_fault() -> None:
+    """Its error says which there are, all of them."""
+    with pytest.raises(InvalidField) as caught:
+        list_files_request({"purpose": "nope"})
+
+    assert caught.value.field == "purpose"
+    assert "'evals'" in caught.value.message
+    assert "'batch_output'" in caught.value.message
