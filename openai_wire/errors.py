@@ -75,6 +75,7 @@ RESPONSE_PARAMS: ParamNames = _COMMON | {
     "conversation_id": "conversation",
     "messages": "input",
     "page_size": "limit",
+    "prompt": "input",
     "request_id": "Idempotency-Key",
 }
 

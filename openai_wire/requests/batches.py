@@ -66,6 +66,6 @@ def list_batches_request(query: Mapping[str, str]) -> batch_service_pb2.ListBatc
 
 def _window(text: str) -> Duration:
     hours = number_of(text.removesuffix("h"))
-    if not text.endswith("h") or isinstance(hours, str):
+    if not text.endswith("h") or isinstance(hours, str) or hours < 0:
         raise InvalidField(field="completion_window", problem="write it in hours, as in 24h")
     return Duration(seconds=min(hours, 10_000) * 3600)

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from corral.inference.v1 import chat_pb2, inference_service_pb2
-from pydantic import Field
+from pydantic import Field, Tag
 
-from openai_wire.requests.fields import Count, WireModel, validated, without_neutral
+from openai_wire.requests.fields import BY_KIND, Count, WireModel, validated, without_neutral
 from openai_wire.requests.generation import (
     UNSUPPORTED,
     GenerationBody,
@@ -43,7 +43,9 @@ class Prediction(WireModel):
     """What most of the answer is expected to repeat."""
 
     type: Literal["content"]
-    content: str | list[PredictionPart]
+    content: Annotated[
+        Annotated[str, Tag("~string")] | Annotated[list[PredictionPart], Tag("~array")], BY_KIND
+    ]
 
     @property
     def text(self) -> str:

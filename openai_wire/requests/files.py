@@ -132,7 +132,8 @@ def _nested(form: Mapping[str, str]) -> dict[str, Any]:
 
 def number_of(text: str) -> int | str:
     """A number in a query or a form; what is none stays a text, for the model to refuse."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
 
 
 def _purpose(purpose: str) -> str:

@@ -119,6 +119,7 @@ def test_null_means_not_given() -> None:
         ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
         ({"prediction": {"type": "audio"}}, "prediction.type", "invalid_value"),
         ({"prediction": {"type": "content"}}, "prediction.content", "missing_required_parameter"),
+        ({"prediction": {"type": "content", "content": 5}}, "prediction.content", "invalid_type"),
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
         ({"n_probs": 5}, "n_probs", "unsupported_parameter"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),

@@ -44,6 +44,8 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("prompt", COMPLETION_PARAMS, "prompt"),
         ("text", COMPLETION_PARAMS, "prompt"),
         ("token_ids.ids[3]", COMPLETION_PARAMS, "prompt[3]"),
+        ("messages", RESPONSE_PARAMS, "input"),
+        ("prompt", RESPONSE_PARAMS, "input"),
         ("model", CHAT_PARAMS, "model"),
         ("options.sampling.temperature", CHAT_PARAMS, "temperature"),
         ("sampling.penalty_last_n", CHAT_PARAMS, "repeat_last_n"),
