@@ -108,7 +108,7 @@ class ResponseContext:
         counter: TokenCounter,
         thresholds: Thresholds,
     ) -> None:
-        """`own` are the response's own items, which are never left out."""
+        """`own` are the response's own items: its input, and what it has made."""
         self._items = items
         self._own = {item.id for item in own}
         self._narrator = narrator
@@ -145,8 +145,9 @@ class ResponseContext:
         return list(items[start:])
 
     def _starts(self, items: Sequence[Item]) -> list[int]:
-        """Where the past may begin: with something that a user said, at the latest with the
-        response's own input."""
-        end = next((place for place, item in enumerate(items) if item.id in self._own), 0)
-        starts = [place for place in range(1, end) if is_users(items[place])]
-        return [*starts, end] if end else starts
+        """Where what is shown may begin: with something that a user said, or with the response's
+        own input. Callers who keep the past themselves have all of it there."""
+        own = next((place for place, item in enumerate(items) if item.id in self._own), 0)
+        return [
+            place for place, item in enumerate(items) if place and (place == own or is_users(item))
+        ]

@@ -329,6 +329,23 @@ async def test_a_past_without_room_is_cut_or_refused(client: ResponseClient, mod
     assert model.shown.startswith("third")
 
 
+async def test_a_past_that_callers_keep_themselves_is_cut_alike(
+    client: ResponseClient, model: Model
+) -> None:
+    """It is all input, of which the last question stays; kept or not, and for what follows."""
+    given = ["first " + "w " * 20, "second " + "w " * 15, "third " + "w " * 10, "fourth"]
+    with pytest.raises(ContextLengthExceeded):
+        await client.create(*given)
+    for store in (False, True):
+        last = await client.create(*given, truncation=AUTO, store=store)
+        assert model.shown.startswith("third")
+    await client.create("fifth", previous_response_id=last.id)
+    assert model.shown.startswith("third")
+    with pytest.raises(ContextLengthExceeded):  # a question alone is never cut
+        await client.create("x", "w " * 41, truncation=AUTO)
+    assert model.shown.startswith("w")
+
+
 async def test_a_long_past_is_compacted_by_itself(client: ResponseClient, model: Model) -> None:
     """The model sums up what was said; from there on the summary is all that is seen of it."""
     model.window = 10_000
