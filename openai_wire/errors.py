@@ -71,7 +71,7 @@ BATCH_PARAMS: ParamNames = {
 
 RESPONSE_PARAMS: ParamNames = _COMMON | {
     "compact_threshold": "context_management[0].compact_threshold",
-    "constraint": "text.format",
+    "constraint": "text.format.schema",
     "conversation_id": "conversation",
     "messages": "input",
     "page_size": "limit",
@@ -113,6 +113,8 @@ _MESSAGES = frozenset(
 _PREFIXED = ("dry", "mirostat", "adaptive")
 _PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")
 _TOOL = re.compile(r"^(tools\[\d+\]\.)(name|description|parameters_json|strict)$")
+_NESTED = re.compile(r"^(tools\[\d+\]|text\.format)\.(?:function|custom|file_search|json_schema)\.")
+"""What requests for responses write flat."""
 
 
 def error_body(error: DomainError) -> dict[str, object]:
@@ -159,4 +161,5 @@ def openai_name(field: str, params: ParamNames) -> str:
     head, bracket, rest = steps[0].partition("[")
     name = ".".join([params.get(head, head) + bracket + rest, *steps[1:]])
     name = _PARTS.sub(r"\1content", name).replace("prompt.ids[", "prompt[")
-    return _TOOL.sub(lambda match: f"{match[1]}function.{match[2].removesuffix('_json')}", name)
+    name = _TOOL.sub(lambda match: f"{match[1]}function.{match[2].removesuffix('_json')}", name)
+    return _NESTED.sub(r"\1.", name) if params is RESPONSE_PARAMS else name

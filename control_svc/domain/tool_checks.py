@@ -36,6 +36,9 @@ MAX_SCHEMA_BYTES: Final = 131_072
 MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 4096
 MOST_RESULTS: Final = 50
 MAX_STORES: Final = 1
+"""Of an assistant or a thread."""
+MAX_SEARCHED: Final = 16
+"""Stores that one tool names itself; each is searched whole."""
 MAX_ID_CHARACTERS: Final = 64
 REGEX: Final = "regex"
 """The grammar of custom tools that calls can be held to: it works within a JSON string."""
@@ -184,6 +187,9 @@ def _check_grammar(path: str, tool: CustomTool) -> None:
 
 
 def _check_search(path: str, tool: FileSearchTool) -> None:
+    num_stores = len(tool.vector_store_ids)
+    if num_stores > MAX_SEARCHED:
+        raise TooLong(field=f"{path}.vector_store_ids", length=num_stores, limit=MAX_SEARCHED)
     filter_from_json(tool.filters_json, f"{path}.filters")
     results, threshold = tool.max_results, tool.score_threshold
     if results is not None and not 1 <= results <= MOST_RESULTS:

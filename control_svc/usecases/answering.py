@@ -35,6 +35,7 @@ from control_svc.usecases.response_working import (
     loop_settings,
 )
 from control_svc.usecases.responses import Responses, check_not_refused, previous_of
+from control_svc.usecases.tool_stores import check_searched
 from control_svc.usecases.turn_requests import Toolbox, turn_request
 from svc_kit.errors import DomainError
 
@@ -207,6 +208,7 @@ class Answering:
         response = await self.requests.make(project, asked)
 
         async def read(repositories: Repositories) -> tuple[str, Begun]:
+            await check_searched(repositories, project, response.settings.tools)
             context_start, past = await _past(repositories, project, response)
             items = await resolved(
                 repositories, project, asked.input, self.ids, response.created_at, "input", past

@@ -25,6 +25,7 @@ from control_svc.usecases.response_ledgers import close_conversation
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_work import KIND
 from control_svc.usecases.streaming import Followers
+from control_svc.usecases.tool_stores import check_searched
 from svc_kit.error_table import error_of
 from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
 
@@ -51,8 +52,8 @@ class Responses:
 
         Raises what `Requests.make` does; RequestIdReused, PreviousResponseNotFound,
         PreviousResponseUnfinished, ConversationNotFound, ConversationLocked, ItemNotFound,
-        FileNotFound, ToolCallMissing or ToolOutputMissing; InvalidField for an item that the
-        conversation has.
+        FileNotFound, VectorStoreNotFound, ToolCallMissing or ToolOutputMissing; InvalidField for
+        an item that the conversation has.
         """
         response = await self.requests.make(project, asked)
         request = RememberedRequest(
@@ -74,6 +75,7 @@ class Responses:
     async def _add(
         self, repositories: Repositories, project: str, asked: NewResponse, response: Response
     ) -> Response:
+        await check_searched(repositories, project, asked.settings.tools)
         before, response = await _what_was_said(repositories, project, response)
         if response.conversation_id:  # which is to have each item once when the response ends
             await check_no_twins(

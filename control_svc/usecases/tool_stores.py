@@ -8,7 +8,7 @@ from typing import Final
 from control_svc.domain.ids import VECTOR_STORE, IdSource
 from control_svc.domain.ports import Clock, Repositories
 from control_svc.domain.threads import Thread
-from control_svc.domain.tools import ToolResources
+from control_svc.domain.tools import FileSearchTool, Tool, ToolResources
 from control_svc.domain.vector_stores import NewStoreFile, NewVectorStore, StoreState
 from control_svc.usecases.vector_adding import FileAdder
 from svc_kit.errors import FileNotFound, VectorStoreNotFound
@@ -92,9 +92,23 @@ async def check_stores(
     repositories: Repositories, project: str, resources: ToolResources, path: str = ""
 ) -> None:
     """That the stores are there. Raises VectorStoreNotFound, with the field behind `path`."""
-    for store_id in resources.vector_store_ids:
+    field = f"{path}{_SEARCH}.vector_store_ids"
+    await _check_there(repositories, project, resources.vector_store_ids, field)
+
+
+async def check_searched(repositories: Repositories, project: str, tools: Sequence[Tool]) -> None:
+    """That the stores which tools name themselves are there. Raises VectorStoreNotFound."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, FileSearchTool):
+            field = f"tools[{index}].vector_store_ids"
+            await _check_there(repositories, project, tool.vector_store_ids, field)
+
+
+async def _check_there(
+    repositories: Repositories, project: str, store_ids: Sequence[str], field: str
+) -> None:
+    for store_id in store_ids:
         try:
             await repositories.vector_stores.get(project, store_id)
         except VectorStoreNotFound:
-            field = f"{path}{_SEARCH}.vector_store_ids"
             raise VectorStoreNotFound(vector_store=store_id, field=field) from None

@@ -7,9 +7,10 @@ import pytest
 from corral.control.v1 import response_pb2, tool_pb2
 
 from control_svc.domain.turns import TextPart, TurnRequest, TurnRole
+from svc_kit.errors import VectorStoreNotFound
 from tests.support.response_client import ResponseClient, a_model, names
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
-from tests.support.vectors import RunningVectors, running_vectors
+from tests.support.vectors import NO_STORE, RunningVectors, running_vectors
 
 LIBRARY = {"fox.txt": "fox " * 790, "whale.txt": "A blue whale swims in the cold sea."}
 FOXES = calls("file_search", '{"queries":["fox"]}')
@@ -70,6 +71,23 @@ async def test_a_search_is_told_shown_and_cited(
     (cited,) = part.text.citations
     assert (cited.file_id, cited.marker) == (files["fox.txt"], "[0]")
     assert read_last(model).startswith("[0] fox.txt\nfox fox")
+
+
+async def test_a_store_that_is_not_there_is_refused(
+    running: RunningVectors, model: ScriptedTurns
+) -> None:
+    """Before the model begins, by each way to ask."""
+    client = ResponseClient(running.control.client)
+    there, _ = await a_library(running)
+    there.file_search.vector_store_ids.append(NO_STORE)
+    tools = [there]
+    for asking in (client.create("x", tools=tools, store=store) for store in (True, False)):
+        with pytest.raises(VectorStoreNotFound) as caught:
+            await asking
+        assert caught.value.field == "tools[0].vector_store_ids"
+    with pytest.raises(VectorStoreNotFound):
+        await client.count("x", tools=tools)
+    assert not model.requests
 
 
 async def test_passages_keep_their_numbers_behind_a_summary(

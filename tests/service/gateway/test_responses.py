@@ -227,7 +227,7 @@ async def test_the_companion_routes(setup: Setup) -> None:
         ({"input": "x", "no_such_thing": 1}, "no_such_thing", "unknown_parameter"),
         ({"input": "x", "metadata": {"a": 1}}, "metadata.a", "invalid_type"),
         ({"input": "x", "tools": [{"type": "mcp", "server_label": "l", "server_url": "http://x"}]},
-         "server_url", "unsupported_parameter"),
+         "tools[0].server_url", "unsupported_parameter"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_done_is_refused_by_name(

@@ -46,6 +46,10 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("token_ids.ids[3]", COMPLETION_PARAMS, "prompt[3]"),
         ("messages", RESPONSE_PARAMS, "input"),
         ("prompt", RESPONSE_PARAMS, "input"),
+        ("new_response.settings.tools[0].function.name", RESPONSE_PARAMS, "tools[0].name"),
+        ("conversation.tools[1].parameters_json", RESPONSE_PARAMS, "tools[1].parameters"),
+        ("tools[0].file_search.filters", RESPONSE_PARAMS, "tools[0].filters"),
+        ("text.format.json_schema.schema", RESPONSE_PARAMS, "text.format.schema"),
         ("model", CHAT_PARAMS, "model"),
         ("options.sampling.temperature", CHAT_PARAMS, "temperature"),
         ("sampling.penalty_last_n", CHAT_PARAMS, "repeat_last_n"),
@@ -62,7 +66,6 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("conversation.tools[1].name", CHAT_PARAMS, "tools[1].function.name"),
         ("conversation.template.kwargs_json", CHAT_PARAMS, "chat_template_kwargs"),
         ("template.enable_thinking", CHAT_PARAMS, "enable_thinking"),
-        ("messages", RESPONSE_PARAMS, "input"),
     ],
 )
 def test_fields_of_the_proto_get_the_callers_name(

@@ -12,7 +12,12 @@ from control_svc.domain.search_filters import (
     Junction,
     filter_from_json,
 )
-from control_svc.domain.tool_checks import check_choice, check_enforceable, check_tools
+from control_svc.domain.tool_checks import (
+    MAX_SEARCHED,
+    check_choice,
+    check_enforceable,
+    check_tools,
+)
 from control_svc.domain.tools import (
     ChoiceMode,
     CustomTool,
@@ -29,6 +34,7 @@ from svc_kit.errors import (
     InvalidJson,
     InvalidType,
     MissingField,
+    TooLong,
     UnsupportedValue,
 )
 
@@ -160,3 +166,12 @@ def test_a_filter_that_is_no_json_is_refused() -> None:
     """Whatever its text is."""
     with pytest.raises(InvalidJson):
         check_tools((FileSearchTool(filters_json="{"),))
+
+
+def test_one_tool_searches_so_many_stores() -> None:
+    """Each is read and searched whole."""
+    check_tools([FileSearchTool(vector_store_ids=("vs_1",) * MAX_SEARCHED)])
+    with pytest.raises(TooLong) as caught:
+        check_tools([FileSearchTool(vector_store_ids=("vs_1",) * (MAX_SEARCHED + 1))])
+
+    assert caught.value.field == "tools[0].file_search.vector_store_ids"
