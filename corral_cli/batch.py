@@ -54,13 +54,12 @@ def submit(
     connection: tuple[str, str | None], file: Path, endpoint: str | None, watch: bool
 ) -> None:
     """Begin a batch with the requests in FILE, a JSON object a line."""
+    url = endpoint or _endpoint_of(file)
 
     async def begin(server: Server) -> batch_pb2.Batch:
         requests = _upload(file)
         sent = (await server.files.CreateFile(requests)).file
-        asked = pb.CreateBatchRequest(
-            input_file_id=sent.id, endpoint=endpoint or _endpoint_of(file)
-        )
+        asked = pb.CreateBatchRequest(input_file_id=sent.id, endpoint=url)
         return (await server.batches.CreateBatch(asked, timeout=CONNECT_PATIENCE_S)).batch
 
     begun = _call(connection, begin)
@@ -136,14 +135,16 @@ async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:
 
 
 def _endpoint_of(file: Path) -> str:
-    """What the first line names; empty, for the server to refuse, where it names nothing."""
+    """What the first line names. Raises click.ClickException: nothing is sent of such a file."""
     with file.open("rb") as opened:
         first = next((line for line in opened if line.strip()), b"")
     try:
         url = orjson.loads(first).get("url")
     except (orjson.JSONDecodeError, AttributeError):
-        return ""
-    return url if isinstance(url, str) else ""
+        url = None
+    if not url or not isinstance(url, str):
+        raise click.ClickException(f'the first line of {file} is no request with a "url"')
+    return url
 
 
 async def _follow(server: Server, batch_id: str) -> batch_pb2.Batch:

@@ -143,3 +143,14 @@ def test_a_mistyped_address_is_blamed_on_its_flag() -> None:
 
     assert result.exit_code == 2
     assert "'--inference-listen'" in result.output
+
+
+def test_a_batch_without_a_request_is_not_sent(tmp_path: Path) -> None:
+    """What its lines are for cannot be said, and no server is asked: there is none."""
+    for text in ("", "{not JSON", "[]", '{"custom_id": "a"}', '{"url": 5}'):
+        file = tmp_path / "requests.jsonl"
+        file.write_text(text)
+        result = CliRunner().invoke(cli, ["batch", "--target", "127.0.0.1:1", "submit", str(file)])
+
+        assert result.exit_code == 1
+        assert "requests.jsonl is no request with a" in result.output
