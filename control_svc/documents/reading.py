@@ -9,6 +9,7 @@ import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from html import unescape
 from io import BytesIO
 from pathlib import Path, PurePath
@@ -18,7 +19,8 @@ from svc_kit.sandbox.jobs import JobRefused
 
 UNSUPPORTED: Final = "unsupported"
 """Begins the problem of a file that is well, but of a kind that has no text for us."""
-_HTML_NAMES: Final = frozenset({".htm", ".html", ".xhtml"})
+_HTML_NAMES: Final = frozenset({".htm", ".html"})
+_XHTML_NAME: Final = ".xhtml"
 _BLOCK_TAGS: Final = frozenset(
     {
         *("address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "footer"),
@@ -26,20 +28,30 @@ _BLOCK_TAGS: Final = frozenset(
         *("pre", "section", "table", "td", "th", "title", "tr", "ul"),
     }
 )
-_MARKUP: Final = re.compile(
-    r"<!--(?:-?>|.*?(?:--!?>|\Z))"
-    r"|<(?P<silent>script|style|template|noscript)(?=[\s/>])"
-    r".*?(?:</(?P=silent)(?=[\s/>])[^>]*+>?|\Z)"
-    r"|</?(?P<tag>[a-z][^\s/>]*+)(?:[^>=]++|=\s*+(?:\"[^\"]*+\"?|'[^']*+'?)?+)*+>?"
-    r"|<[!?/][^>]*+>?",
-    re.IGNORECASE | re.DOTALL,
-)
-"""What a page does not say: comments, elements that nobody reads, tags, declarations.
 
-Whatever is not closed ends with the page, as in a browser, so that every character is looked at a
-few times only: parsers that go back to try something else take hours for a megabyte of `<!--`, and
-those that build trees for one of nested tags.
-"""
+
+def _markup(*, is_xml: bool) -> re.Pattern[str]:
+    """What a page does not say: comments, elements that nobody reads, tags, declarations.
+
+    Whatever is not closed ends with the page, as in a browser, so that every character is looked at
+    a few times only: parsers that go back to try something else take hours for a megabyte of
+    `<!--`, and those that build trees for one of nested tags. In XML alone elements can close
+    themselves.
+    """
+    attributes = r"(?:[^>=]++|=\s*+(?:\"[^\"]*+\"?|'[^']*+'?|[^\s>]*+))*+"
+    empty = r"(?<=/)>|" if is_xml else ""
+    return re.compile(
+        r"<!--(?:-?>|.*?(?:--!?>|\Z))"
+        rf"|<(?P<silent>script|style|template|noscript)(?=[\s/>]){attributes}"
+        rf"(?:{empty}.*?(?:</(?P=silent)(?=[\s/>])[^>]*+>?|\Z))"
+        rf"|</?(?P<tag>[a-z][^\s/>]*+){attributes}>?"
+        r"|<[!?/][^>]*+>?",
+        re.IGNORECASE | re.DOTALL,
+    )
+
+
+_HTML: Final = _markup(is_xml=False)
+_XHTML: Final = _markup(is_xml=True)
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -66,6 +78,8 @@ def _reader_of(content: bytes, kind: str) -> Callable[[bytes], str]:
         return _read_pdf
     if content.startswith(b"PK\x03\x04"):
         return _read_docx
+    if kind == _XHTML_NAME:
+        return partial(_read_html, markup=_XHTML)
     return _read_html if kind in _HTML_NAMES else _read_plain
 
 
@@ -80,21 +94,21 @@ def _read_plain(content: bytes) -> str:
         raise JobRefused(f"it is not {name} text: byte {error.start} belongs to none") from None
 
 
-def _read_html(content: bytes) -> str:
+def _read_html(content: bytes, markup: re.Pattern[str] = _HTML) -> str:
     try:
-        return "".join(_html_parts(_read_plain(content)))
+        return "".join(_html_parts(_read_plain(content), markup))
     except ValueError:  # more digits than Python reads
         raise JobRefused("it has a character reference that is no character's") from None
 
 
-def _html_parts(page: str) -> Iterator[str]:
+def _html_parts(page: str, markup: re.Pattern[str]) -> Iterator[str]:
     """What a page says, a line for each block."""
     end = 0
-    for markup in _MARKUP.finditer(page):
-        yield unescape(page[end : markup.start()])
-        if (markup["tag"] or "").lower() in _BLOCK_TAGS:
+    for found in markup.finditer(page):
+        yield unescape(page[end : found.start()])
+        if (found["tag"] or "").lower() in _BLOCK_TAGS:
             yield "\n"
-        end = markup.end()
+        end = found.end()
     yield unescape(page[end:])
 
 

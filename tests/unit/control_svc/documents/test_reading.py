@@ -46,6 +46,7 @@ def test_html_is_what_it_shows(tmp_path: Path) -> None:
         ("a < b, 1<2 &lt;b&gt; I </3 > <!doctype html>you", "a < b, 1<2 <b> I  you"),
         ("a<![CDATA[x]]>b<?php x ?>c</", "abc"),
         ("a<b and no end", "a"),
+        ("""a<a href=?x="y>b</a>c<a href=="y>d""", "abcd"),
     ],
 )
 def test_html_is_read_as_browsers_do(tmp_path: Path, page: str, text: str) -> None:
@@ -53,11 +54,20 @@ def test_html_is_read_as_browsers_do(tmp_path: Path, page: str, text: str) -> No
     assert text_of(tmp_path, page.encode(), "page.htm") == text
 
 
+def test_elements_close_themselves_in_xml_alone(tmp_path: Path) -> None:
+    """In HTML a script without an end hides the rest of the page."""
+    page = b"""<style media='a' /><script src="a=b.js"/>a<script src="/"></script>b<script>c"""
+
+    assert text_of(tmp_path, page, "page.xhtml") == "ab"
+    assert text_of(tmp_path, page, "page.html") == ""
+
+
 @pytest.mark.parametrize(
     "piece",
     [
         *("<!--", "<!-- --", "<![CDATA[", "<!", "<?", "</", "<a ", "</a ", "<a b=", "<a b='"),
-        *("<a b=\"'", "<a =   ", "<script>", "<script></", "<style></style", "<b></i>", "&#", "&a"),
+        *("<a b=\"'", "<a =   ", "<script>", "<script></", "<script a=", "<style></style"),
+        *("<b></i>", "&#", "&a"),
     ],
 )
 def test_a_hostile_page_is_read_through_a_few_times(tmp_path: Path, piece: str) -> None:
