@@ -137,13 +137,16 @@ class _Attempt:
             raise
 
     async def _fitting_turn(self) -> tuple[EndedTurn, Outcome | None]:
-        """The next turn, with fewer items where there is no room for all."""
-        try:
-            return await self._one_turn()
-        except ContextLengthExceeded as error:
-            if not await self._shorten(error):
-                raise
-        return await self._one_turn()
+        """The next turn, with fewer items where there is no room for all: once for the model's
+        context, and once for a limit of the object's own, which is told when that has room."""
+        limits: set[str] = set()
+        while True:
+            try:
+                return await self._one_turn()
+            except ContextLengthExceeded as error:
+                if error.field in limits or not await self._shorten(error):
+                    raise
+                limits.add(error.field)
 
     async def _shorten(self, error: ContextLengthExceeded) -> bool:
         """Whether fewer items are shown now. What a turn has begun with stays."""

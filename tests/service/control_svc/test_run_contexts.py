@@ -101,14 +101,23 @@ async def test_a_limit_that_no_cut_meets_leaves_the_run_incomplete(a_world: Worl
     assert ended.error is None
 
 
-async def test_a_runs_own_limit_cuts_nothing_for_others(a_world: Worlds) -> None:
-    """The run is shown the end of the thread, the next one all of it again."""
-    turns = ScriptedTurns(
-        lambda request: replace(says("Hi"), prompt_tokens=len(words_of(request.messages)))
-    )
+@pytest.mark.parametrize("num_messages", [3, 7])
+async def test_a_runs_own_limit_cuts_nothing_for_others(a_world: Worlds, num_messages: int) -> None:
+    """The run is shown the end of the thread, the next one all of it again, or all that the model
+    has room for."""
+
+    def model(request: TurnRequest) -> Script:
+        num_words = len(words_of(request.messages))
+        if num_words > 600:
+            raise ContextLengthExceeded(
+                field="messages", prompt_tokens=num_words, context_tokens=600
+            )
+        return replace(says("Hi"), prompt_tokens=num_words)
+
+    turns = ScriptedTurns(model)
     world = a_world(turns)
     assistant = await world.assistant()
-    thread = await world.thread(*("word " * 100 for _ in range(3)))
+    thread = await world.thread(*("word " * 100 for _ in range(num_messages)))
     shown = []
     async with world.process(counter=WordCounter()).working() as process:
         for about in ({"max_prompt_tokens": LEAST_TOKENS}, {}):
