@@ -36,13 +36,13 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ControlSettings:
     return ControlSettings(data_dir=tmp_path, database_url=url)
 
 
-async def go_back(settings: ControlSettings) -> list[str]:
-    """Take a database back to nothing; the tables that are left."""
+async def go_back(settings: ControlSettings, revision: str = "base") -> list[str]:
+    """Take a database back, to nothing by default; the tables that are left."""
     url = settings.database_url
     async with open_database(
         None if url is None else url.get_secret_value(), settings.data_dir / "control"
     ) as database:
-        await migrating.downgrade(database.migrator, "base")
+        await migrating.downgrade(database.migrator, revision)
         async with database.writer.connect() as connection:
             return await connection.run_sync(lambda each: inspect(each).get_table_names())
 
@@ -62,6 +62,28 @@ async def test_up_down_up_ends_where_it_began(settings: ControlSettings) -> None
     await upgrade_database(settings)
     assert await check_database(settings) == migrating.head()
     await upgrade_database(settings)
+
+
+A_STORE = (
+    "INSERT INTO vector_stores (project, id, name, description, attached, in_progress, completed,"
+    " failed, cancelled, num_chunks, usage_bytes, embedding_model, dimensions, revision,"
+    " created_at, active_at) VALUES ('p', 'vs_1', '', '', '{}', 0, 1, 0, 0, 1, 9, 'm', 64, 1,"
+    " '2026-01-01', '2026-01-01')"
+)
+
+
+async def test_a_store_of_before_digests_keeps_its_vectors(settings: ControlSettings) -> None:
+    """Forward, and back again: which file they are of is not known."""
+    await upgrade_database(settings)
+    await go_back(settings, "0012")
+    await change(settings, A_STORE)
+    await upgrade_database(settings)
+    upgraded = await rows(settings, "SELECT embedding_model, embedding_digest FROM vector_stores")
+    await go_back(settings, "0012")
+    back = await rows(settings, "SELECT id, embedding_model, dimensions FROM vector_stores")
+
+    assert upgraded == [("m", "")]
+    assert back == [("vs_1", "m", 64)]
 
 
 async def test_a_database_that_is_behind_or_ahead_is_told_apart(settings: ControlSettings) -> None:
@@ -118,6 +140,18 @@ async def change(settings: ControlSettings, statement: str) -> None:
         database.writer.begin() as connection,
     ):
         await connection.exec_driver_sql(statement)
+
+
+async def rows(settings: ControlSettings, query: str) -> list[tuple[object, ...]]:
+    """What a database has."""
+    url = settings.database_url
+    async with (
+        open_database(
+            None if url is None else url.get_secret_value(), settings.data_dir / "control"
+        ) as database,
+        database.writer.connect() as connection,
+    ):
+        return [tuple(row) for row in await connection.exec_driver_sql(query)]
 
 
 def test_every_table_belongs_to_a_project_or_to_the_house() -> None:
