@@ -179,7 +179,7 @@ def _rehearse(export: Export, translator: Translator) -> None:
 def _rehearse_store(found: Json, export: Export, translator: Translator) -> None:
     if translator.store(found) is not None:
         for file in export.files_of(found["id"]):
-            translator.store_file(file, found["id"], "")
+            translator.store_file(file, found["id"])
 
 
 def _models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:

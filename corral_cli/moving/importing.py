@@ -11,17 +11,24 @@ from corral.control.v1 import (
     message_pb2,
     message_service_pb2,
     thread_service_pb2,
+    vector_store_service_pb2,
 )
 
 from corral_cli.moving.export_file import COUNTED, Export, Json, naming, read
 from corral_cli.moving.exporting import OLDEST
-from corral_cli.moving.file_bytes import upload
+from corral_cli.moving.file_bytes import bytes_at, upload
 from corral_cli.moving.id_map import IdMap
 from corral_cli.moving.importing_stores import StoreImporter
-from corral_cli.moving.making import made_once, request_id_of
+from corral_cli.moving.making import made_once
 from corral_cli.moving.server import CALL_S, Server, every
 from corral_cli.moving.translating import Translator
-from svc_kit.errors import AssistantNotFound, FileNotFound, ThreadNotFound
+from svc_kit.errors import (
+    AssistantNotFound,
+    FileNotFound,
+    MessageNotFound,
+    ThreadNotFound,
+    VectorStoreNotFound,
+)
 from svc_kit.rpc_client import translate_errors
 
 FIRST_MESSAGES = 500
@@ -29,6 +36,7 @@ FIRST_MESSAGES = 500
 FIRST_BYTES = 8 * 1024 * 1024
 """What they may have together: one request carries them."""
 _THREAD = "thread_"
+_STORE = "vs_"
 
 
 class Importer:
@@ -70,7 +78,8 @@ class Importer:
 
         Raises click.ClickException.
         """
-        olds = (*self._export.assistants, *self._export.threads)
+        export = self._export
+        olds = (*export.assistants, *export.threads, *export.stores)
         known = [new for old in olds if (new := self._ids.get(old)) is not None]
         for new in known:
             if await self._has(new):
@@ -82,16 +91,22 @@ class Importer:
             )
 
     async def _has(self, object_id: str) -> bool:
-        """Whether an assistant or a thread is here."""
+        """Whether an assistant, a thread or a vector store is here."""
+        server = self._server
         try:
             with translate_errors():
                 if object_id.startswith(_THREAD):
                     thread = thread_service_pb2.GetThreadRequest(thread_id=object_id)
-                    await self._server.threads.GetThread(thread, timeout=CALL_S)
+                    await server.threads.GetThread(thread, timeout=CALL_S)
+                elif object_id.startswith(_STORE):
+                    store = vector_store_service_pb2.GetVectorStoreRequest(
+                        vector_store_id=object_id
+                    )
+                    await server.stores.GetVectorStore(store, timeout=CALL_S)
                 else:
                     assistant = assistant_service_pb2.GetAssistantRequest(assistant_id=object_id)
-                    await self._server.assistants.GetAssistant(assistant, timeout=CALL_S)
-        except (AssistantNotFound, ThreadNotFound):
+                    await server.assistants.GetAssistant(assistant, timeout=CALL_S)
+        except (AssistantNotFound, ThreadNotFound, VectorStoreNotFound):
             return False
         return True
 
@@ -99,12 +114,16 @@ class Importer:
         old = found["id"]
         if self._ids.get(old) is not None:
             return
-        bytes_there = self._files / Path(old).name
         if await self._is_here(old):
             self._ids.add({old: old})
-        elif bytes_there.is_file():
-            made = await upload(self._server.files, found, bytes_there)
-            self._note("files", {old: made.id})
+            return
+        bytes_there = bytes_at(self._files, old)
+        if bytes_there is None or not bytes_there.is_file():
+            return
+        if bytes_there.is_symlink():
+            raise click.ClickException(f"{bytes_there} is a link: put the file itself there.")
+        made = await upload(self._server.files, found, bytes_there)
+        self._note("files", {old: made.id})
 
     async def _is_here(self, file_id: str) -> bool:
         request = file_service_pb2.GetFileRequest(file_id=file_id)
@@ -158,10 +177,9 @@ class Importer:
     async def _bring_message(self, thread_id: str, old: str, new: message_pb2.NewMessage) -> None:
         if self._ids.get(old) is not None:
             return
-        request = message_service_pb2.CreateMessageRequest(
-            thread_id=thread_id, message=new, request_id=request_id_of(old)
-        )
-        made = await self._server.messages.CreateMessage(request, timeout=CALL_S)
+        request = message_service_pb2.CreateMessageRequest(thread_id=thread_id, message=new)
+        create = self._server.messages.CreateMessage
+        made = await made_once(create, request, old, MessageNotFound)
         self._note("messages", {old: made.message.id})
 
     def _note(self, kind: str, pair: dict[str, str]) -> None:

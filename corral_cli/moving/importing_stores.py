@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from corral_cli.moving.export_file import Export, Json
 from corral_cli.moving.id_map import IdMap
-from corral_cli.moving.making import made_once, request_id_of
+from corral_cli.moving.making import made_once
 from corral_cli.moving.server import CALL_S, Server
 from corral_cli.moving.translating import Translator
 from svc_kit.errors import VectorStoreNotFound
@@ -45,7 +45,7 @@ class StoreImporter:
         """Put a file into a store; the map knows it by both of their ids."""
         if self._ids.get(old) is not None:
             return
-        request = self._translator.store_file(found, store_id, request_id_of(old))
+        request = self._translator.store_file(found, store_id)
         if request is not None:
             answer = await self._server.store_files.CreateVectorStoreFile(request, timeout=CALL_S)
             self._ids.add({old: answer.file.file_id})

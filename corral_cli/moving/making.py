@@ -1,4 +1,5 @@
-"""Objects that an import makes once: each by a request that is named after what it was.
+"""Objects that an import makes once: each by a request that is named after what it was, and after
+what it is to be.
 
 That closes the gap between an object and its line in the id map: one that was made is not made
 again.
@@ -6,11 +7,13 @@ again.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from corral_cli.moving.server import CALL_S
 from svc_kit.errors import NotFound
 from svc_kit.rpc_client import translate_errors
+
+ResultT = TypeVar("ResultT")
 
 
 async def made_once(
@@ -18,18 +21,26 @@ async def made_once(
 ) -> Any:
     """The answer of a call that makes what an object of the export becomes; `missing` is what it
     raises where an object that it has made is not there any more."""
+
+    async def make(request_id: str) -> Any:
+        request.request_id = request_id
+        return await method(request, timeout=CALL_S)
+
+    return await named_once(make, old, request, missing)
+
+
+async def named_once(
+    make: Callable[[str], Awaitable[ResultT]], old: str, about: Any, missing: type[NotFound]
+) -> ResultT:
+    """As `made_once`, for calls of another form: `make` is given the name of the request, which
+    says what `about` does."""
+    name = old.encode() + about.SerializeToString(deterministic=True)
     num_deleted = 0
     while True:
-        request.request_id = request_id_of(old, num_deleted)
+        digest = hashlib.sha256(b"%d %b" % (num_deleted, name)).hexdigest()
         try:
             with translate_errors():
-                return await method(request, timeout=CALL_S)
+                return await make(f"import {digest}")
         except missing:
             # A request of this name made it not long ago, and it has been deleted since.
             num_deleted += 1
-
-
-def request_id_of(old: str, num_deleted: int = 0) -> str:
-    """The name of the request that makes an object, by the object's old id."""
-    name = f"{old} {num_deleted}" if num_deleted else old
-    return f"import {hashlib.sha256(name.encode()).hexdigest()}"

@@ -35,6 +35,7 @@ _STORE_FIELDS = ("name", "description", "expires_after", "metadata")
 _STORE_FILE_FIELDS = ("attributes", "chunking_strategy")
 _UNREAD = ("failed", "cancelled")
 """States of files in stores that nothing can be found in."""
+_EXPIRED = "expired"
 _CODE = "code_interpreter"
 _SEARCH = "file_search"
 
@@ -86,12 +87,16 @@ class Translator:
         if not self._with_search:
             self.left_out["vector stores"] += 1
             return None
+        if found.get("status") == _EXPIRED:
+            self.left_out["vector stores that have expired"] += 1
+            return None
         return create_store_request({name: found.get(name) for name in _STORE_FIELDS}, "")
 
     def store_file(
-        self, found: Json, store_id: str, request_id: str
+        self, found: Json, store_id: str
     ) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest | None:
-        """A file in a store that is here; None: it is left out."""
+        """A file in a store that is here, in which it is once, however often it is put there; None:
+        it is left out."""
         if found.get("status") in _UNREAD:
             self.left_out["files that no store could read"] += 1
             return None
@@ -101,7 +106,7 @@ class Translator:
         fields = {name: found.get(name) for name in _STORE_FILE_FIELDS}
         if (fields["chunking_strategy"] or {}).get("type") == "other":
             del fields["chunking_strategy"]  # OpenAI's word for what it does not know any more
-        return create_file_request(store_id, {**fields, "file_id": file_id}, request_id)
+        return create_file_request(store_id, {**fields, "file_id": file_id}, "")
 
     def message(self, found: Json) -> message_pb2.NewMessage | None:
         """A message; None: nothing of it can be had here."""

@@ -106,3 +106,12 @@ def test_a_model_has_the_name_that_it_has_here() -> None:
 
     assert [model_of(translator, name) for name in ("gpt-4o", "o1")] == ["demo", "o1"]
     assert [model_of(other, name) for name in ("gpt-4o", "o1")] == ["demo", "rest"]
+
+
+def test_a_store_that_has_expired_stays_behind() -> None:
+    """It would live again, without its files."""
+    translator = Translator({}, "", lambda old: None, with_search=True)
+    store = {"id": "vs_1", "object": "vector_store", "name": "foxes", "status": "expired"}
+
+    assert translator.store(store) is None
+    assert translator.left_out == {"vector stores that have expired": 1}
