@@ -37,14 +37,14 @@ def check_request_id(request_id: str) -> str:
     return request_id and check_text("request_id", request_id, MAX_REQUEST_ID_CHARACTERS)
 
 
-def check_metadata(metadata: Mapping[str, str]) -> None:
+def check_metadata(metadata: Mapping[str, str], field: str = "metadata") -> None:
     """What a caller attaches to an object. Raises MissingField, TooLong or InvalidField."""
     if len(metadata) > MAX_METADATA_PAIRS:
-        raise TooLong(field="metadata", length=len(metadata), limit=MAX_METADATA_PAIRS)
+        raise TooLong(field=field, length=len(metadata), limit=MAX_METADATA_PAIRS)
     for key, value in metadata.items():
-        check_text("metadata", key, MAX_METADATA_KEY_CHARACTERS)
+        check_text(field, key, MAX_METADATA_KEY_CHARACTERS)
         if value:
-            check_text(f"metadata.{key}", value, MAX_METADATA_VALUE_CHARACTERS)
+            check_text(f"{field}.{key}", value, MAX_METADATA_VALUE_CHARACTERS)
 
 
 def check_ttl(ttl: timedelta | None, field: str = "ttl") -> timedelta | None:

@@ -77,7 +77,7 @@ class NewMessage:
             raise TooLong(
                 field=f"{path}attachments", length=len(self.attachments), limit=MAX_ATTACHMENTS
             )
-        check_metadata(self.metadata)
+        check_metadata(self.metadata, f"{path}metadata")
 
     def files(self, path: str = "") -> Iterator[FileUse]:
         """The files that it names."""

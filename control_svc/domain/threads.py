@@ -22,10 +22,13 @@ class ThreadSettings:
     resources: ToolResources = NO_RESOURCES
     metadata: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self) -> None:
-        """Raises MissingField, TooLong or InvalidField."""
-        check_resources(self.resources)
-        check_metadata(self.metadata)
+    def check(self, path: str = "") -> None:
+        """`path` is written before the names of fields.
+
+        Raises MissingField, TooLong or InvalidField.
+        """
+        check_resources(self.resources, f"{path}tool_resources")
+        check_metadata(self.metadata, f"{path}metadata")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +41,18 @@ class NewThread:
     """Made with it, for file_search."""
     request_id: str = ""
 
-    def check(self) -> None:
-        """Raises MissingField, TooLong, InvalidField, OutOfRange or UnsupportedValue."""
-        self.settings.check()
-        check_new_stores(self.new_stores, self.settings.resources)
-        if len(self.messages) > MAX_FIRST_MESSAGES:
-            raise TooLong(field="messages", length=len(self.messages), limit=MAX_FIRST_MESSAGES)
+    def check(self, path: str = "") -> None:
+        """`path` is written before the names of fields.
+
+        Raises MissingField, TooLong, InvalidField, OutOfRange or UnsupportedValue.
+        """
+        self.settings.check(path)
+        check_new_stores(self.new_stores, self.settings.resources, f"{path}tool_resources")
+        field, length = f"{path}messages", len(self.messages)
+        if length > MAX_FIRST_MESSAGES:
+            raise TooLong(field=field, length=length, limit=MAX_FIRST_MESSAGES)
         for index, message in enumerate(self.messages):
-            message.check(f"messages[{index}].")
+            message.check(f"{field}[{index}].")
         check_request_id(self.request_id)
 
 

@@ -120,12 +120,12 @@ def check_new_stores(
 
     Raises MissingField, InvalidField, OutOfRange or TooLong.
     """
+    path = f"{field}.file_search.vector_stores"
     length = len(stores) + len(resources.vector_store_ids)
     if length > MAX_STORES:
-        path = f"{field}.file_search.vector_stores"
         raise TooLong(field=path, length=length, limit=MAX_STORES)
-    for store in stores:
-        store.check()
+    for index, store in enumerate(stores):
+        store.check(f"{path}[{index}].")
 
 
 def check_effort(effort: str, field: str = "reasoning_effort") -> None:

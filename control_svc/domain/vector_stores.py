@@ -295,11 +295,14 @@ class NewVectorStore:
     metadata: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
 
-    def check(self) -> None:
-        """Raises MissingField, InvalidField, OutOfRange or TooLong."""
-        _check_said(self.name, self.description, self.life_days)
-        check_metadata(self.metadata)
-        check_files(self.files, "file_ids", MAX_FILES_OF_NEW_STORE)
+    def check(self, path: str = "") -> None:
+        """`path` is written before the names of fields.
+
+        Raises MissingField, InvalidField, OutOfRange or TooLong.
+        """
+        _check_said(self.name, self.description, self.life_days, path)
+        check_metadata(self.metadata, f"{path}metadata")
+        check_files(self.files, f"{path}file_ids", MAX_FILES_OF_NEW_STORE)
         check_request_id(self.request_id)
 
     def make(self, store_id: str, now: datetime) -> VectorStore:
@@ -349,13 +352,13 @@ def check_files(files: Sequence[NewStoreFile], field: str, most: int) -> None:
         raise InvalidField(field=field, problem="a file stands there twice")
 
 
-def _check_said(name: str, description: str, life_days: int | None) -> None:
+def _check_said(name: str, description: str, life_days: int | None, path: str = "") -> None:
     if name:
-        check_text("name", name)
+        check_text(f"{path}name", name)
     if description:
-        check_text("description", description, MAX_DESCRIPTION_CHARACTERS)
+        check_text(f"{path}description", description, MAX_DESCRIPTION_CHARACTERS)
     if life_days is not None:
-        _check_range("expire_after_days", life_days, 1, LONGEST_LIFE_DAYS)
+        _check_range(f"{path}expire_after_days", life_days, 1, LONGEST_LIFE_DAYS)
 
 
 def _check_range(field: str, value: int, minimum: int, maximum: int) -> None:

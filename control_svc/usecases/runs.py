@@ -123,7 +123,7 @@ class Runs:
 
     async def create_with_thread(self, project: str, first: NewThread, asked: NewRun) -> Run:
         """Begin a thread and a run on it. Raises what creating each does."""
-        first.check()
+        first.check("thread.")
         asked.check()
         now = self._clock()
         thread = Thread(id=self._ids.new(THREAD), settings=first.settings, created_at=now)

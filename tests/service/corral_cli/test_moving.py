@@ -127,15 +127,15 @@ async def test_what_was_deleted_is_brought_anew(
     assert len(there.messages) == 2
 
 
-@pytest.mark.parametrize(
-    "file_id", ["../secret", "/../secret", "..", ".", "", "a/../../secret", "a\0b", "x" * 300]
-)
-async def test_an_id_is_never_a_path(house: House, tmp_path: Path, file_id: str) -> None:
+async def test_an_id_is_never_a_path(house: House, tmp_path: Path) -> None:
     """Nothing beside the folder is given away, and no server writes there."""
     (tmp_path / "secret").write_text("mine")
-    brought = await house.bring({**FILE, "id": file_id})
-    with pytest.raises(click.ClickException, match="no name"):
-        await download(house.client.files, file_pb2.File(id=file_id), house.files)
+    absolute = str(tmp_path / "secret")
+    ids = ["../secret", absolute, "..", ".", "", "a/../../secret", "a\0b", "x" * 300]
+    brought = await house.bring(*({**FILE, "id": file_id} for file_id in ids))
+    for file_id in ids:
+        with pytest.raises(click.ClickException, match="no name"):
+            await download(house.client.files, file_pb2.File(id=file_id), house.files)
 
     assert brought == {}
     assert (tmp_path / "secret").read_text() == "mine"
