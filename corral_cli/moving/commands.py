@@ -192,7 +192,8 @@ def _models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
 
 
 def _beside(export: Path, suffix: str) -> Path:
-    return export.with_name(export.name + suffix)
+    named = export.resolve() if export.name in ("", "..") else export
+    return named.with_name(named.name + suffix)
 
 
 def _counts(export: Export) -> Mapping[str, int]:

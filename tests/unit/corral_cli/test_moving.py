@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from corral_cli.__main__ import cli
 from corral_cli.moving.export_file import look_through
 from corral_cli.moving.id_map import IdMap
 from corral_cli.moving.translating import Translator
@@ -115,3 +117,18 @@ def test_a_store_that_has_expired_stays_behind() -> None:
 
     assert translator.store(store) is None
     assert translator.left_out == {"vector stores that have expired": 1}
+
+
+@pytest.mark.parametrize("where", [".", "../export", "deeper/.."])
+def test_the_map_lies_beside_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Also where the folder is named without its name."""
+    folder = tmp_path / "export"
+    (folder / "deeper").mkdir(parents=True)
+    written(folder)
+    monkeypatch.chdir(folder)
+    ran = CliRunner().invoke(cli, ["import", "assistants", where, "--control", "127.0.0.1:1"])
+
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "export.ids").exists()
