@@ -8,7 +8,13 @@ from typing import Any
 
 import click
 import pytest
-from corral.control.v1 import file_pb2, message_service_pb2, thread_service_pb2
+from corral.control.v1 import (
+    assistant_service_pb2,
+    file_pb2,
+    message_service_pb2,
+    thread_service_pb2,
+    vector_store_service_pb2,
+)
 from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
 from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
 from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
@@ -31,6 +37,12 @@ STORE_FILE = {
     "status": "completed",
 }
 FILE = {"id": "file-old", "object": "file", "filename": "n.txt", "purpose": "assistants"}
+ASSISTANT = {
+    "id": "asst_old",
+    "object": "assistant",
+    "model": "m",
+    "tool_resources": {"file_search": {"vector_store_ids": ["vs_old"]}},
+}
 THREAD = {"id": "thread_old", "object": "thread", "created_at": 2}
 
 
@@ -89,6 +101,23 @@ class House:
         assert found is not None
         return found
 
+    async def num_objects(self) -> dict[str, int]:
+        """How many of each kind there are here."""
+        server = self.server
+        stores = await server.stores.ListVectorStores(
+            vector_store_service_pb2.ListVectorStoresRequest()
+        )
+        assistants = await server.assistants.ListAssistants(
+            assistant_service_pb2.ListAssistantsRequest()
+        )
+        threads = await server.threads.ListThreads(thread_service_pb2.ListThreadsRequest())
+        return {
+            "files": len((await self.client.page()).files),
+            "stores": len(stores.vector_stores),
+            "assistants": len(assistants.assistants),
+            "threads": len(threads.threads),
+        }
+
     def path_of(self, id_map: str) -> Path:
         """Where a map is."""
         return self.export.with_name(id_map)
@@ -125,6 +154,47 @@ async def test_what_was_deleted_is_brought_anew(
     assert first == again == {"files": 1, "vector stores": 1, "threads": 1, "messages": 2}
     assert store.file_counts.completed == 1
     assert len(there.messages) == 2
+
+
+class Killed(Exception):
+    """The import is, with an object made that the map does not know."""
+
+
+async def test_an_import_that_is_killed_anywhere_makes_everything_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind each object before its line in the map, and without any map at the next start."""
+    monkeypatch.setattr(importing, "FIRST_MESSAGES", 1)
+    (house.files / "file-old").write_text("The fox is called Zorbo.")
+    lines: list[dict[str, Any]] = [FILE, STORE, STORE_FILE, ASSISTANT, THREAD]
+    lines += map(a_message, range(3))
+    add, num_left = IdMap.add, 0
+
+    def add_some(ids: IdMap, pairs: dict[str, str]) -> None:
+        nonlocal num_left
+        if not num_left:
+            raise Killed
+        num_left -= 1
+        add(ids, pairs)
+
+    monkeypatch.setattr(IdMap, "add", add_some)
+    num_kills = 0
+    while True:
+        num_left = num_kills
+        try:
+            await house.bring(*lines, id_map=f"ids{num_kills}")
+        except Killed:
+            num_kills += 1
+        else:
+            break
+    thread_id = house.new("thread_old", f"ids{num_kills}")
+    messages = message_service_pb2.ListMessagesRequest(thread_id=thread_id)
+    store = await house.vectors.get(house.new("vs_old", f"ids{num_kills}"))
+
+    assert num_kills == 7
+    assert await house.num_objects() == {"files": 1, "stores": 1, "assistants": 1, "threads": 1}
+    assert len((await house.server.messages.ListMessages(messages)).messages) == 3
+    assert store.file_counts.total == 1
 
 
 async def test_an_id_is_never_a_path(house: House, tmp_path: Path) -> None:
