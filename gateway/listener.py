@@ -94,7 +94,7 @@ async def listening(
     """Serves `app` on a bound socket; leaving waits `grace_s` at most for running requests.
 
     A message of a WebSocket has at most `frame_bytes`. A connection that has no room for another
-    write for `unread_limit_s` is cut.
+    write for `unread_limit_s`, and whose client takes next to nothing meanwhile, is cut.
 
     Raises StartupError when the TLS files cannot be used.
     """
