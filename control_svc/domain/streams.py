@@ -126,6 +126,9 @@ class EventStreams(Protocol):
     async def get(self, project: str, stream_id: str) -> Stream | None:
         """How far a stream is; None: there is none."""
 
+    async def oldest_open(self, project: str) -> str:
+        """The age of the stream that has been open longest; empty: none is."""
+
     async def append(
         self,
         project: str,

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import groupby
 
 from control_svc.domain.given_items import GivenItem, files_of
-from control_svc.domain.ids import IdSource, is_id
+from control_svc.domain.ids import IdSource, age_of, is_id
 from control_svc.domain.items import Item, McpApprovalRequest
 from control_svc.domain.mcp import renamed
 from control_svc.domain.ports import Repositories
@@ -94,16 +94,26 @@ async def _names(
     repositories: Repositories, project: str, given: Sequence[GivenItem], ids: IdSource
 ) -> list[str]:
     """The ids of items; of new ones those that their callers have kept for them, where these are
-    ids of ours that no other item has."""
+    ids of ours that no other item has, or will have."""
     kept = [item.id for item in given if item.prefix and is_id(item.id, item.prefix)]
-    taken = await repositories.timelines.taken(project, kept)
+    free = await _free(repositories, project, kept)
     names = []
     for item in given:
-        is_free = is_id(item.id, item.prefix) and item.id not in taken
-        name = item.reference or (item.id if is_free else ids.new(item.prefix))
-        taken.add(name)
+        is_kept = bool(item.prefix) and item.id in free
+        name = item.reference or (item.id if is_kept else ids.new(item.prefix))
+        free.discard(name)
         names.append(name)
     return names
+
+
+async def _free(repositories: Repositories, project: str, kept: Sequence[str]) -> set[str]:
+    """Those of the ids that no item has. What is being written tells its ids before it is stored:
+    ids that may be of it are left to it."""
+    if not kept:
+        return set()
+    oldest = await repositories.streams.oldest_open(project)
+    taken = await repositories.timelines.taken(project, kept)
+    return {each for each in kept if not oldest or age_of(each) < oldest} - taken
 
 
 def _other_names(given: Sequence[GivenItem], items: Sequence[Item]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     bindparam,
     column,
     delete,
+    func,
     insert,
     select,
     tuple_,
@@ -18,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from control_svc.domain.ids import age_of
 from control_svc.domain.streams import (
     MAX_CHUNK_EVENTS,
     Addition,
@@ -65,6 +67,15 @@ class SqlEventStreams:
         """How far a stream is; None: there is none."""
         key = StreamKey(project, stream_id)
         return (await _streams(self._session, [key])).get(key)
+
+    async def oldest_open(self, project: str) -> str:
+        """The age of the stream that has been open longest; empty: none is."""
+        oldest = (
+            select(func.min(StreamRow.id))
+            .where(StreamRow.project == project, StreamRow.state == StreamState.OPEN)
+            .group_by(func.length(StreamRow.id))  # ids of one prefix are of one length
+        )
+        return min(map(age_of, await self._session.scalars(oldest)), default="")
 
     async def append(
         self,

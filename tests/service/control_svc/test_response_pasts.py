@@ -13,6 +13,7 @@ from control_svc.domain.ids import RESPONSE, IdSource
 from control_svc.domain.items import Item, ItemStatus, Message, Role, Text
 from control_svc.domain.ports import Repositories
 from control_svc.domain.responses import Response, ResponseSettings, ResponseState
+from control_svc.domain.turns import TurnRequest
 from control_svc.storage.models import ItemRow, TimelineItemRow
 from control_svc.usecases import response_pasts
 from control_svc.usecases.response_pasts import read_past
@@ -417,6 +418,20 @@ async def test_a_summary_leaves_no_output_without_its_call(
     assert model.shown == "Summary of the conversation so far:\n\nIt is warm | b"
 
 
+async def test_a_summary_is_no_question(client: ResponseClient, model: Model) -> None:
+    """It speaks as a user does; what the user has asked before it stays behind a later summary."""
+    model.window = 10_000
+    summed_up = (await client.compact("b")).output
+    model.script = calls("f", "{}")
+    function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
+    first = await client.create(*summed_up, tools=[function])
+    model.script = says("It is warm")
+    warm = an_output("call_1", "warm " * 1100)
+    await client.create(warm, previous_response_id=first.id, compact_threshold=1000)
+
+    assert model.shown == "Summary of the conversation so far:\n\nIt is warm | b"
+
+
 async def test_a_past_that_cannot_be_summed_up_is_cut(client: ResponseClient, model: Model) -> None:
     """Where it may be; there was no room to read it."""
     model.window = 3000
@@ -462,6 +477,40 @@ async def test_an_item_keeps_the_id_that_an_answer_gave_it(client: ResponseClien
     assert kept == {given}
     assert len(taken) == 2
     assert not kept & taken
+
+
+async def test_nobody_takes_an_id_from_an_answer_that_is_being_written(
+    client: ResponseClient, model: Model
+) -> None:
+    """A caller may give a part of it back, by the id that it will have once it is kept."""
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: TurnRequest, number: int) -> None:
+        if number == 1:
+            reached.set()
+            await gate.wait()
+
+    model.script = says("Fine so far")
+    model.before_token = wait
+    begun = await client.create("one", background=True)
+    await reached.wait()
+    told = ""
+    async for heard in client.watch(begun.id):
+        told = heard.output_item_added.item.id
+        if told:
+            break
+    given = item_pb2.Item(id=told)
+    given.message.CopyFrom(a_message("mine", item_pb2.ITEM_ROLE_ASSISTANT).message)
+    other = await client.create(given, "two", background=True)
+    gate.set()
+    ended = [heard async for heard in client.watch(begun.id)][-1].completed
+    answered = [heard async for heard in client.watch(other.id)][-1].completed
+    *_, asked = (await client.input_items(other.id)).items
+
+    assert (ended.output[0].id, text_of(ended)) == (told, "Fine so far")
+    assert text_of(answered) == "Fine so far"
+    assert text_of_item(asked) == "mine"
+    assert asked.id != told
 
 
 async def ids_of_input(client: ResponseClient, *items: item_pb2.Item) -> set[str]:
