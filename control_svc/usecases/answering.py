@@ -179,8 +179,9 @@ class Answering:
     async def _first_turn(self, project: str, asked: NewResponse) -> TurnRequest:
         narrator, begun = await self._begin(project, asked, _silence)
         settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
-        toolbox = Toolbox(settings.tools, self.tools.hosted(settings.tools, begun.items))
         items = visible(project, narrator.response, begun.items, self.seals)
+        hosted = self.tools.hosted(settings.tools, [*begun.items, *items])
+        toolbox = Toolbox(settings.tools, hosted)
         return turn_request(settings, Progress(), toolbox, items)
 
     async def compact(self, project: str, asked: NewResponse) -> Compacted:

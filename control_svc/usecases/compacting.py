@@ -7,6 +7,7 @@ from control_svc.domain.agent import NO_USAGE
 from control_svc.domain.compactions import SUMMARY_REQUEST, Summary
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, ItemStatus
+from control_svc.domain.jobs import JobPriority
 from control_svc.domain.ports import Clock
 from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import Response
@@ -37,7 +38,11 @@ class Compactor:
         self._summary_tokens = summary_tokens
 
     async def sum_up(
-        self, project: str, response: Response, items: Sequence[Item]
+        self,
+        project: str,
+        response: Response,
+        items: Sequence[Item],
+        priority: JobPriority = JobPriority.INTERACTIVE,
     ) -> tuple[str, TurnUsage]:
         """A summary of the items, as they would be shown for this response, and what it cost.
 
@@ -51,6 +56,7 @@ class Compactor:
             max_tokens=self._summary_tokens,
             thinks=False,
             seed=response.seed,
+            priority=priority,
             label=response.id,
         )
         text, usage = "", NO_USAGE

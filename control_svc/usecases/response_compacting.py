@@ -2,7 +2,8 @@
 each turn whose prompt would be longer, also between two turns of one response.
 
 As little as possible is summed up: everything before the response's own items, and only where these
-alone are too long, or answer what was said before them, everything but the last question.
+alone are too long, or answer what was said before them, everything but the last question. What
+remote servers offer is kept: the model is told of it beside its prompt.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from control_svc.domain.compactions import Summary, answers_itself, is_users
-from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item
+from control_svc.domain.items import ITEM_PREFIXES, Compaction, Item, McpListTools
 from control_svc.domain.responses import Response
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.turn_messages import turn_messages
@@ -68,7 +69,7 @@ class Thresholds:
     ) -> _Split | None:
         """None: the own items cannot be all that is shown."""
         start = next((place for place, item in enumerate(items) if item.id in own), 0)
-        split = _Split(items[:start], items[start:])
+        split = _split(items[:start], items[start:])
         if not _has_news(split) or not answers_itself(split.kept):
             return None
         messages = turn_messages(response.settings.instructions or "", split.kept)
@@ -78,7 +79,9 @@ class Thresholds:
     async def _compact(
         self, narrator: ResponseNarrator, request: TurnRequest, split: _Split
     ) -> list[Item]:
-        text, usage = await self._compactor.sum_up(request.project, narrator.response, split.summed)
+        text, usage = await self._compactor.sum_up(
+            request.project, narrator.response, split.summed, request.priority
+        )
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
         item = self._compactor.item(request.project, summary)
         await narrator.begin()
@@ -86,9 +89,16 @@ class Thresholds:
         return summary.shown(item)
 
 
+def _split(summed: Sequence[Item], kept: Sequence[Item]) -> _Split:
+    """What remote servers have said that they offer, the last word of each, stays."""
+    lists = {i.content.server_label: i for i in summed if isinstance(i.content, McpListTools)}
+    return _Split(summed, [*lists.values(), *kept])
+
+
 def _split_at_question(items: Sequence[Item]) -> _Split:
     """Everything is summed up, and the last question stays to be answered."""
-    return _Split(items, [item for item in items if is_users(item)][-1:])
+    questions = [item for item in items if is_users(item) and not _is_summary(item)]
+    return _split(items, questions[-1:])
 
 
 def _has_news(split: _Split) -> bool:

@@ -108,11 +108,12 @@ class ResponseWorker:
         settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
         progress = _progress(response, narrator.output, begun)
         seen = visible(project, response, begun.items, self._seals)
-        remote = await self._remote.prepare(narrator, begun.items, begun.own)
+        known = [*begun.items, *seen]  # a summary keeps what remote servers have said
+        remote = await self._remote.prepare(narrator, known, begun.own)
         progress.allowed_calls = remote.calls
         own = [*begun.own, *remote.items]
         seen += remote.items
-        hosted = self._tools.hosted(response.settings.tools, [*begun.items, *remote.lists])
+        hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])
         context = ResponseContext(seen, own, narrator, self._counter, self._thresholds)
         return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
 

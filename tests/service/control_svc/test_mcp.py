@@ -228,6 +228,28 @@ async def test_a_long_result_is_summed_up_before_the_next_turn(
     assert made.usage.output_tokens == sum(len(script.deltas) for script in spoken)
 
 
+async def test_what_a_server_offers_outlives_a_summary(
+    running: RunningControl, client: ResponseClient, model: ScriptedTurns
+) -> None:
+    """It is asked once in a chain, also where the engine dies in the turn behind the summary: that
+    turn goes on with the tools that it began with, and nothing is told within it."""
+    model.choose = lambda _request: says("So be it")
+    tools = [remote(approval=NEVER)]
+    first = await client.create("a " * 1100, tools=tools)
+    running.clock.step_s = 1  # so that the wait between two attempts passes
+    model.troubles = [100, 1]
+    made = await client.create(
+        "b", previous_response_id=first.id, tools=tools, compact_threshold=1000
+    )
+    after = await client.create("c", previous_response_id=made.id, tools=tools)
+
+    assert kinds(made) == ["compaction", "message"]
+    assert kinds(after) == ["message"]
+    assert text_of(made) == "So be it"
+    offered = [[tool.name for tool in request.tools] for request in model.requests]
+    assert offered[0] == offered[2] == offered[3] == offered[4] != []
+
+
 def texts_of(request: TurnRequest) -> list[str]:
     """What the model was shown."""
     return [
