@@ -100,7 +100,8 @@ def check_words(before: Sequence[Item], given: Sequence[Item]) -> None:
     list himself gives the question with the word. Raises InvalidField."""
     waiting = {item.id for item in before if isinstance(item.content, McpApprovalRequest)}
     contents = [item.content for item in before]
-    waiting -= {c.approval_request_id for c in contents if isinstance(c, McpApprovalResponse)}
+    answers = (McpApprovalResponse, McpCall)
+    waiting -= {c.approval_request_id for c in contents if isinstance(c, answers)}
     for index, item in enumerate(given):
         if isinstance(item.content, McpApprovalRequest):
             waiting.add(item.id)

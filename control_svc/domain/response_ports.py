@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from control_svc.domain.compactions import Summary
-from control_svc.domain.items import PlacedItem
+from control_svc.domain.items import Item, PlacedItem
 from control_svc.domain.responses import Response, ResponseSettings
 
 
@@ -71,6 +71,10 @@ class ResponseRepository(Protocol):
 
     async def num_chain_bytes(self, project: str, response_id: str) -> int:
         """How long the documents of what `chain` would read are; nothing is read for it."""
+
+    async def words_after(self, project: str, response_id: str) -> list[Item]:
+        """What has become of a response's questions in those that go on from it: their remote
+        calls, and the words of those that have not ended, and may make some."""
 
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
         """Forget responses of all projects whose time has come and from which none goes on."""

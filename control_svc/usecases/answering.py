@@ -13,7 +13,6 @@ from control_svc.domain.compactions import Summary, check_calls, is_users
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import Item, McpCall
 from control_svc.domain.jobs import EngineDied, JobPriority
-from control_svc.domain.mcp import check_words
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
 from control_svc.domain.response_ports import Seals
@@ -28,6 +27,7 @@ from control_svc.usecases.response_narrating import ResponseNarrator
 from control_svc.usecases.response_pasts import read_conversation, read_past, visible
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_tools import ResponseTools
+from control_svc.usecases.response_words import check_words_once
 from control_svc.usecases.response_working import (
     Begun,
     ResponseWorker,
@@ -215,7 +215,7 @@ class Answering:
                 repositories, project, asked.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)
-            check_words(past, items)
+            await check_words_once(repositories, project, response, past, items, locks=False)
             return context_start, Begun([*past, *items], items)
 
         context_start, begun = await self.transactions.read(read)

@@ -10,7 +10,7 @@ from control_svc.domain.ids import JOB, IdSource, age_of
 from control_svc.domain.items import Item
 from control_svc.domain.jobs import JobPriority, NewJob
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens, Window
-from control_svc.domain.mcp import APPROVAL_KINDS, check_words
+from control_svc.domain.mcp import APPROVAL_KINDS
 from control_svc.domain.ports import Clock, Repositories, Transactions
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
@@ -23,6 +23,7 @@ from control_svc.usecases.placing_items import check_no_twins, place, resolved
 from control_svc.usecases.response_ending import Endings
 from control_svc.usecases.response_ledgers import close_conversation
 from control_svc.usecases.response_requests import Requests
+from control_svc.usecases.response_words import check_words_once
 from control_svc.usecases.response_work import KIND
 from control_svc.usecases.streaming import Followers
 from control_svc.usecases.tool_stores import check_searched
@@ -85,7 +86,7 @@ class Responses:
             repositories, project, asked.input, self.ids, response.created_at, "input", before
         )
         check_calls(before, items)
-        check_words(before, items)
+        await check_words_once(repositories, project, response, before, items, locks=True)
         await repositories.responses.add(project, response)
         await place(repositories, project, response.id, asked.input, items, "input")
         await repositories.streams.create(

@@ -23,10 +23,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql import ColumnElement, FromClause
 
 from control_svc.domain.ids import RESPONSE, is_id
-from control_svc.domain.items import PlacedItem
+from control_svc.domain.items import Item, PlacedItem
 from control_svc.domain.response_ports import Expired, Link
 from control_svc.domain.responses import (
     Ended,
@@ -125,6 +125,25 @@ class SqlResponses:
         query = _with_items(select(func.sum(func.length(ItemRow.document))), project, chain)
         return (await self._session.execute(query)).scalar_one() or 0
 
+    async def words_after(self, project: str, response_id: str) -> list[Item]:
+        """What has become of a response's questions in those that go on from it: their remote
+        calls, and the words of those that have not ended, and may make some."""
+        later = select(ResponseRow.id, ResponseRow.state)
+        later = later.where(ResponseRow.project == project, ResponseRow.previous_id == response_id)
+        going_on = later.subquery()
+        found = await self._session.scalars(
+            _with_items(select(ItemRow), project, going_on).where(
+                or_(
+                    TimelineItemRow.kind == "mcp_call",
+                    and_(
+                        TimelineItemRow.kind == "mcp_approval_response",
+                        going_on.c.state.not_in(_FINAL),
+                    ),
+                )
+            )
+        )
+        return list(map(item_of, found))
+
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
         """Forget responses whose time has come and from which none goes on."""
         later = aliased(ResponseRow)
@@ -181,7 +200,7 @@ def _chain_query(project: str, response_id: str) -> Any:
     return query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
 
 
-def _with_items(query: Any, project: str, chain: CTE) -> Any:
+def _with_items(query: Any, project: str, chain: FromClause) -> Any:
     placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == chain.c.id)
     item = and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id)
     return query.select_from(chain).outerjoin(TimelineItemRow, placed).outerjoin(ItemRow, item)

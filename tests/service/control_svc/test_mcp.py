@@ -1,5 +1,6 @@
 """Responses with the tools of a remote server, which is real; the model follows scripts."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,50 @@ async def test_an_allowed_call_is_made_by_the_next_response(
     for words, previous in (([yes], done.id), ([yes, yes], asked.id)):
         with pytest.raises(InvalidField, match="no call waits"):
             await client.create(*words, previous_response_id=previous, tools=[remote()])
+    assert shop.ordered == ["tea"]
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_word_counts_for_one_of_those_that_go_on(
+    client: ResponseClient, shop: Shop, model: ScriptedTurns, store: bool
+) -> None:
+    """A client that has lost an answer asks again by itself: while the first one is at work, and
+    when it has ended. The model need not have called: the call comes before its turn."""
+    asked = await client.create("Tea", tools=[remote()])
+    yes = word(asked.output[-1].id, approve=True)
+    again: dict[str, Any] = {"previous_response_id": asked.id, "tools": [remote()]}
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(_request: TurnRequest, _number: int) -> None:
+        reached.set()
+        await gate.wait()
+
+    model.before_token = wait
+    begun = await client.create(yes, background=True, **again)
+    with pytest.raises(InvalidField, match="no call waits"):
+        await client.create(yes, store=store, **again)
+    await reached.wait()
+    gate.set()
+    ended = [event async for event in client.watch(begun.id)][-1].completed
+    with pytest.raises(InvalidField, match="no call waits"):
+        await client.create(yes, store=store, **again)
+    other = await client.create("Never mind", **again)
+
+    assert kinds(ended) == ["mcp_call", "message"]
+    assert shop.ordered == ["tea"]
+    assert other.state == COMPLETED
+
+
+async def test_a_word_that_led_to_no_call_can_be_said_again(
+    client: ResponseClient, shop: Shop
+) -> None:
+    """What was refused has used nothing up."""
+    asked = await client.create("Tea", tools=[remote()])
+    yes = word(asked.output[-1].id, approve=True)
+    with pytest.raises(InvalidField, match="needs the server"):
+        await client.create(yes, previous_response_id=asked.id)
+    await client.create(yes, previous_response_id=asked.id, tools=[remote()])
+
     assert shop.ordered == ["tea"]
 
 
