@@ -19,12 +19,19 @@ from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import NewResponse, Response
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.streams import Event
+from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import Done, TurnClient, TurnRequest, TurnUsage
 from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.placing_items import resolved
+from control_svc.usecases.response_compacting import Thresholds
 from control_svc.usecases.response_ledgers import Say, TransientLedger
 from control_svc.usecases.response_narrating import ResponseNarrator
-from control_svc.usecases.response_pasts import read_conversation, read_past, visible
+from control_svc.usecases.response_pasts import (
+    ResponseContext,
+    read_conversation,
+    read_past,
+    visible,
+)
 from control_svc.usecases.response_requests import Requests
 from control_svc.usecases.response_tools import ResponseTools
 from control_svc.usecases.response_words import check_words_once
@@ -37,7 +44,7 @@ from control_svc.usecases.response_working import (
 from control_svc.usecases.responses import Responses, check_not_refused, previous_of
 from control_svc.usecases.tool_stores import check_searched
 from control_svc.usecases.turn_requests import Toolbox, turn_request
-from svc_kit.errors import DomainError
+from svc_kit.errors import ContextLengthExceeded, DomainError
 
 _CREATED: Final = LifeEvent(Moment.CREATED, None)
 _FAILED: Final = LifeEvent(Moment.FAILED, None)
@@ -161,28 +168,44 @@ class Answering:
 
     async def count(self, project: str, asked: NewResponse) -> int:
         """The tokens of the prompt that a response would have. Raises as `answer`."""
-        return await self.counter.count(await self._first_turn(project, asked))
+        request, _ = await self._first_turn(project, asked)
+        return await self.counter.count(request)
 
     async def prepare(self, project: str, asked: NewResponse) -> TurnUsage:
         """Have the model read the prompt that a response would have: its cells stay behind, and
         what begins with it begins sooner. Raises as `answer`."""
-        turn = replace(await self._first_turn(project, asked), max_tokens=0)
+        request, context = await self._first_turn(project, asked)
+        try:
+            return await self._read(request)
+        except ContextLengthExceeded as error:
+            shorter = await context.shortened(request, await context.items(), error)
+            if shorter is None:
+                raise
+        messages = turn_messages(asked.settings.instructions or "", shorter)
+        return await self._read(replace(request, messages=messages))
+
+    async def _read(self, request: TurnRequest) -> TurnUsage:
         usage = NO_USAGE
         try:
-            async with aclosing(self.turns.run(turn)) as events:
+            async with aclosing(self.turns.run(replace(request, max_tokens=0))) as events:
                 async for event in events:
                     usage = event.usage if isinstance(event, Done) else usage
         except EngineDied as died:
             raise died.error from died
         return usage
 
-    async def _first_turn(self, project: str, asked: NewResponse) -> TurnRequest:
+    async def _first_turn(
+        self, project: str, asked: NewResponse
+    ) -> tuple[TurnRequest, ResponseContext]:
+        """The first turn that a response would have, and what chooses less for it to be shown."""
         narrator, begun = await self._begin(project, asked, _silence)
         settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
         items = visible(project, narrator.response, begun.items, self.seals)
         hosted = self.tools.hosted(settings.tools, [*begun.items, *items])
         toolbox = Toolbox(settings.tools, hosted)
-        return turn_request(settings, Progress(), toolbox, items)
+        thresholds = Thresholds(self.compactor, self.counter)
+        context = ResponseContext(items, begun.own, narrator, self.counter, thresholds)
+        return turn_request(settings, Progress(), toolbox, items), context
 
     async def compact(self, project: str, asked: NewResponse) -> Compacted:
         """The user's messages as they were, and a summary of everything. Raises as `answer`."""

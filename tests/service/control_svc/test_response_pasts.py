@@ -347,6 +347,18 @@ async def test_a_past_that_callers_keep_themselves_is_cut_alike(
     assert model.shown.startswith("w")
 
 
+async def test_what_is_read_ahead_is_cut_as_the_answer_would_be(
+    client: ResponseClient, model: Model
+) -> None:
+    """Where the answer may be given, its prompt may be read; else both are refused alike."""
+    first = await client.create("a " * 30)
+    await client.prepare("b " * 30, previous_response_id=first.id, truncation=AUTO)
+    assert model.shown == "b " * 30
+    assert model.requests[-1].max_tokens == 0
+    with pytest.raises(ContextLengthExceeded):
+        await client.prepare("b " * 30, previous_response_id=first.id)
+
+
 async def test_a_long_past_is_compacted_by_itself(client: ResponseClient, model: Model) -> None:
     """The model sums up what was said; from there on the summary is all that is seen of it."""
     model.window = 10_000
