@@ -22,6 +22,8 @@ CLIENTS = ROOT / "tests" / "clients"
 LOCK = ROOT / "requirements" / "clients.txt"
 VENV = ROOT / ".venv-clients"
 STAMP = VENV / "clients.lock"
+NODE_PATIENCE_MS = 120_000
+"""How long a test of Node may take: one that waits for an event that never comes has failed."""
 EXPECTED = {
     "agents_sdk.py": {"streamed": True, "items": 4, "called": 1, "output": "sunny"},
     "langchain_responses.py": {
@@ -53,7 +55,8 @@ def run_node(base_url: str) -> int:
         return 1
     environment = {**os.environ, "CORRAL_BASE_URL": base_url}
     tests = sorted(path.name for path in CLIENTS.glob("*.test.mjs"))
-    command = ["node", "--test", "--test-reporter=spec", *tests]
+    options = ["--test-reporter=spec", f"--test-timeout={NODE_PATIENCE_MS}"]
+    command = ["node", "--test", *options, *tests]
     return subprocess.run(command, cwd=CLIENTS, env=environment, check=False).returncode
 
 
