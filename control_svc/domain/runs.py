@@ -250,7 +250,8 @@ class Run:
     # how far the work is
     first_position: int | None = None
     """Where in the thread's timeline begins what the model is shown, for a run that names a number
-    of messages or was cut by a limit of its own; None: at the thread's cut."""
+    of messages or was cut by a limit of its own, as perhaps the run before; None: at the thread's
+    cut."""
     num_turns: int = 0
     num_hosted_calls: int = 0
     awaits_client: bool = False

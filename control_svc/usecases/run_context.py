@@ -2,7 +2,8 @@
 
 A prompt begins with that of the run before, token for token, as long as nothing is cut off its
 beginning. So "auto" cuts nothing until the engine says that there is no room, and then so much at
-once that the beginning stays what it is for many turns.
+once that the beginning stays what it is for many turns. A run with a limit of its own goes on from
+where the one before was cut by the same limit.
 """
 
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import Final
 
 from control_svc.domain.agent import PROMPT_LIMIT
 from control_svc.domain.items import Item, Message, PlacedItem, Role
+from control_svc.domain.listing import Window
 from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.run_ports import TokenCounter
-from control_svc.domain.runs import Run
+from control_svc.domain.runs import Run, Truncation
 from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import TurnRequest
@@ -111,8 +113,17 @@ def _is_question(placed: PlacedItem) -> bool:
 
 
 async def first_position(repositories: Repositories, project: str, run: Run) -> int | None:
-    """Where the model's view of the thread begins, for a run that names a number of messages."""
+    """Where the model's view of the thread begins, for a run that names a number of messages, or
+    has the limit of the run before, which was cut by it."""
     count = run.settings.truncation.last_messages
-    if count is None:
+    if count is not None:
+        return await repositories.timelines.place_of_last(project, run.thread_id, count, _MESSAGES)
+    if run.settings.max_prompt_tokens is None:
         return None
-    return await repositories.timelines.place_of_last(project, run.thread_id, count, _MESSAGES)
+    before = await repositories.runs.page(project, run.thread_id, Window(limit=1, after=run.id))
+    return next((each.first_position for each in before if _limits(each) == _limits(run)), None)
+
+
+def _limits(run: Run) -> tuple[Truncation, int | None]:
+    """What its view of the thread depends on."""
+    return run.settings.truncation, run.settings.max_prompt_tokens

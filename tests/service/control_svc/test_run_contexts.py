@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -127,6 +128,28 @@ async def test_a_runs_own_limit_cuts_nothing_for_others(a_world: Worlds, num_mes
             shown.append(len(words_of(turns.requests[-1].messages)))
 
     assert shown == [100, 301]
+
+
+async def test_a_limit_of_every_run_cuts_seldom_too(a_world: Worlds) -> None:
+    """Runs of one limit go on from where the one before was cut, so that prompts begin alike."""
+    turns = ScriptedTurns(
+        lambda request: replace(says("Hi"), prompt_tokens=len(words_of(request.messages)))
+    )
+    world = a_world(turns)
+    assistant, thread = await world.assistant(), await world.thread()
+    shown: list[list[str]] = []
+    async with world.process(counter=WordCounter()).working() as process:
+        for number in range(20):
+            await world.say(thread.id, f"question {number} " + "word " * 28)
+            run = await begun(process, assistant, thread, max_prompt_tokens=LEAST_TOKENS)
+            await told(process, run)
+            assert (await now(process, run)).state is RunState.COMPLETED
+            shown.append(words_of(turns.requests[-1].messages))
+        await told(process, run := await begun(process, assistant, thread))
+
+    cuts = [later for earlier, later in pairwise(shown) if later[: len(earlier)] != earlier]
+    assert 0 < len(cuts) <= 20 * 31 // (LEAST_TOKENS // 2) + 1
+    assert len(words_of(turns.requests[-1].messages)) == 20 * 31
 
 
 class Reads:
