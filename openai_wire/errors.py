@@ -77,6 +77,7 @@ RESPONSE_PARAMS: ParamNames = _COMMON | {
     "page_size": "limit",
     "prompt": "input",
     "request_id": "Idempotency-Key",
+    "response_format": "text.format.schema",
 }
 
 VECTOR_STORE_PARAMS: ParamNames = {

@@ -41,6 +41,7 @@ from control_svc.domain.turns import (
     TurnRole,
     TurnUsage,
 )
+from openai_wire.errors import CHAT_PARAMS, openai_names
 from svc_kit.auth import Priority, ServiceToken
 from svc_kit.errors import EngineRestarting
 
@@ -83,7 +84,10 @@ class RpcTurnClient:
         self._timeout_s = timeout_s
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
-        """The events of a turn. Raises what the service answers, and EngineDied."""
+        """The events of a turn. Raises what the service answers, and EngineDied.
+
+        Fields have OpenAI's names: what a run or a response failed with is kept, and read later.
+        """
         if self._token is None:  # objects are named by services alone
             request = replace(request, keep_for="")
         calling = self._stub.Chat(
@@ -94,7 +98,7 @@ class RpcTurnClient:
             timeout=self._timeout_s,
         )
         accepted: generation.Accepted | None = None
-        with _deaths_told(), answering(calling) as messages:
+        with openai_names(CHAT_PARAMS), _deaths_told(), answering(calling) as messages:
             async for message in messages:
                 kind = message.WhichOneof("event")
                 if kind == "accepted":

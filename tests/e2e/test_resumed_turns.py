@@ -33,7 +33,7 @@ from control_svc.domain.turns import (
     TurnTool,
     TurnUsage,
 )
-from svc_kit.errors import ModelNotFound
+from svc_kit.errors import ModelNotFound, SchemaInvalid
 from tests.e2e.conftest import Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.services import Corral, wait_until_serving
@@ -205,9 +205,11 @@ async def test_a_turn_goes_on_behind_each_of_its_tokens(
 
 
 async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
-    """A model that is not there is named."""
+    """A model that is not there is named; so is a field, as callers of OpenAI's know it."""
     with pytest.raises(ModelNotFound):
         await events_of(client, a_turn("Hello", model="nothing"))
+    with pytest.raises(SchemaInvalid, match="'response_format'"):
+        await events_of(client, a_turn("Hello", format=JsonSchema('{"type": "objct"}')))
 
 
 async def test_a_turn_outlives_its_engine(mortal: Mortal) -> None:
