@@ -51,6 +51,9 @@ class Ranking:
 class Search(Protocol):
     """Finds passages in the files of vector stores."""
 
+    def check_model(self) -> None:
+        """That there is a model for vectors. Raises EmbeddingModelMissing."""
+
     async def search(
         self,
         project: str,

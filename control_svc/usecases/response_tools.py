@@ -21,8 +21,8 @@ class ResponseTools:
         self._servers = servers
 
     def check(self, tools: Sequence[Tool]) -> None:
-        """Raises UnsupportedValue for a server that the operator has not named, InvalidField or
-        MissingField."""
+        """Raises UnsupportedValue for a server that the operator has not named, InvalidField,
+        MissingField or, for a search without a model for it, EmbeddingModelMissing."""
         labels: set[str] = set()
         for index, tool in enumerate(tools):
             path = f"tools[{index}]"
@@ -34,8 +34,10 @@ class ResponseTools:
                     problem = f"there is another tool with the server '{label}'"
                     raise InvalidField(field=f"{path}.server_label", problem=problem)
                 labels.add(label)
-            if isinstance(tool, FileSearchTool) and not tool.vector_store_ids:
-                raise MissingField(field=f"{path}.vector_store_ids")
+            if isinstance(tool, FileSearchTool):
+                if not tool.vector_store_ids:
+                    raise MissingField(field=f"{path}.vector_store_ids")
+                self._search.check_model()
 
     def hosted(self, tools: Sequence[Tool], items: Sequence[Item]) -> Sequence[HostedTool]:
         """Those of a response; `items`, everything that was said, has what servers offer."""

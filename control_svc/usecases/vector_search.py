@@ -61,6 +61,10 @@ class VectorSearch:
         self._adder = adder
         self._clock = clock
 
+    def check_model(self) -> None:
+        """See the port."""
+        self._adder.check_model()
+
     async def search(
         self,
         project: str,
@@ -75,7 +79,7 @@ class VectorSearch:
         ranking.check()
         if filters is not None:
             check_filter(filters)
-        self._adder.check_model()
+        self.check_model()
         stores = await self._used(project, store_ids)
         best: dict[ChunkKey, tuple[float, Passage]] = {}
         for model, group in _by_model(stores).items():

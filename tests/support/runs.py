@@ -70,6 +70,9 @@ class FixedSearch:
         self.asked: list[Sequence[str]] = []
         self.filters: list[Filter | None] = []
 
+    def check_model(self) -> None:
+        """There is one."""
+
     async def search(
         self,
         project: str,

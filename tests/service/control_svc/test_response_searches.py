@@ -7,7 +7,7 @@ import pytest
 from corral.control.v1 import response_pb2, tool_pb2
 
 from control_svc.domain.turns import TextPart, TurnRequest, TurnRole
-from svc_kit.errors import VectorStoreNotFound
+from svc_kit.errors import EmbeddingModelMissing, VectorStoreNotFound
 from tests.support.response_client import ResponseClient, a_model, names
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
 from tests.support.vectors import NO_STORE, RunningVectors, running_vectors
@@ -87,6 +87,20 @@ async def test_a_store_that_is_not_there_is_refused(
         assert caught.value.field == "tools[0].vector_store_ids"
     with pytest.raises(VectorStoreNotFound):
         await client.count("x", tools=tools)
+    assert not model.requests
+
+
+async def test_without_an_embedding_model_nothing_is_searched(
+    tmp_path: Path, database_url: str | None, model: ScriptedTurns
+) -> None:
+    """The caller is told, with the command that adds one, not the model."""
+    parts = a_model(model)
+    async with running_vectors(tmp_path, database_url, embedding_model=None, model=parts) as each:
+        store = await each.vectors.create(name="later")
+        search = tool_pb2.FileSearchTool(vector_store_ids=[store.id])
+        tools = [tool_pb2.Tool(file_search=search)]
+        with pytest.raises(EmbeddingModelMissing, match="corral up --embedding-model"):
+            await ResponseClient(each.control.client).create("x", tools=tools)
     assert not model.requests
 
 

@@ -29,6 +29,9 @@ SEARCHES = ScriptedTurns(
 class Library:
     """A `Search` that finds one passage, of a file named like the question."""
 
+    def check_model(self) -> None:
+        """There is one."""
+
     async def search(
         self,
         project: str,
