@@ -1,8 +1,11 @@
 """Runs on the demo model while everything that takes part in them is killed."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai.types.beta.threads import Run, TextContentBlock
@@ -64,6 +67,18 @@ def ended(client: openai.OpenAI, run: Run) -> Run:
     return client.beta.threads.runs.poll(run.id, thread_id=run.thread_id, poll_interval_ms=50)
 
 
+async def followed(client: httpx.AsyncClient, url: str, begun: asyncio.Event) -> str:
+    """What a reader hears who stays to the end, or to that of who answers him."""
+    heard = ""
+    with suppress(httpx.TransportError):
+        async with client.stream("GET", url) as answer:
+            async for text in answer.aiter_text():
+                heard += text
+                if "event: thread.message.delta" in heard:
+                    begun.set()
+    return heard
+
+
 def answer_of(client: openai.OpenAI, run: Run) -> str:
     """What a completed run has said in its only message, its tokens counted once."""
     threads = client.beta.threads
@@ -85,19 +100,20 @@ async def test_runs_outlive_every_process(
     fragile: Corral, patient: openai.OpenAI, member: str
 ) -> None:
     """Killed in the middle of an answer, while another run is queued behind it and a third waits
-    for its client: all complete, each with one message, and what events said can be read again."""
+    for its client: all complete, each with one message. Who was reading hears to the end what can be
+    read again, or its beginning, where who answered him died."""
     waiting = ended(patient, asked(patient, "What is the weather in Paris?", tools=[WEATHER]))
     run = asked(patient, STORY)
     async with plain_client(fragile) as client:
         url = f"/v1/threads/{run.thread_id}/runs/{run.id}/events"
-        async with client.stream("GET", url) as following:
-            async for line in following.aiter_lines():
-                if line == "event: thread.message.delta":
-                    break
+        begun = asyncio.Event()
+        following = asyncio.create_task(followed(client, url, begun))
+        await begun.wait()
         queued = asked(patient, "What is the capital of Italy?")
         kill(fragile, member)
-        told_of = ended(patient, run)
-        told = (await client.get(url)).text
+        told_of = await asyncio.to_thread(ended, patient, run)
+        heard, told = await following, (await client.get(url)).text
+    heard, *_ = heard.partition("event: error\n")
     assert waiting.required_action is not None
     [call] = waiting.required_action.submit_tool_outputs.tool_calls
     submitted = patient.beta.threads.runs.submit_tool_outputs(
@@ -113,5 +129,8 @@ async def test_runs_outlive_every_process(
     assert told.count("event: thread.message.created") == 1
     assert told.count("event: thread.run.completed") == 1
     assert told.endswith("event: done\ndata: [DONE]\n\n")
+    assert heard.endswith("\n\n")
+    assert told.startswith(heard)
+    assert (heard == told) is (member in (ENGINE, FRONTEND))
     assert answer_of(patient, ended(patient, queued)) == "The capital of Italy is Rome."
     assert "18" in answer_of(patient, ended(patient, submitted))
