@@ -56,9 +56,10 @@ class Thresholds:
         if not _has_news(split):
             return list(items)
         try:
-            return await self._compact(narrator, request, split)
+            shown = await self._compact(narrator, request, split)
         except ContextLengthExceeded:  # which the turn will say itself, or cut its past
-            return list(items)
+            shown = []
+        return shown or list(items)
 
     async def _split_at_own(
         self,
@@ -79,9 +80,13 @@ class Thresholds:
     async def _compact(
         self, narrator: ResponseNarrator, request: TurnRequest, split: _Split
     ) -> list[Item]:
+        """What stands for the items; empty where the model had nothing to say, as one that only
+        thinks: a summary without words would stand for all that was said."""
         text, usage = await self._compactor.sum_up(
             request.project, narrator.response, split.summed, request.priority
         )
+        if not text.strip():
+            return []
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
         item = self._compactor.item(request.project, summary)
         await narrator.begin()

@@ -430,6 +430,19 @@ async def test_a_summary_leaves_no_output_without_its_call(
     assert model.shown == "Summary of the conversation so far:\n\nIt is warm | b"
 
 
+async def test_a_summary_without_words_stands_for_nothing(
+    client: ResponseClient, model: Model
+) -> None:
+    """A model may spend all its tokens on thoughts; the past stays as it is."""
+    model.window = 10_000
+    first = await client.create("a " * 1100)
+    model.script = says("", thinks="Much was said")
+    made = await client.create("b", previous_response_id=first.id, compact_threshold=1000)
+
+    assert not any(item.HasField("compaction") for item in made.output)
+    assert model.shown == f"{'a ' * 1100} | Fine | b"
+
+
 async def test_a_summary_is_no_question(client: ResponseClient, model: Model) -> None:
     """It speaks as a user does; what the user has asked before it stays behind a later summary."""
     model.window = 10_000
