@@ -61,6 +61,8 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("options.constraint.json_schema", CHAT_PARAMS, "response_format"),
         ("options.cache.salt", CHAT_PARAMS, "cache_salt"),
         ("conversation.messages[1].parts[0].text", CHAT_PARAMS, "messages[1].content[0].text"),
+        ("messages[0].parts[2].image", CHAT_PARAMS, "messages[0].content[2].image_url"),
+        ("messages[0].parts[2].audio", CHAT_PARAMS, "messages[0].content[2].input_audio"),
         ("messages[0].content", CHAT_PARAMS, "messages[0].content"),
         ("tools[0].parameters_json", CHAT_PARAMS, "tools[0].function.parameters"),
         ("conversation.tools[1].name", CHAT_PARAMS, "tools[1].function.name"),
