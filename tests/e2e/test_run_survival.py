@@ -100,8 +100,8 @@ async def test_runs_outlive_every_process(
     fragile: Corral, patient: openai.OpenAI, member: str
 ) -> None:
     """Killed in the middle of an answer, while another run is queued behind it and a third waits
-    for its client: all complete, each with one message. Who was reading hears to the end what can be
-    read again, or its beginning, where who answered him died."""
+    for its client: all complete, each with one message. Who was reading hears to the end what can
+    be read again, or its beginning, where who answered him died."""
     waiting = ended(patient, asked(patient, "What is the weather in Paris?", tools=[WEATHER]))
     run = asked(patient, STORY)
     async with plain_client(fragile) as client:
