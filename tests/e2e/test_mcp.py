@@ -111,7 +111,7 @@ def test_other_servers_are_refused(sdk: openai.OpenAI) -> None:
     elsewhere: Any = {"type": "mcp", "server_label": "else"}
     for tool, param in (
         (elsewhere, "tools[0].server_label"),
-        (NAMED | {"server_url": "http://example.com/mcp"}, "server_url"),
+        (NAMED | {"server_url": "http://example.com/mcp"}, "tools[0].server_url"),
     ):
         with pytest.raises(openai.BadRequestError) as error:
             sdk.responses.create(model=MODEL, input="Hi", tools=[tool])
