@@ -11,6 +11,7 @@ import pytest
 from openai.types.beta.threads import Run, TextContentBlock
 
 from tests.support.plain_http import plain_client
+from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -22,18 +23,6 @@ pytestmark = [
 ]
 
 STORY = "Tell me a story about a fox named Zorbo."
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather for a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from openai import OpenAI
 from svc_kit.auth import ServiceToken
 from tests.support.archives import ROOM, Caller
 from tests.support.rpc import connect
+from tests.support.sdk import WEATHER
 from tests.support.services import MODEL, Corral, corral_up, wait_until_serving
 
 pytestmark = [
@@ -18,18 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK's word on Assistants
 ]
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather for a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
 QUESTIONS = (
     "What is the capital of France?",
     "What is the weather in Paris?",

@@ -1,10 +1,26 @@
 """The official SDK's requests that several tests make."""
 
+from typing import Any, Final
+
 import openai
 from openai.types.chat import ChatCompletionChunk
 
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL
+
+WEATHER: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather for a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+"""The function that the demo model knows best."""
 
 
 async def begun_story(sdk: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
