@@ -70,6 +70,21 @@ def test_tokens_leave_when_their_interval_is_over() -> None:
     assert outbox.take() == [[delta("b")]]
 
 
+@pytest.mark.parametrize(("streams", "left_s"), [(10, 0.0), (16, 30.0), (20, 50.0), (99, 50.0)])
+def test_tokens_of_many_streams_wait_longer(streams: int, left_s: float) -> None:
+    """Each stream is a message of its own, and their number is what costs; those that have ended
+    do not count."""
+    now = 0.0
+    outbox = Outbox(50.0, clock=lambda: now)
+    outbox.put([Started(number, 0, 0) for number in range(streams)])
+    outbox.take()
+    outbox.put([Started(100, 0, 0), END._replace(sequence_id=100)])
+    outbox.take()
+
+    now = 50.0
+    assert outbox.left_s == pytest.approx(left_s)
+
+
 def test_what_is_no_list_of_events_keeps_its_place() -> None:
     """An answer about a snapshot is urgent, and neither overtakes nor is overtaken."""
     outbox = Outbox(FOREVER_S)
