@@ -187,6 +187,9 @@ class ModelSettings(SettingsGroup):
     """The share of each device. Empty: by their memory."""
     main_device: int = Field(0, ge=0)
     """The device that takes what is not split, by its place among them."""
+    map_file: bool = False
+    """Whether its weights stay in its file, mapped, where they would otherwise be copied into huge
+    pages: for services of one machine that share a model. Up to an eighth slower."""
     lock_memory: bool = False
     """Whether its weights are kept from being swapped out."""
     kv_type_k: KvType = KvType.F16

@@ -1,9 +1,9 @@
 """What the engine's process holds beside weights and KV cache, once it has answered free and
 constrained requests.
 
-llama.cpp keeps weights as mapped pages of the file, and those that the kernels want in another
-order as a copy too. The first are counted in the engine's process; how large the copies are it says
-when it loads a model, so a process loads the weights alone and its log is read.
+Weights are copied, some of them into the order that the kernels want. How large the copies are
+llama.cpp says when it loads a model, so a process loads the weights alone and its log is read.
+Pages of the file that are still mapped are counted in the engine's process.
 """
 
 import json
@@ -31,6 +31,7 @@ MB = 1e6
 LOAD_ALONE = """
 import sys, llama_cpp
 parameters = llama_cpp.llama_model_default_params()
+parameters.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
 assert llama_cpp.llama_model_load_from_file(sys.argv[1].encode(), parameters)
 """
 BUFFER = re.compile(r"(\S+) model buffer size = *([0-9.]+) MiB")
@@ -100,10 +101,9 @@ PART = Part(
     title="Memory of the engine",
     text=(
         f"Resident memory of the engine's process after all {SLOTS} slots were busy and each "
-        "schema in `bench/schemas` was followed, without the weights (mapped pages of the file, "
-        f"and llama.cpp's copies of them) and the KV cache of {LOAD} with the prefixes "
-        "that lost their slot. The interpreter, its libraries, the vocabulary and all compute "
-        "buffers are in it."
+        f"schema in `bench/schemas` was followed, without the weights and the KV cache of {LOAD} "
+        "with the prefixes that lost their slot. The interpreter, its libraries, the vocabulary "
+        "and all compute buffers are in it."
     ),
     measure=measure,
     conclude=conclude,

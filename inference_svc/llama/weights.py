@@ -28,6 +28,14 @@ _SPLIT_MODES = {
     SplitMode.ROW: llama_cpp.LLAMA_SPLIT_MODE_ROW,
 }
 
+# By whether the file is mapped, and whether memory is locked.
+_LOAD_MODES = {
+    (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
+    (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
+    (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
+    (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
+}
+
 
 def load_model(
     path: Path, placement: Placement, on_progress: Callable[[float], None] = lambda _: None
@@ -41,8 +49,7 @@ def load_model(
     params.n_gpu_layers = placement.gpu_layers
     params.split_mode = _SPLIT_MODES[placement.split_mode]
     params.main_gpu = placement.main_device
-    if placement.locks_memory:
-        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK
+    params.load_mode = _LOAD_MODES[placement.maps_file, placement.locks_memory]
     # llama.cpp reads these through bare pointers for as long as the call lasts.
     devices, shares = _devices(placement), _shares(placement)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices else None

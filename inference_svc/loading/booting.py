@@ -144,6 +144,7 @@ def _placement(own: ModelSettings, engine: EngineSettings) -> Placement:
         split_mode=own.split_mode,
         tensor_split=own.tensor_split,
         main_device=own.main_device,
+        maps_file=own.map_file,
         locks_memory=own.lock_memory,
     )
 

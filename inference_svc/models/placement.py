@@ -36,7 +36,8 @@ class Placement:
 
     `gpu_layers` is how many layers leave the processor, -1 for all. `devices` are ggml's names
     ("CUDA0"), none for all there are; `tensor_split` gives each its share, `main_device` (an index)
-    takes what is not split. `locks_memory` keeps the weights from being swapped out.
+    takes what is not split. `maps_file` leaves weights in their file, mapped, where they would
+    otherwise be copied; `locks_memory` keeps them from being swapped out.
     """
 
     gpu_layers: int = -1
@@ -44,6 +45,7 @@ class Placement:
     split_mode: SplitMode = SplitMode.LAYER
     tensor_split: tuple[float, ...] = ()
     main_device: int = 0
+    maps_file: bool = False
     locks_memory: bool = False
 
 

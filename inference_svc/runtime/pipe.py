@@ -15,6 +15,7 @@ from typing import Any
 
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
+from inference_svc.runtime.huge_pages import with_huge_pages
 from inference_svc.runtime.messages import Boot, BootFailed, LoadProgress, Ready, SnapshotDone
 
 _ENGINE = "inference_svc.runtime.engine_process"
@@ -44,6 +45,7 @@ class EngineProcess:
             [sys.executable, "-P", "-m", _ENGINE, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            env=with_huge_pages(os.environ),
         )
         theirs.close()
         self._pipe: Connection[Any, Any] = Connection(ours.detach())

@@ -1,6 +1,7 @@
 """What an operator chooses for a model, on the real engine."""
 
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,21 @@ def test_devices_are_chosen_by_name() -> None:
         a_backend(placement=Placement(devices=("GPU9",)))
     with pytest.raises(ModelLoadError, match="99 shares"):
         a_backend(placement=Placement(tensor_split=(1.0,) * 99))
+
+
+@pytest.mark.parametrize("maps_file", [False, True])
+def test_weights_are_copied_or_stay_in_their_file(*, maps_file: bool) -> None:
+    """Copied where nothing else is said: copies lie in huge pages."""
+
+    def num_mappings() -> int:
+        return Path("/proc/self/maps").read_text().count(str(BUNDLED_PATH))
+
+    before = num_mappings()
+    backend = a_backend(placement=Placement(maps_file=maps_file))
+    mapped = num_mappings() - before
+    backend.close()
+
+    assert bool(mapped) is maps_file
 
 
 def test_reading_weights_is_told_by_the_percent() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -39,6 +40,7 @@ from svc_kit.errors import (
 from svc_kit.startup import StartupError
 from tests.support.sequences import a_request
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -162,6 +164,28 @@ async def test_a_stream_comes_out_of_the_engine_process() -> None:
         assert await _text(_ask(worker)) == "The capital of France is Paris."
         assert worker.sequences.live == {}
     assert not _is_alive(pid)
+
+
+def _asked_for_huge_pages(pid: int) -> int:
+    """Bytes of a process that the kernel was asked to keep in huge pages."""
+    mappings = re.findall(
+        r"^Size: +(\d+) kB$.*?^VmFlags:([^\n]*)$",
+        Path(f"/proc/{pid}/smaps").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    return sum(int(kib) << 10 for kib, flags in mappings if "hg" in flags.split())
+
+
+@pytest.mark.skipif(
+    "[madvise]" not in (HUGE_PAGES.read_text() if HUGE_PAGES.exists() else ""),
+    reason="the kernel gives no huge pages on request",
+)
+async def test_weights_and_cells_lie_in_huge_pages() -> None:
+    """Whatever the engine allocates in large blocks."""
+    async with a_worker() as (worker, _, _):
+        asked = _asked_for_huge_pages(worker.pid)
+
+    assert asked > BUNDLED_PATH.stat().st_size
 
 
 async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
