@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import grpc.aio
@@ -36,6 +36,7 @@ from inference_svc.loading.known import find_models
 from inference_svc.loading.loader import ModelLoader
 from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.references import BUNDLED_FOLDER
+from inference_svc.models.room import PlacedBytes
 from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.worker import EngineState
@@ -158,18 +159,18 @@ async def _drain(inference: Inference, grace_s: float) -> None:
 
 
 async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
-    """What the settings allow, or what is available now, before anything is loaded: the machine's
-    and that of GPUs, as one sum."""
+    """What the settings allow, or what is available now, before anything is loaded."""
     device_bytes = await asyncio.to_thread(devices.free_bytes_at_start)
 
-    def available() -> int:
-        held = sum(worker.device_bytes for worker in catalog.workers)
-        return available_memory_bytes() + max(device_bytes - held, 0)
+    def available() -> PlacedBytes:
+        held = sum((worker.memory for worker in catalog.workers), PlacedBytes())
+        on_devices = PlacedBytes(devices=device_bytes).without(held)
+        return replace(on_devices, host=available_memory_bytes())
 
     budget = settings.pool.memory_mib
     return Memory(
-        budget_bytes=available() if budget is None else budget << 20,
-        available_bytes=available,
+        budget_bytes=available().total if budget is None else budget << 20,
+        available=available,
         patience_s=settings.pool.memory_wait_s,
     )
 

@@ -123,7 +123,7 @@ def _model(known: KnownModel) -> model_pb.Model:
         trained_context_tokens=file.trained_context_tokens,
         requested_limits=_requested(known.requested),
         load_time=_timestamp(known.ready_at if worker is not None else None),
-        memory_bytes=worker.memory_bytes if worker is not None else 0,
+        memory_bytes=worker.memory.total if worker is not None else 0,
         num_uses=resident.uses,
         load_policy=_POLICIES[known.policy],
         pinned=resident.is_pinned,

@@ -23,9 +23,9 @@ from inference_svc.engine.embedding import EmbeddingLimits, Vector
 from inference_svc.engine.token_batch import TokenBatch
 from inference_svc.llama.attention import set_positions
 from inference_svc.llama.backend import NativeBatch
+from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.description import Pooling
-from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.placement import Attention
 from svc_kit.errors import ModelTooLarge
 
@@ -62,8 +62,12 @@ class LlamaEmbedding:
     """The embedding context of one model, made when it is first needed. Only the thread that made
     this may use it; the model must outlive it."""
 
-    def __init__(self, model: Any, settings: EmbeddingSettings) -> None:
+    def __init__(
+        self, model: Any, settings: EmbeddingSettings, memory: EngineMemory | None = None
+    ) -> None:
+        """`memory` says what it may take; unset: what the machine has."""
         self._model = model
+        self._engine_memory = memory or EngineMemory()
         self._settings = settings
         self._context: Any = None
         self._is_encoder = bool(llama_cpp.llama_model_has_encoder(model))
@@ -87,7 +91,8 @@ class LlamaEmbedding:
         params.kv_unified = True  # a batch of many inputs is then one compute batch
         params.no_perf = True
         set_positions(params, self._settings.attention)
-        context = llama_cpp.llama_init_from_model(self._model, params)
+        with self._engine_memory.taking():
+            context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             raise ModelLoadError(
                 f"{self._settings.name}: no context for embeddings of {limits.input_tokens} tokens"
@@ -102,7 +107,8 @@ class LlamaEmbedding:
         needed += (
             8 * limits.batch_tokens * limits.vocabulary_size if self._settings.is_causal else 0
         )
-        available = available_memory_bytes()
+        layers = int(llama_cpp.llama_model_n_layer(self._model))
+        available = self._engine_memory.available_bytes(layers)
         if needed > available:
             raise ModelTooLarge(
                 model=self._settings.name, needed_bytes=needed, available_bytes=available

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from llama_cpp import llama_cpp as native
 
-from inference_svc.llama import library
+from inference_svc.llama import devices, library
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
@@ -56,6 +56,8 @@ class Vocabulary:
         library.start()
         params = native.llama_model_default_params()
         params.vocab_only = True
+        no_device = devices.as_list(())
+        params.devices = ctypes.cast(no_device, ctypes.c_void_p)
         model = native.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelFileInvalid(path, "llama.cpp cannot load its vocabulary")

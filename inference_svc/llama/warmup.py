@@ -62,6 +62,14 @@ def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s:
     return WarmUp(threads, reason, times, _copy_costs(backend), token_times)
 
 
+def compute_full_batch(backend: LlamaBackend) -> None:
+    """Have the drivers of GPUs take what the largest batch needs, so that it is measured with the
+    load: their buffers grow with what they compute."""
+    tokens = min(backend.limits.pass_tokens, backend.limits.slot_tokens)
+    _fill(backend, tokens)
+    backend.trim(0, 0)
+
+
 def _in_rounds(
     budget_s: float, measure: Callable[[int], float], counts: Iterable[int], *, least: int
 ) -> dict[int, float]:

@@ -6,16 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from llama_cpp._ggml import libggml
 
-from inference_svc.llama.devices import handles
+from inference_svc.llama import devices
 from inference_svc.models.placement import Placement, SplitMode
-
-_libggml: Any = libggml
-_libggml.ggml_backend_dev_by_name.argtypes = [ctypes.c_char_p]
-_libggml.ggml_backend_dev_by_name.restype = ctypes.c_void_p
-_libggml.ggml_backend_dev_name.argtypes = [ctypes.c_void_p]
-_libggml.ggml_backend_dev_name.restype = ctypes.c_char_p
 
 
 class ModelLoadError(Exception):
@@ -51,8 +44,8 @@ def load_model(
     params.main_gpu = placement.main_device
     params.load_mode = _LOAD_MODES[placement.maps_file, placement.locks_memory]
     # llama.cpp reads these through bare pointers for as long as the call lasts.
-    devices, shares = _devices(placement), _shares(placement)
-    params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices else None
+    chosen, shares = _devices(placement), _shares(placement)
+    params.devices = ctypes.cast(chosen, ctypes.c_void_p) if chosen else None
     params.tensor_split = shares
     progress = llama_cpp.llama_progress_callback(_Progress(on_progress))
     params.progress_callback = progress
@@ -77,21 +70,18 @@ class _Progress:
         return True  # go on
 
 
-def device_names() -> list[str]:
-    """The devices that ggml knows on this machine."""
-    return [_libggml.ggml_backend_dev_name(device).decode() for device in handles()]
-
-
 def _devices(placement: Placement) -> Any:
-    """A list that ends with NULL, or None for all devices."""
+    """The devices to use, or None for all GPUs."""
+    if not placement.uses_devices:
+        return devices.as_list(())
     if not placement.devices:
         return None
-    found = [_libggml.ggml_backend_dev_by_name(name.encode()) for name in placement.devices]
+    found = [devices.find(name) for name in placement.devices]
     for name, device in zip(placement.devices, found, strict=True):
         if not device:
-            there = ", ".join(device_names())
+            there = ", ".join(devices.names())
             raise ModelLoadError(f"there is no device {name!r}; there are {there}")
-    return (ctypes.c_void_p * (len(found) + 1))(*found, None)
+    return devices.as_list(found)
 
 
 def _shares(placement: Placement) -> Any:

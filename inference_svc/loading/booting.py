@@ -30,6 +30,19 @@ def requested_limits(settings: ModelSettings, engine: EngineSettings) -> Request
     )
 
 
+def placement_of(own: ModelSettings, engine: EngineSettings) -> Placement:
+    """Where a model's weights go."""
+    return Placement(
+        gpu_layers=engine.gpu_layers if own.gpu_layers is None else own.gpu_layers,
+        devices=own.devices,
+        split_mode=own.split_mode,
+        tensor_split=own.tensor_split,
+        main_device=own.main_device,
+        maps_file=own.map_file,
+        locks_memory=own.lock_memory,
+    )
+
+
 def snapshot_folder(settings: InferenceSettings) -> FolderLimits:
     """The folder of snapshots, which all engines share."""
     limits = settings.snapshots
@@ -68,7 +81,7 @@ class Booting:
             sampling_threads=min(requested.threads or cores, 8),
             draft_tokens=engine.draft_tokens,
             shared_cells=limits.shared_cells,
-            placement=_placement(own, engine),
+            placement=placement_of(own, engine),
             attention=attention,
         )
         model = ModelBoot(
@@ -135,18 +148,6 @@ def _pooling(file: ModelFile, chosen: str | None) -> Pooling:
         return file.pooling
     default = Pooling.LAST if file.generates else Pooling.MEAN
     return Pooling(chosen) if chosen else file.pooling or default
-
-
-def _placement(own: ModelSettings, engine: EngineSettings) -> Placement:
-    return Placement(
-        gpu_layers=engine.gpu_layers if own.gpu_layers is None else own.gpu_layers,
-        devices=own.devices,
-        split_mode=own.split_mode,
-        tensor_split=own.tensor_split,
-        main_device=own.main_device,
-        maps_file=own.map_file,
-        locks_memory=own.lock_memory,
-    )
 
 
 def _attention(own: ModelSettings) -> Attention:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from inference_svc.catalog import Catalog, KnownModel
 from inference_svc.config import InferenceSettings, ModelSettings
-from inference_svc.loading.booting import requested_limits
+from inference_svc.loading.booting import placement_of, requested_limits
 from inference_svc.models.description import ModelFile
 from inference_svc.models.references import Download, RemoteFile, resolve_models
 from inference_svc.models.residency import Resident
+from inference_svc.models.room import Spread
 from svc_kit.errors import ModelCannot
 from svc_kit.startup import StartupError
 
@@ -32,10 +33,11 @@ def find_models(settings: InferenceSettings) -> Catalog:
 
 def _known(file: ModelFile, settings: InferenceSettings) -> KnownModel:
     own = settings.per_model.get(file.name, ModelSettings())
+    spread = Spread(placement_of(own, settings.engine), file.num_layers)
     return KnownModel(
         file.with_kv_types(own.kv_type_k, own.kv_type_v),
         requested_limits(own, settings.engine),
-        Resident(file.name, is_pinned=own.pinned),
+        Resident(file.name, is_pinned=own.pinned, spread=spread),
         policy=own.load,
         aliases=own.aliases,
     )

@@ -34,10 +34,11 @@ class RopeScaling(enum.StrEnum):
 class Placement:
     """Where weights go.
 
-    `gpu_layers` is how many layers leave the processor, -1 for all. `devices` are ggml's names
-    ("CUDA0"), none for all there are; `tensor_split` gives each its share, `main_device` (an index)
-    takes what is not split. `maps_file` leaves weights in their file, mapped, where they would
-    otherwise be copied; `locks_memory` keeps them from being swapped out.
+    `gpu_layers` is how many layers leave the processor, counted from the last, the output as one
+    more; -1 for all. `devices` are ggml's names ("CUDA0"), none for all there are; `tensor_split`
+    gives each its share, `main_device` (an index) takes what is not split. `maps_file` leaves
+    weights in their file, mapped, where they would otherwise be copied; `locks_memory` keeps them
+    from being swapped out.
     """
 
     gpu_layers: int = -1
@@ -47,6 +48,15 @@ class Placement:
     main_device: int = 0
     maps_file: bool = False
     locks_memory: bool = False
+
+    @property
+    def uses_devices(self) -> bool:
+        """Whether GPUs have a part in it. Those that are named compute large batches even where no
+        layer is theirs."""
+        return self.gpu_layers != 0 or bool(self.devices)
+
+
+ON_PROCESSOR = Placement(gpu_layers=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ take from then on, until it is gone.
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from inference_svc.models.room import PlacedBytes, Spread
 from svc_kit.errors import ModelTooLarge
 
 
@@ -45,7 +46,8 @@ class Resident:
     """The place of one model in memory.
 
     `used_at` is when its last use began or ended, on any clock that grows. `awaited` is how many
-    calls wait for it to be loaded. `is_pinned`: it never gives way to another.
+    calls wait for it to be loaded. `is_pinned`: it never gives way to another. `spread` says where
+    its bytes go, `held` where they are.
     """
 
     name: str
@@ -54,8 +56,14 @@ class Resident:
     uses: int = 0
     awaited: int = 0
     used_at: float = 0.0
-    held_bytes: int = 0
+    held: PlacedBytes = field(default_factory=PlacedBytes)
     problem: str = ""
+    spread: Spread = field(default_factory=Spread)
+
+    @property
+    def held_bytes(self) -> int:
+        """All that it holds, of the machine and of GPUs."""
+        return self.held.total
 
     @property
     def holds_memory(self) -> bool:
@@ -78,10 +86,10 @@ class Resident:
         self._move(ModelState.LOADING, ModelState.AVAILABLE, ModelState.FAILED)
         self.problem = ""
 
-    def plan(self, planned_bytes: int) -> None:
+    def plan(self, planned: PlacedBytes) -> None:
         """Hold the memory that the load is expected to take."""
         self._require(ModelState.LOADING)
-        self.held_bytes = planned_bytes
+        self.held = planned
 
     def ready(self, now: float) -> None:
         """Answer from now on."""
@@ -91,12 +99,12 @@ class Resident:
     def abandon(self) -> None:
         """Stop loading; nothing is wrong with the model."""
         self._move(ModelState.AVAILABLE, ModelState.LOADING)
-        self.held_bytes = 0
+        self.held = PlacedBytes()
 
     def fail(self, problem: str) -> None:
         """It cannot be loaded."""
         self._move(ModelState.FAILED, ModelState.LOADING)
-        self.held_bytes = 0
+        self.held = PlacedBytes()
         self.problem = problem
 
     def acquire(self, now: float) -> None:
@@ -120,7 +128,7 @@ class Resident:
         if self.uses:
             raise IllegalMove(f"{self.name} has {self.uses} uses")
         self._move(ModelState.AVAILABLE, ModelState.UNLOADING)
-        self.held_bytes = 0
+        self.held = PlacedBytes()
 
     def _move(self, target: ModelState, *sources: ModelState) -> None:
         self._require(*sources)
@@ -161,28 +169,35 @@ def judge(
     needed_bytes: int,
     *,
     budget_bytes: int,
-    available_bytes: int,
+    available: PlacedBytes,
 ) -> Verdict:
     """Say how `newcomer` gets `needed_bytes`.
 
     Args:
         budget_bytes: what all models together may take.
-        available_bytes: what the machine can give now, whatever the budget says.
+        available: what the machine and its GPUs can give now, whatever the budget says.
 
     Raises:
         ModelTooLarge: it cannot have them, even if every model went that may.
     """
     others = [each for each in residents if each is not newcomer and each.holds_memory]
-    free = max(0, min(budget_bytes - sum(each.held_bytes for each in others), available_bytes))
+    held_bytes = sum(each.held_bytes for each in others)
+
+    def free_without(gone: Iterable[Resident]) -> int:
+        gone_bytes = sum((each.held for each in gone), PlacedBytes())
+        left = budget_bytes - held_bytes + gone_bytes.total
+        return max(0, min(left, newcomer.spread.fitting_bytes(available + gone_bytes)))
+
+    free = free_without(())
     if needed_bytes <= free:
         return Fits(free)
-    going = sum(each.held_bytes for each in others if each.will_give_way)
-    staying = sum(each.held_bytes for each in others) - going
-    most = max(0, min(budget_bytes - staying, available_bytes + going))
+    most = free_without(each for each in others if each.will_give_way)
     if needed_bytes > most:
         raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
     idle = [each for each in others if each.may_give_way]
-    return MakeRoom(min(idle, key=_last_use)) if idle else Wait(free)
+    # One that holds none of what is short, on another GPU say, goes only where all of them must.
+    helping = [each for each in idle if free_without((each,)) > free]
+    return MakeRoom(min(helping or idle, key=_last_use)) if idle else Wait(free)
 
 
 def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) -> Resident | None:

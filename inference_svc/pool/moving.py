@@ -22,6 +22,7 @@ from inference_svc.models.residency import (
     judge,
     surplus,
 )
+from inference_svc.models.room import PlacedBytes
 from inference_svc.models.sizing import (
     RequestedLimits,
     ResolvedLimits,
@@ -68,16 +69,12 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`budget_bytes` is what all models together may take, `available_bytes` what the machine can
-    give now; a load waits `patience_s` for memory that models in use hold."""
+    """`budget_bytes` is what all models together may take, `available` what the machine and its
+    GPUs can give now; a load waits `patience_s` for memory that models in use hold."""
 
     budget_bytes: int
-    available_bytes: Callable[[], int]
+    available: Callable[[], PlacedBytes]
     patience_s: float
-
-    def free_bytes(self) -> int:
-        """What an empty pool may take now."""
-        return min(self.budget_bytes, self.available_bytes())
 
 
 class Moving:
@@ -188,7 +185,8 @@ class Moving:
         async with self._one_load:
             await self.open(known)
             sizes = sizes or await self._make_room(known)
-            known.resident.plan(planned_bytes(known.file, sizes))
+            planned = planned_bytes(known.file, sizes)
+            known.resident.plan(known.resident.spread.divide(planned, self._memory.available()))
             known.worker = worker = self._loader.engine(
                 known,
                 sizes,
@@ -247,7 +245,7 @@ class Moving:
             self._residents(),
             needed_bytes,
             budget_bytes=self._memory.budget_bytes,
-            available_bytes=self._memory.available_bytes(),
+            available=self._memory.available(),
         )
 
     def _residents(self) -> list[Resident]:
@@ -256,9 +254,9 @@ class Moving:
     def _measure(self) -> None:
         """Learn what the engines take now; one that is down will take what it took."""
         for known in self._catalog:
-            measured = known.worker.memory_bytes if known.worker is not None else 0
-            if measured and known.resident.state is not ModelState.LOADING:
-                known.resident.held_bytes = measured
+            measured = known.worker.memory if known.worker is not None else PlacedBytes()
+            if measured.total and known.resident.state is not ModelState.LOADING:
+                known.resident.held = measured
 
     async def _keep_budget(self, loaded: KnownModel) -> None:
         """A load that took more than planned costs those used least lately their place."""

@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager, contextmanager
 from inference_svc.catalog import Catalog, KnownModel, LoadedModel, ServedModel
 from inference_svc.models.description import ModelFile
 from inference_svc.models.residency import LoadPolicy, ModelState
-from inference_svc.models.sizing import RequestedLimits, plan_limits
+from inference_svc.models.sizing import RequestedLimits
 from inference_svc.pool.changes import Changes
 from inference_svc.pool.moving import Loader, Memory, Moving
+from inference_svc.pool.starting import plan_start
 from inference_svc.runtime.worker import DRAIN_RETRY_S, EngineState
 from svc_kit.errors import (
     Draining,
@@ -63,9 +64,8 @@ class ModelPool:
     async def start(self) -> None:
         """Load what is to be there from the start. Raises `StartupError`."""
         first = [each for each in self.catalog if each.policy is LoadPolicy.START]
-        files, requests = [each.file for each in first], [each.requested for each in first]
         try:
-            sizes = plan_limits(files, self._memory.free_bytes(), requests)
+            sizes = plan_start(first, self._memory)
         except ModelTooLarge as error:
             remedy = "Ask for fewer slots or a shorter context, or let models load on demand"
             raise StartupError(f"{error.message} {remedy}") from error

@@ -60,6 +60,7 @@ def main(pipe_fd: int) -> None:
         pipe if boot.abort_on is None else AbortingPipe(pipe, boot.abort_on),
         engine,
         loaded.embedder,
+        memory=loaded.memory,
         stream_interval_s=interval_s,
         desk=partial(SnapshotDesk, served, folder) if served is not None else None,
         archive=partial(ArchiveDesk, served, Archive(boot.archive)) if served is not None else None,

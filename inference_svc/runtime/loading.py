@@ -10,10 +10,11 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.shape import StepShape
-from inference_svc.llama import devices, library
+from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
-from inference_svc.llama.warmup import WarmUp, warm_up
+from inference_svc.llama.engine_memory import EngineMemory
+from inference_svc.llama.warmup import WarmUp, compute_full_batch, warm_up
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.runtime.messages import Boot, LoadPhase, LoadProgress, ModelReady
 from inference_svc.runtime.snapshot_desk import Served
@@ -26,6 +27,7 @@ class Loaded(NamedTuple):
     ready: ModelReady
     served: Served | None
     embedder: Embedder | None
+    memory: EngineMemory
 
 
 Tell = Callable[[LoadProgress], None]
@@ -35,18 +37,18 @@ def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
     `ModelTooLarge`."""
     library.start()
-    uses_devices = boot.model.backend.placement.gpu_layers != 0
-    free_bytes = devices.free_bytes() if uses_devices else 0
-    loaded = _load_decoder(boot, tell) if boot.model.generates else _load_encoder(boot, tell)
-    taken = free_bytes - devices.free_bytes() if uses_devices else 0
-    return loaded._replace(ready=replace(loaded.ready, device_bytes=max(taken, 0)))
+    memory = EngineMemory(boot.model.backend.placement)
+    load_parts = _load_decoder if boot.model.generates else _load_encoder
+    with memory.taking():
+        loaded = load_parts(boot, tell, memory)
+    return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.news() or {}))
 
 
 def _reading(tell: Tell) -> Callable[[float], None]:
     return lambda fraction: tell(LoadProgress(LoadPhase.WEIGHTS, fraction))
 
 
-def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
+def _load_decoder(boot: Boot, tell: Tell, memory: EngineMemory) -> Loaded:
     model, started = boot.model, time.monotonic()
     backend = LlamaBackend(model.backend, _reading(tell))
     tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
@@ -55,6 +57,8 @@ def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
         measured = warm_up(
             backend, cores=boot.cores, threads=model.threads, budget_s=boot.warm_up_budget_s
         )
+    if memory.is_on_gpus:
+        compute_full_batch(backend)
     backend.set_threads(measured.threads)
     backend.prepare_guides()
     engine = Engine(
@@ -73,7 +77,7 @@ def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
     )
     embedder = None
     if model.embedding is not None:
-        embedder = _embedder(backend.model, model.embedding, measured.threads)
+        embedder = _embedder(backend.model, model.embedding, measured.threads, memory)
     limits = backend.limits
     ready = ModelReady(
         model.name,
@@ -87,7 +91,7 @@ def _load_decoder(boot: Boot, tell: Tell) -> Loaded:
         limits.cells,
     )
     served = Served(model.name, engine, _fingerprint(backend), limits.slot_tokens)
-    return Loaded(ready, served, embedder)
+    return Loaded(ready, served, embedder, memory)
 
 
 def _shape(backend: LlamaBackend, measured: WarmUp) -> StepShape:
@@ -102,7 +106,7 @@ def _fingerprint(backend: LlamaBackend) -> Fingerprint:
     return Fingerprint(backend.architecture, "", backend.cells, version("llama-cpp-python"))
 
 
-def _load_encoder(boot: Boot, tell: Tell) -> Loaded:
+def _load_encoder(boot: Boot, tell: Tell, memory: EngineMemory) -> Loaded:
     """One that only embeds or ranks: its one context is made now."""
     model, started = boot.model, time.monotonic()
     if model.embedding is None:
@@ -111,7 +115,7 @@ def _load_encoder(boot: Boot, tell: Tell) -> Loaded:
     tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
     threads = model.threads or max(1, boot.cores - 1)
     reason = "as configured" if model.threads else "the frontends need a core"
-    embedder = _embedder(weights, model.embedding, threads, now=True)
+    embedder = _embedder(weights, model.embedding, threads, memory, now=True)
     try:
         embedder.warm_up()
     except DecodeError as error:
@@ -128,14 +132,19 @@ def _load_encoder(boot: Boot, tell: Tell) -> Loaded:
         limits,
         model.embedding.pooling.value,
     )
-    return Loaded(ready, None, embedder)
+    return Loaded(ready, None, embedder, memory)
 
 
 def _embedder(
-    weights: Any, settings: EmbeddingSettings, threads: int, *, now: bool = False
+    weights: Any,
+    settings: EmbeddingSettings,
+    threads: int,
+    memory: EngineMemory,
+    *,
+    now: bool = False,
 ) -> Embedder:
     """An embedder whose context is made with its first request, or `now`."""
-    backend = LlamaEmbedding(weights, replace(settings, threads=threads))
+    backend = LlamaEmbedding(weights, replace(settings, threads=threads), memory)
     if now:
         backend.open()
     return Embedder(settings.name, backend, pack_tokens=settings.pack_tokens, clock=time.monotonic)

@@ -1,7 +1,8 @@
 """What crosses the pipe beside commands and events: how the engine process begins."""
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inference_svc.engine.budget import Policy
@@ -55,7 +56,7 @@ class Boot:
 class ModelReady:
     """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up. One that
     does not generate has no slots. In the unified layout all slots share `shared_cells`.
-    `device_bytes` is what it took of the memory of GPUs."""
+    `device_bytes` is what it took of the memory of each GPU."""
 
     name: str
     slots: int
@@ -66,7 +67,7 @@ class ModelReady:
     embedding: EmbeddingLimits | None = None
     pooling: str = ""
     shared_cells: int | None = None
-    device_bytes: int = 0
+    device_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -105,6 +106,12 @@ class Ready:
     model: ModelReady
     system_info: str
     snapshots: FolderUse
+
+
+class DevicesTaken(NamedTuple):
+    """What an engine has of each GPU since it took more, or gave some back."""
+
+    device_bytes: Mapping[str, int]
 
 
 class SnapshotDone(NamedTuple):

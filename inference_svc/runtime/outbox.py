@@ -22,9 +22,9 @@ from inference_svc.engine.events import (
     ModelLoad,
     Started,
 )
-from inference_svc.runtime.messages import SnapshotDone
+from inference_svc.runtime.messages import DevicesTaken, SnapshotDone
 
-News = list[Event] | SnapshotDone
+News = list[Event] | SnapshotDone | DevicesTaken
 
 # With more streams than so many the interval grows as their number does, up to a factor.
 _FEW_STREAMS = 10

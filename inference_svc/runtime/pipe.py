@@ -16,11 +16,18 @@ from typing import Any
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
 from inference_svc.runtime.huge_pages import with_huge_pages
-from inference_svc.runtime.messages import Boot, BootFailed, LoadProgress, Ready, SnapshotDone
+from inference_svc.runtime.messages import (
+    Boot,
+    BootFailed,
+    DevicesTaken,
+    LoadProgress,
+    Ready,
+    SnapshotDone,
+)
 
 _ENGINE = "inference_svc.runtime.engine_process"
 
-FromEngine = Ready | BootFailed | LoadProgress | SnapshotDone | list[Event]
+FromEngine = Ready | BootFailed | LoadProgress | SnapshotDone | DevicesTaken | list[Event]
 
 
 class EngineProcess:

@@ -28,9 +28,10 @@ from inference_svc.engine.request import (
     Submit,
     Unpause,
 )
+from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.runtime.archive_desk import ArchiveDesk, ArchiveDone
 from inference_svc.runtime.faults import AbortingPipe
-from inference_svc.runtime.messages import SnapshotDone
+from inference_svc.runtime.messages import DevicesTaken, SnapshotDone
 from inference_svc.runtime.outbox import Outbox
 from inference_svc.runtime.snapshot_desk import FileDone, SnapshotDesk
 
@@ -57,16 +58,19 @@ class StepLoop:
         engine: Engine | None,
         embedder: Embedder | None = None,
         clock: Callable[[], float] = time.monotonic,
+        memory: EngineMemory | None = None,
         stream_interval_s: float = 0.0,
         desk: Callable[[Callable[[FileDone], None]], SnapshotDesk] | None = None,
         archive: Callable[[Callable[[ArchiveDone], None]], ArchiveDesk] | None = None,
     ) -> None:
-        """`stream_interval_s` is how long tokens may wait to travel together; `desk` and `archive`
-        make the desks for files, given the way back to the step thread."""
+        """`memory` is what to tell of; `stream_interval_s` is how long tokens may wait to travel
+        together; `desk` and `archive` make the desks for files, given the way back to the step
+        thread."""
         self._pipe = pipe
         self._clock = clock
         self._engine = engine
         self._embedder = embedder
+        self._memory = memory or EngineMemory()
         self._steppers: list[Stepper] = [each for each in (engine, embedder) if each is not None]
         self._turns: Turns[Stepper] = Turns()
         self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
@@ -105,8 +109,14 @@ class StepLoop:
             events = stepper.step(patience_s=0.0)  # nobody waits for another's grammar
         else:
             events = stepper.step()
+        self._tell_of_memory()
         if events:
             self._outbox.put(events)
+
+    def _tell_of_memory(self) -> None:
+        """Before the answer to what took it."""
+        if (taken := self._memory.news()) is not None:
+            self._outbox.put(DevicesTaken(taken))
 
     def _drain(self) -> None:
         idle = not any(stepper.has_work for stepper in self._steppers)
@@ -149,10 +159,15 @@ class StepLoop:
             case Flush(flush_id):
                 engine.flush(flush_id)
             case UnloadAdapter():
-                engine.adapters.unload(command.digest)
+                with self._memory.taking():
+                    engine.adapters.unload(command.digest)
+                self._tell_of_memory()
             case LoadAdapter():
+                with self._memory.taking():
+                    loaded = engine.adapters.load(command.digest, command.path)
+                self._tell_of_memory()
                 # Answered at once: what follows may end the process, and this was not to blame.
-                self._outbox.put([engine.adapters.load(command.digest, command.path)])
+                self._outbox.put([loaded])
 
     def _apply_to_desk(self, news: SnapshotCommand | FileDone) -> None:
         if self._desk is not None:

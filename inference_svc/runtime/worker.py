@@ -25,6 +25,7 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine.request import Command, Flush, SequenceRequest
 from inference_svc.models.memory import resident_bytes
+from inference_svc.models.room import PlacedBytes
 from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.adapters import AdapterRegistry
 from inference_svc.runtime.door import QueueLimits
@@ -33,6 +34,7 @@ from inference_svc.runtime.generation import Generation, ReaderLimits
 from inference_svc.runtime.messages import (
     Boot,
     BootFailed,
+    DevicesTaken,
     LoadProgress,
     ModelReady,
     Ready,
@@ -141,14 +143,11 @@ class EngineWorker:
         return self._state is EngineState.SERVING and self._closed_with is None
 
     @property
-    def memory_bytes(self) -> int:
-        """What the process takes now, measured, GPUs included; 0 while it is down."""
-        return resident_bytes(self.pid) + self.device_bytes if self.pid else 0
-
-    @property
-    def device_bytes(self) -> int:
-        """What of it is on GPUs."""
-        return self.ready.device_bytes if self.ready is not None and self.pid else 0
+    def memory(self) -> PlacedBytes:
+        """What the process takes now, measured; nothing while it is down."""
+        if self.ready is None or not self.pid:
+            return PlacedBytes()
+        return PlacedBytes(resident_bytes(self.pid), self.ready.device_bytes)
 
     def _set_state(self, state: EngineState) -> None:
         self._state = state
@@ -169,6 +168,8 @@ class EngineWorker:
             self.snapshots.deliver(message)
         elif isinstance(message, LoadProgress):
             self._on_progress(message)
+        elif isinstance(message, DevicesTaken):
+            self._on_devices_taken(message)
         else:
             self._on_boot_failed(message)
 
@@ -183,6 +184,10 @@ class EngineWorker:
         self.adapters.on_engine_ready()
         if self._first_boot is not None and not self._first_boot.done():
             self._first_boot.set_result(None)
+
+    def _on_devices_taken(self, taken: DevicesTaken) -> None:
+        if self.ready is not None:
+            self.ready = replace(self.ready, device_bytes=taken.device_bytes)
 
     def _on_boot_failed(self, failed: BootFailed) -> None:
         log.error("the engine cannot start: %s", failed.problem)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from inference_svc.catalog import Catalog, KnownModel, ServedModel
 from inference_svc.models.description import ModelFile
 from inference_svc.models.residency import LoadPolicy, Resident
+from inference_svc.models.room import PlacedBytes, Spread
 from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, planned_bytes
 from inference_svc.pool.moving import Memory
 from inference_svc.pool.pool import ModelPool
@@ -19,15 +21,16 @@ from tests.unit.inference_svc.models.test_sizing import a_model
 
 GIB = 1 << 30
 BUDGET = 10 * GIB
+MACHINE = PlacedBytes(100 * GIB)
 
 
 class FakeEngine:
     """An engine that loads when it is told to, takes what was planned for it unless `excess` says
     otherwise, and ends at once unless `may_end` is cleared."""
 
-    def __init__(self, name: str, planned: int, on_change: Callable[[], None]) -> None:
+    def __init__(self, name: str, planned: PlacedBytes, on_change: Callable[[], None]) -> None:
         self.name = name
-        self.memory_bytes = planned
+        self.memory = planned
         self.state = EngineState.STARTING
         self.ready: object = None
         self.closed_with: DomainError | None = None
@@ -86,7 +89,8 @@ class FakeLoader:
     """Makes fake engines; `engines` are all there ever were. Those of `at_once` load by
     themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, free: PlacedBytes) -> None:
+        self.free = free
         self.engines: list[FakeEngine] = []
         self.at_once = False
         self.excess = 0
@@ -104,7 +108,9 @@ class FakeLoader:
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineWorker:
         """A fake one."""
-        engine = FakeEngine(known.name, planned_bytes(known.file, sizes) + self.excess, on_change)
+        planned = known.resident.spread.divide(planned_bytes(known.file, sizes), self.free)
+        excess = PlacedBytes(self.excess)
+        engine = FakeEngine(known.name, planned + excess, on_change)
         self.engines.append(engine)
         self._tell[known.name] = on_progress
         if self.at_once:
@@ -129,10 +135,10 @@ class FakeLoader:
 
 def a_known(name: str, gib: float = 4, **changes: Any) -> KnownModel:
     """A model of a size, loaded on demand."""
-    file: ModelFile = a_model(
-        name=name, size_bytes=int(gib * GIB), kv_bytes_per_token=1, **changes.pop("file", {})
-    )
-    resident = Resident(name, is_pinned=changes.pop("pinned", False))
+    sizes = {"size_bytes": int(gib * GIB), "kv_bytes_per_token": 1}
+    file: ModelFile = a_model(name=name, **(sizes | changes.pop("file", {})))
+    spread = changes.pop("spread", Spread())
+    resident = Resident(name, is_pinned=changes.pop("pinned", False), spread=spread)
     policy = changes.pop("policy", LoadPolicy.ON_DEMAND)
     return KnownModel(file, RequestedLimits(), resident, policy=policy, **changes)
 
@@ -141,18 +147,29 @@ class Pooled:
     """A pool over fakes. `clock` is the pool's."""
 
     def __init__(
-        self, *models: KnownModel, wait_s: float = 60, patience_s: float = 60, budget: int = BUDGET
+        self,
+        *models: KnownModel,
+        wait_s: float = 60,
+        patience_s: float = 60,
+        budget: int = BUDGET,
+        free: PlacedBytes = MACHINE,
     ) -> None:
-        self.loader = FakeLoader()
+        self.loader = FakeLoader(free)
         self.clock = ManualClock()
         self.catalog = Catalog(models)
         self.pool = ModelPool(
             self.catalog,
             self.loader,
-            Memory(budget, lambda: 100 * GIB, patience_s),
+            Memory(budget, lambda: self.free, patience_s),
             wait_s=wait_s,
             clock=self.clock,
         )
+
+    @property
+    def free(self) -> PlacedBytes:
+        """What engines leave of GPUs; of the machine's memory there is always enough."""
+        held = (known.resident.held for known in self.catalog if known.worker is not None)
+        return self.loader.free.without(replace(sum(held, PlacedBytes()), host=0))
 
     def __getitem__(self, name: str) -> KnownModel:
         return self.catalog.find_model(name)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from inference_svc.engine.token_batch import Row, TokenBatch
-from inference_svc.llama import library
+from inference_svc.llama import devices, library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
-from inference_svc.llama.weights import ModelLoadError, device_names
+from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.placement import Attention, FlashAttention, Placement, Rope, RopeScaling
 from inference_svc.models.references import BUNDLED_PATH
 from model_files.ggml_types import KvType
@@ -78,7 +78,7 @@ def test_cells_are_told_apart_by_what_they_depend_on() -> None:
 
 def test_devices_are_chosen_by_name() -> None:
     """The processor is one; what is not there is named together with what is."""
-    assert "CPU" in device_names()
+    assert "CPU" in devices.names()
     with pytest.raises(ModelLoadError, match=r"no device 'GPU9'; there are .*CPU"):
         a_backend(placement=Placement(devices=("GPU9",)))
     with pytest.raises(ModelLoadError, match="99 shares"):

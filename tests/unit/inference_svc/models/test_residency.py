@@ -2,6 +2,7 @@
 
 import pytest
 
+from inference_svc.models.placement import Placement
 from inference_svc.models.residency import (
     Fits,
     IllegalMove,
@@ -13,6 +14,7 @@ from inference_svc.models.residency import (
     judge,
     surplus,
 )
+from inference_svc.models.room import PlacedBytes, Spread
 from svc_kit.errors import ModelTooLarge
 
 
@@ -27,7 +29,7 @@ def a_resident(
 ) -> Resident:
     """A model in memory."""
     return Resident(
-        name, is_pinned=pinned, state=state, uses=uses, used_at=used_at, held_bytes=held
+        name, is_pinned=pinned, state=state, uses=uses, used_at=used_at, held=PlacedBytes(held)
     )
 
 
@@ -35,7 +37,7 @@ def verdict(*others: Resident, needed: int = 20, available: int = 1000) -> Verdi
     """What a newcomer hears in a budget of 50."""
     newcomer = Resident("new", state=ModelState.LOADING)
     residents = [newcomer, *others]
-    return judge(newcomer, residents, needed, budget_bytes=50, available_bytes=available)
+    return judge(newcomer, residents, needed, budget_bytes=50, available=PlacedBytes(available))
 
 
 def test_what_fits_may_load() -> None:
@@ -91,6 +93,35 @@ def test_a_budget_that_is_overrun_costs_the_oldest_its_place() -> None:
     assert surplus([young], 10, young) is None
 
 
+ALL_ON_GPU = Spread(Placement(), num_layers=31)
+
+
+def verdict_on_gpus(*others: Resident, needed: int = 20, **free: int) -> Verdict:
+    """What one hears that is computed on GPUs alone, on a machine with much memory."""
+    newcomer = Resident("new", state=ModelState.LOADING, spread=ALL_ON_GPU)
+    available = PlacedBytes(1000, free)
+    return judge(newcomer, [newcomer, *others], needed, budget_bytes=2000, available=available)
+
+
+def test_what_the_machine_has_is_no_room_on_a_gpu() -> None:
+    """The refusal says what the GPU has, and another model goes only for what it holds there."""
+    assert verdict_on_gpus(CUDA0=24) == Fits(24)
+    with pytest.raises(ModelTooLarge) as refusal:
+        verdict_on_gpus(a_resident("elsewhere", 100), CUDA0=19)
+    assert (refusal.value.needed_bytes, refusal.value.available_bytes) == (20, 19)
+
+
+def test_who_gives_way_holds_what_is_short() -> None:
+    """One in the machine's memory stays, though it was used less lately."""
+    elsewhere, there = a_resident("elsewhere", 100, used_at=1), a_resident("there", used_at=2)
+    there.held = PlacedBytes(1, {"CUDA0": 9})
+
+    assert verdict_on_gpus(elsewhere, there, CUDA0=15) == MakeRoom(there)
+    there.uses = 1
+    assert verdict_on_gpus(elsewhere, there, CUDA0=15) == MakeRoom(elsewhere)
+    assert verdict_on_gpus(there, CUDA0=15) == Wait(15)
+
+
 def test_a_model_cannot_skip_a_state() -> None:
     """That would be a defect of the pool, not of a request."""
     model = Resident("a")
@@ -98,7 +129,7 @@ def test_a_model_cannot_skip_a_state() -> None:
         with pytest.raises(IllegalMove):
             skip()
     model.begin()
-    model.plan(10)
+    model.plan(PlacedBytes(10))
     model.ready(1.0)
     model.acquire(2.0)
     model.retire()

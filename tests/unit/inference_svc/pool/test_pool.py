@@ -7,7 +7,9 @@ import pytest
 
 from inference_svc.catalog import Catalog
 from inference_svc.models.description import ModelFile
+from inference_svc.models.placement import Placement
 from inference_svc.models.residency import LoadPolicy, ModelState
+from inference_svc.models.room import PlacedBytes, Spread
 from inference_svc.models.sizing import RequestedLimits
 from inference_svc.runtime.messages import LoadPhase, LoadProgress
 from inference_svc.runtime.worker import EngineState
@@ -145,6 +147,24 @@ async def test_what_can_never_fit_is_refused_with_the_sum() -> None:
     assert refusal.value.needed_bytes > 11 * GIB
     assert refusal.value.available_bytes == 10 * GIB
     assert [pooled[name].state.value for name in ("a", "huge")] == ["ready", "available"]
+
+
+async def test_a_model_has_the_room_of_its_gpu() -> None:
+    """Not that of the machine: what holds the GPU gives way, and what cannot fit there is refused
+    with what it has."""
+    on_gpu = Spread(Placement(), num_layers=31)
+    free = PlacedBytes(100 * GIB, {"CUDA0": 8 * GIB})
+    models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5), ("huge", 9))]
+    pooled = await Pooled(a_known("c", 4), *models, budget=100 * GIB, free=free).started()
+    for name in "cab":
+        await use(pooled, name)
+    with pytest.raises(ModelTooLarge) as refusal:
+        await use(pooled, "huge")
+
+    assert refusal.value.needed_bytes > 9 * GIB
+    assert refusal.value.available_bytes == 8 * GIB
+    states = {"a": "available", "b": "ready", "c": "ready", "huge": "available"}
+    assert pooled.states() == states
 
 
 async def test_models_that_take_more_than_planned_cost_others_their_place() -> None:

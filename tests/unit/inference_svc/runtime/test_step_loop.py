@@ -4,9 +4,12 @@ from typing import Any, cast
 
 import pytest
 
-from inference_svc.engine.events import Event
+from inference_svc.engine.events import Event, Flushed
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.guide import Constraint
+from inference_svc.llama.engine_memory import EngineMemory
+from inference_svc.models.placement import Placement
+from inference_svc.runtime.messages import DevicesTaken
 from inference_svc.runtime.step_loop import StepLoop
 from tests.support.sequences import Bench, ManualClock, a_request
 
@@ -67,6 +70,28 @@ def test_a_sequence_that_only_waits_takes_no_turns() -> None:
         loop.make_turn()
 
     assert (embedding.num_steps, chat.num_steps) == (50, 50)
+
+
+def test_what_was_taken_of_gpus_is_told_before_the_answer_to_what_took_it() -> None:
+    """A context for embeddings is made by the first request: whoever has the answer can read what
+    the engine holds."""
+    free = {"CUDA0": 100}
+    memory = EngineMemory(Placement(), lambda only: dict(free))
+    answer = Flushed("m", 1, num_tokens=7)
+
+    class Embedding(Worker):
+        def step(self) -> list[Event]:
+            with memory.taking():
+                free["CUDA0"] = 40
+            return [answer]
+
+    clock = ManualClock()
+    embedding = cast(Any, Embedding(clock, 0.02))
+    loop = StepLoop(cast(Any, None), None, embedding, clock, memory=memory)
+    loop.make_turn()
+    loop.make_turn()
+
+    assert loop._outbox.take() == [DevicesTaken({"CUDA0": 60}), [answer, answer]]
 
 
 @pytest.mark.parametrize("is_busy", [True, False])

@@ -12,11 +12,12 @@ import pytest
 from inference_svc.engine.events import AdapterLoaded
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
+from inference_svc.models.room import PlacedBytes
 from inference_svc.runtime import worker as worker_module
 from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
-from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady, Ready
+from inference_svc.runtime.messages import Boot, DevicesTaken, ModelBoot, ModelReady, Ready
 from inference_svc.runtime.pipe import FromEngine
 from inference_svc.runtime.worker import EngineWorker
 from inference_svc.snapshots.folder import FolderUse
@@ -81,17 +82,20 @@ async def test_a_start_ends_with_a_close(processes: list[IdleProcess]) -> None:
 async def test_what_an_engine_takes_of_gpus_is_its_memory_too(
     processes: list[IdleProcess],
 ) -> None:
-    """For as long as it is up."""
+    """For as long as it is up; it tells when that grows."""
     worker = a_worker()
     start = asyncio.create_task(worker.start())
     await settle()
     processes[0].pid = os.getpid()
-    processes[0].says(replace(READY, model=replace(READY.model, device_bytes=1 << 40)))
+    processes[0].says(replace(READY, model=replace(READY.model, device_bytes={"CUDA0": 1 << 40})))
     await start
 
-    assert worker.memory_bytes > worker.device_bytes == 1 << 40
+    assert worker.memory.host > 0
+    assert worker.memory.devices == {"CUDA0": 1 << 40}
+    processes[0].says(DevicesTaken({"CUDA0": 1 << 41}))
+    assert worker.memory.devices == {"CUDA0": 1 << 41}
     await worker.close(UNLOADED)
-    assert worker.memory_bytes == worker.device_bytes == 0
+    assert worker.memory == PlacedBytes()
 
 
 async def test_a_closed_worker_hears_nothing(processes: list[IdleProcess], tmp_path: Path) -> None:
