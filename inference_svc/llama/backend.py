@@ -162,15 +162,16 @@ class LlamaBackend:
         self._adapters.use(stack)
 
     def decode(self, batch: TokenBatch) -> None:
-        """Compute a batch. Raises `DecodeError`."""
+        """Compute a batch. Raises `DecodeError`.
+
+        It returns when that is done: llama.cpp only queues work on a GPU, and a chunk of a prompt,
+        of which nothing is sampled, would look as if it took no time.
+        """
         self._batch.fill(batch)
         self._output_rows = np.flatnonzero(batch.outputs).tolist()
         code = llama_cpp.llama_decode(self._context, self._batch.struct)
         if code != 0:
             raise DecodeError(code)
-
-    def synchronize(self) -> None:
-        """Wait until the last decode is done (devices may still be computing)."""
         llama_cpp.llama_synchronize(self._context)
 
     def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled | SampleFailed]:

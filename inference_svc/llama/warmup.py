@@ -140,7 +140,6 @@ def _stream_copy(backend: LlamaBackend) -> float:
     started = time.perf_counter()
     backend.copy(0, 1, 1)
     backend.decode(TokenBatch.of([Row(1, 1, (0,), output=True)]))
-    backend.synchronize()
     seconds = time.perf_counter() - started
     _empty(backend)
     return seconds
@@ -148,7 +147,6 @@ def _stream_copy(backend: LlamaBackend) -> float:
 
 def _fill(backend: LlamaBackend, tokens: int) -> None:
     backend.decode(TokenBatch.of([Row(0, 0, (0,) * tokens, output=False)]))
-    backend.synchronize()
 
 
 def _empty(backend: LlamaBackend) -> None:
@@ -184,7 +182,6 @@ def _timed(backend: LlamaBackend, rows: Sequence[Row]) -> float:
     batch = TokenBatch.of(rows)
     started = time.perf_counter()
     backend.decode(batch)
-    backend.synchronize()
     seconds = time.perf_counter() - started
     for row in rows:
         backend.trim(row.slot, 0)

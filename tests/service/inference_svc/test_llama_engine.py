@@ -3,7 +3,7 @@
 import ctypes
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,22 @@ def _text(events: list[Event], sequence_id: int = 0) -> str:
 def _tokens(events: list[Event], sequence_id: int = 0) -> list[int]:
     deltas = [event for event in events if isinstance(event, Delta)]
     return [t for delta in deltas if delta.sequence_id == sequence_id for t in delta.tokens]
+
+
+def test_a_decode_is_waited_for_though_nothing_is_sampled(
+    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU is only told what to do: what is not waited for looks as if it took no time."""
+    calls: list[str] = []
+
+    def recorded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: (calls.append(name), call(*arguments))[1]
+
+    for name in ("llama_decode", "llama_synchronize"):
+        monkeypatch.setattr(llama_cpp, name, recorded(name, getattr(llama_cpp, name)))
+    backend.decode(TokenBatch.of([Row(0, 0, array("i", range(10, 60)), output=False)]))
+
+    assert calls == ["llama_decode", "llama_synchronize"]
 
 
 def test_the_demo_model_answers(backend: LlamaBackend) -> None:

@@ -38,7 +38,6 @@ def logits_and_state_bytes(**options: Any) -> tuple[list[float], int]:
     backend = a_backend(**options)
     try:
         backend.decode(TokenBatch.of([Row(0, 0, array("i", TOKENS), output=True)]))
-        backend.synchronize()
         return backend._row(0).tolist(), backend.state_bytes(0)
     finally:
         backend.close()

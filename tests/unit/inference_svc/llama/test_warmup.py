@@ -26,9 +26,6 @@ class _SlowBackend(FakeBackend):
         self.clock.now += 1.0 + len(batch.tokens) / 2
         self.clock.now += 10.0 if self.clock.now < self._idle_at else 0.0
 
-    def synchronize(self) -> None:
-        """Nothing is under way."""
-
     def set_threads(self, threads: int) -> None:
         """All the same."""
 
