@@ -1,7 +1,7 @@
 """Settings of the inference service."""
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -178,15 +178,15 @@ class ModelSettings(SettingsGroup):
     threads: int | None = Field(None, ge=1, le=1024)
     """Threads that compute."""
     gpu_layers: int | None = Field(None, ge=-1)
-    """Layers kept on a GPU; -1 for all."""
+    """Layers kept on a GPU, from the last; -1 for all. With 0 none is touched that is not named."""
     devices: tuple[str, ...] = ()
     """The devices that hold it, by ggml's names, such as CUDA0. Empty: all there are."""
     split_mode: SplitMode = SplitMode.LAYER
     """How several devices share it."""
-    tensor_split: tuple[float, ...] = ()
+    tensor_split: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
     """The share of each device. Empty: by their memory."""
     main_device: int = Field(0, ge=0)
-    """The device that takes what is not split, by its place among them."""
+    """The device that has all of it with split_mode none, by its place among them."""
     map_file: bool = False
     """Whether its weights stay in its file, mapped, where they would otherwise be copied into huge
     pages: for services of one machine that share a model. Up to an eighth slower."""

@@ -139,6 +139,8 @@ def _log_ready(known: KnownModel, sizes: ResolvedLimits) -> None:
         return
     turn_format = known.front.turn_format
     warm_up = ready.warm_up
+    for device, size in ready.device_bytes.items():
+        log.info("model %s: %d MiB on %s", known.name, size >> 20, device)
     if not known.file.generates:
         log.info(
             "model %s (%s): ready in %.1f s, inputs up to %d tokens, %d compute thread(s): %s",

@@ -36,9 +36,9 @@ class Placement:
 
     `gpu_layers` is how many layers leave the processor, counted from the last, the output as one
     more; -1 for all. `devices` are ggml's names ("CUDA0"), none for all there are; `tensor_split`
-    gives each its share, `main_device` (an index) takes what is not split. `maps_file` leaves
-    weights in their file, mapped, where they would otherwise be copied; `locks_memory` keeps them
-    from being swapped out.
+    gives each its share, `main_device` (an index) has everything where nothing is split.
+    `maps_file` leaves weights in their file, mapped, where they would otherwise be copied;
+    `locks_memory` keeps them from being swapped out.
     """
 
     gpu_layers: int = -1

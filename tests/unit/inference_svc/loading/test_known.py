@@ -18,6 +18,7 @@ from inference_svc.loading.known import find_models
 from inference_svc.models.description import ModelClass
 from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
+from inference_svc.models.room import Spread
 from inference_svc.models.sizing import Layout, RequestedLimits, ResolvedLimits
 from model_files.ggml_types import KvType
 from svc_kit.startup import StartupError
@@ -93,6 +94,21 @@ def test_an_engine_is_told_where_its_model_goes() -> None:
     assert (placement.gpu_layers, placement.devices) == (0, ("CPU",))
     assert (placement.split_mode, placement.tensor_split) == (SplitMode.ROW, (3.0, 1.0))
     assert placement.main_device == 1
+
+
+def test_the_pool_plans_with_the_placement_that_the_engine_is_told() -> None:
+    """And with the layers of the file."""
+    known = find_models(settings(devices=["CUDA1"])).find_model("special")
+
+    told = backend("special", devices=["CUDA1"]).placement
+    assert known.resident.spread == Spread(told, known.file.num_layers)
+
+
+@pytest.mark.parametrize("share", [-1.0, float("inf"), float("nan")])
+def test_shares_of_devices_are_numbers_that_can_be_added(share: float) -> None:
+    """llama.cpp would give layers to a device that is not there."""
+    with pytest.raises(ValidationError, match="tensor_split"):
+        ModelSettings(tensor_split=(1.0, share))
 
 
 def test_an_engine_is_told_how_its_model_attends() -> None:
