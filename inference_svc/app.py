@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import grpc.aio
@@ -30,11 +30,10 @@ from inference_svc.constraints.compiler import GrammarCompiler
 from inference_svc.desired.opening import following, open_follower
 from inference_svc.gauges import EngineGauges
 from inference_svc.jobs import PRELOADED
-from inference_svc.llama import devices
 from inference_svc.loading.booting import archive_folder, snapshot_folder
+from inference_svc.loading.free_memory import FreeMemory
 from inference_svc.loading.known import find_models
 from inference_svc.loading.loader import ModelLoader
-from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.references import BUNDLED_FOLDER
 from inference_svc.models.room import PlacedBytes
 from inference_svc.pool.moving import Memory
@@ -160,18 +159,14 @@ async def _drain(inference: Inference, grace_s: float) -> None:
 
 async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
     """What the settings allow, or what is available now, before anything is loaded."""
-    device_bytes = await asyncio.to_thread(devices.free_bytes_at_start)
-
-    def available() -> PlacedBytes:
-        held = sum((worker.memory for worker in catalog.workers), PlacedBytes())
-        on_devices = PlacedBytes(devices=device_bytes).without(held)
-        return replace(on_devices, host=available_memory_bytes())
-
+    free = FreeMemory(lambda: sum((worker.memory for worker in catalog.workers), PlacedBytes()))
+    await free.look()
     budget = settings.pool.memory_mib
     return Memory(
-        budget_bytes=available().total if budget is None else budget << 20,
-        available=available,
+        budget_bytes=free.now().total if budget is None else budget << 20,
+        available=free.now,
         patience_s=settings.pool.memory_wait_s,
+        look=free.look,
     )
 
 

@@ -3,7 +3,7 @@ difference is what a model took.
 
 Asking costs a GPU some hundred megabytes for as long as the process lives (its driver sets itself
 up). So only engines ask, which use the GPU anyway, and a process of a moment's life for the
-frontend, which must know before the first load.
+frontend, which must know before a load.
 """
 
 import ctypes
@@ -74,8 +74,8 @@ def free_bytes(only: Collection[str] = (), ggml: Any = ggml) -> dict[str, int]:
     return found
 
 
-def free_bytes_at_start() -> dict[str, int]:
-    """The same for a process that is not to use a GPU; nothing where it cannot be told."""
+def free_bytes_from_outside() -> dict[str, int] | None:
+    """The same for a process that is not to use a GPU; None where it cannot be told."""
     if not library.can_use_gpu():
         return {}
     command = [sys.executable, "-P", "-m", "inference_svc.llama.devices"]
@@ -83,8 +83,8 @@ def free_bytes_at_start() -> dict[str, int]:
         told = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
         found: dict[str, int] = json.loads(told.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
-        log.warning("the memory of GPUs is not counted: %s", problem)
-        return {}
+        log.warning("the memory of GPUs cannot be told: %s", problem)
+        return None
     return found
 
 

@@ -6,7 +6,7 @@ because it happens in another process. Which one has to go is decided by `models
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -67,14 +67,20 @@ class Loader(Protocol):
         """Say that a model answers, and at what sizes."""
 
 
+async def _nowhere() -> None:
+    """Where what is available is always known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """`budget_bytes` is what all models together may take, `available` what the machine and its
-    GPUs can give now; a load waits `patience_s` for memory that models in use hold."""
+    GPUs can give now, as far as the last `look` told; a load waits `patience_s` for memory that
+    models in use hold."""
 
     budget_bytes: int
     available: Callable[[], PlacedBytes]
     patience_s: float
+    look: Callable[[], Awaitable[None]] = _nowhere
 
 
 class Moving:
@@ -184,7 +190,9 @@ class Moving:
     async def _load_in_turn(self, known: KnownModel, sizes: ResolvedLimits | None) -> None:
         async with self._one_load:
             await self.open(known)
-            sizes = sizes or await self._make_room(known)
+            if sizes is None:
+                await self._memory.look()
+                sizes = await self._make_room(known)
             planned = planned_bytes(known.file, sizes)
             known.resident.plan(known.resident.spread.divide(planned, self._memory.available()))
             known.worker = worker = self._loader.engine(

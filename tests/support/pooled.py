@@ -144,7 +144,7 @@ def a_known(name: str, gib: float = 4, **changes: Any) -> KnownModel:
 
 
 class Pooled:
-    """A pool over fakes. `clock` is the pool's."""
+    """A pool over fakes. `clock` is the pool's; `num_looks` is how often it looked what is free."""
 
     def __init__(
         self,
@@ -155,15 +155,19 @@ class Pooled:
         free: PlacedBytes = MACHINE,
     ) -> None:
         self.loader = FakeLoader(free)
+        self.num_looks = 0
         self.clock = ManualClock()
         self.catalog = Catalog(models)
         self.pool = ModelPool(
             self.catalog,
             self.loader,
-            Memory(budget, lambda: self.free, patience_s),
+            Memory(budget, lambda: self.free, patience_s, self._look),
             wait_s=wait_s,
             clock=self.clock,
         )
+
+    async def _look(self) -> None:
+        self.num_looks += 1
 
     @property
     def free(self) -> PlacedBytes:

@@ -30,7 +30,13 @@ from inference_svc.runtime.messages import Boot, ModelBoot
 from inference_svc.runtime.worker import EngineWorker
 from svc_kit.startup import StartupError
 
-GPUS = devices.free_bytes_at_start()
+
+def free_bytes() -> dict[str, int]:
+    """What each GPU has free, as another process sees it."""
+    return devices.free_bytes_from_outside() or {}
+
+
+GPUS = free_bytes()
 MODEL = describe_model(BUNDLED_PATH, "demo")
 TOKENS = array("i", range(10, 60))
 ALL_LAYERS = Placement()
@@ -90,7 +96,7 @@ def scores(placement: Placement) -> np.ndarray[Any, np.dtype[np.float32]]:
 async def test_what_an_engine_takes_is_counted() -> None:
     """Weights and cells at least, and no more than another process sees go."""
     async with an_engine(ALL_LAYERS) as engine:
-        seen = devices.free_bytes_at_start()
+        seen = free_bytes()
         counted = engine.memory.devices
 
     least = MODEL.size_bytes // 2 + 2048 * MODEL.kv_bytes_per_token
@@ -103,7 +109,7 @@ async def test_a_context_for_embeddings_is_counted_when_it_is_made() -> None:
     async with an_engine(ALL_LAYERS) as engine:
         loaded = sum(engine.memory.devices.values())
         await engine.embed(EmbeddingRequest(0, "demo", (TOKENS,)))
-        seen = devices.free_bytes_at_start()
+        seen = free_bytes()
         grown = engine.memory.devices
 
     assert sum(grown.values()) > loaded + 2048 * MODEL.kv_bytes_per_token // 2
@@ -169,4 +175,4 @@ async def test_a_load_that_fits_no_gpu_is_refused_with_the_sum() -> None:
         async with build(wanted):
             pass
 
-    assert f"{sum(devices.free_bytes_at_start().values())} are available" in str(refusal.value)
+    assert f"{sum(free_bytes().values())} are available" in str(refusal.value)

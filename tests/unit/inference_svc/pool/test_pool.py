@@ -163,6 +163,7 @@ async def test_a_model_has_the_room_of_its_gpu() -> None:
 
     assert refusal.value.needed_bytes > 9 * GIB
     assert refusal.value.available_bytes == 8 * GIB
+    assert pooled.num_looks == 4  # before each load
     states = {"a": "available", "b": "ready", "c": "ready", "huge": "available"}
     assert pooled.states() == states
 
