@@ -101,7 +101,11 @@ def test_a_decode_is_waited_for_though_nothing_is_sampled(
     calls: list[str] = []
 
     def recorded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments: (calls.append(name), call(*arguments))[1]
+        def noted(*arguments: Any) -> Any:
+            calls.append(name)
+            return call(*arguments)
+
+        return noted
 
     for name in ("llama_decode", "llama_synchronize"):
         monkeypatch.setattr(llama_cpp, name, recorded(name, getattr(llama_cpp, name)))
