@@ -11,6 +11,7 @@ from inference_svc.api.sampling import from_sampling
 from inference_svc.catalog import KnownModel, Named, ServedModel
 from inference_svc.models.description import ModelClass
 from inference_svc.models.residency import LoadPolicy, ModelState
+from inference_svc.models.room import PlacedBytes
 from inference_svc.models.sizing import RequestedLimits
 from inference_svc.runtime.adapter import Adapter, AdapterState
 from inference_svc.runtime.messages import LoadPhase, ModelReady
@@ -107,6 +108,7 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
 
 def _model(known: KnownModel) -> model_pb.Model:
     file, resident, worker = known.file, known.resident, known.worker
+    memory = worker.memory if worker is not None else PlacedBytes()
     described = model_pb.Model(
         name=known.name,
         aliases=known.aliases,
@@ -123,7 +125,8 @@ def _model(known: KnownModel) -> model_pb.Model:
         trained_context_tokens=file.trained_context_tokens,
         requested_limits=_requested(known.requested),
         load_time=_timestamp(known.ready_at if worker is not None else None),
-        memory_bytes=worker.memory.total if worker is not None else 0,
+        memory_bytes=memory.total,
+        device_memory_bytes=memory.devices,
         num_uses=resident.uses,
         load_policy=_POLICIES[known.policy],
         pinned=resident.is_pinned,

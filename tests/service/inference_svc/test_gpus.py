@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inference_svc.api import describe
 from inference_svc.app import build
+from inference_svc.catalog import Named
 from inference_svc.config import EngineSettings, InferenceSettings
 from inference_svc.engine.embedding import EmbeddingRequest
 from inference_svc.engine.token_batch import Row, TokenBatch
@@ -176,3 +178,19 @@ async def test_a_load_that_fits_no_gpu_is_refused_with_the_sum() -> None:
             pass
 
     assert f"{sum(free_bytes().values())} are available" in str(refusal.value)
+
+
+async def test_an_operator_sees_what_a_model_has_of_each_gpu() -> None:
+    """It is a part of all that it takes."""
+    wanted = InferenceSettings(
+        models=["bundled"],
+        listen="127.0.0.1:0",
+        management_listen=None,
+        engine=EngineSettings(slots=1, context_tokens=2048, warm_up_s=0.1),
+    )
+    async with build(wanted) as inference:
+        (known,) = inference.pool.catalog
+        shown = describe.model(Named(known))
+
+    assert shown.device_memory_bytes.keys() <= GPUS.keys()
+    assert 0 < sum(shown.device_memory_bytes.values()) < shown.memory_bytes
