@@ -10,11 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from inference_svc.models.placement import Placement
 from inference_svc.models.residency import ModelState, check_integrity
+from inference_svc.models.room import PlacedBytes, Spread
 from svc_kit.errors import DomainError, ModelLoading, ModelTooLarge
-from tests.support.pooled import BUDGET, Pooled, a_known, settle
+from tests.support.pooled import BUDGET, GIB, Pooled, a_known, settle
 
-NAMES = ["small", "middle", "large", "pinned", "huge"]
+NAMES = ["small", "middle", "other", "large", "pinned", "huge"]
+FREE = PlacedBytes(100 * GIB, {"CUDA0": 5 * GIB})
+ON_GPU = Spread(Placement(), num_layers=31)
+HALF_ON_GPU = Spread(Placement(gpu_layers=16), num_layers=31)
 names = st.sampled_from(NAMES)
 
 
@@ -45,7 +50,8 @@ class Call:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Drives a pool of five models, of which about two fit; one can never fit."""
+    """Drives a pool of six models, of which about two fit; one can never fit. Two are on a GPU that
+    holds one of them, one is there by half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,13 +61,15 @@ class PoolMachine(RuleBasedStateMachine):
 
     async def _started(self) -> Pooled:
         pooled = Pooled(
-            a_known("small", 2),
-            a_known("middle", 3),
+            a_known("small", 2, spread=HALF_ON_GPU),
+            a_known("middle", 3, spread=ON_GPU),
+            a_known("other", 3.5, spread=ON_GPU),
             a_known("large", 6),
             a_known("pinned", 2, pinned=True),
             a_known("huge", 12),
             wait_s=1e6,
             patience_s=1e6,
+            free=FREE,
         )
         return await pooled.started(at_once=False)
 
@@ -139,8 +147,10 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_in_memory_fits(self) -> None:
-        """Never more than the budget, and one load at a time."""
-        assert sum(known.resident.held_bytes for known in self.pooled.catalog) <= BUDGET
+        """Never more than the budget, nor than the GPU has, and one load at a time."""
+        held = sum((known.resident.held for known in self.pooled.catalog), PlacedBytes())
+        assert held.total <= BUDGET
+        assert held.devices.get("CUDA0", 0) <= FREE.devices["CUDA0"]
         assert len(self.pooled.loader.loading()) <= 1
         assert not self.pooled.loader.alive("huge")
 
