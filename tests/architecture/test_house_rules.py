@@ -70,6 +70,7 @@ def test_the_environment_is_read_by_settings_alone() -> None:
 ENVIRONMENT_READERS = (
     "svc_kit/settings.py",  # the one reader of every setting
     "corral_cli/children.py",  # hands the environment on to the services that it starts
+    "inference_svc/runtime/pipe.py",  # and this one to the engine, with a variable for malloc
 )
 
 
