@@ -87,7 +87,8 @@ def _decoding(
     fillers = _fillers(work, slots, limits, shape)
     rows = [item.row for item in work]
     if fillers:
-        rows += [Row(slot.index, len(slot.tokens), (0,), output=False) for slot in fillers]
+        # With logits, for the head of the model has blocks of rows too.
+        rows += [Row(slot.index, len(slot.tokens), (0,), output=True) for slot in fillers]
         rows.sort(key=lambda row: row.slot)
     return Plan(tuple(rows), work, fillers, len(work), forced)
 

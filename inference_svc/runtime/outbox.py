@@ -3,23 +3,29 @@
 A token that travels alone wakes a thread of each process on its way to the client, half a
 millisecond of processor time altogether, which on a machine whose cores all compute is taken from
 the next token. Nobody reads that fast: so tokens of an interval make one message for each stream,
-and with many streams, which all cost that much, the interval is longer. Everything else
-(beginnings, ends, failures), a sequence's first token, and one after a pause, goes at once.
+and with many streams, which all cost that much, the interval is longer. A token after a pause goes
+at once; so does everything else (beginnings, ends, failures) and a sequence's first token, without
+the tokens that wait of others.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from inference_svc.engine.events import (
     ArchiveLoad,
     Cancelled,
     Delta,
+    Embedded,
     Event,
     Failed,
     Finished,
     ModelLoad,
+    Moved,
+    Preempted,
+    Resumed,
     Started,
 )
 from inference_svc.runtime.messages import DevicesTaken, SnapshotDone
@@ -37,6 +43,14 @@ def usual_interval_s(*, threads: int, cores: int) -> float:
     return 0.08 if threads >= cores else 0.04
 
 
+class _Item(NamedTuple):
+    """News, the sequences of which it must not wait, and whether nothing else may wait either."""
+
+    news: News
+    urgent: frozenset[int]
+    ends_waiting: bool
+
+
 class Outbox:
     """A queue with one reader. `put` never waits, and wakes the reader only where it must."""
 
@@ -45,34 +59,48 @@ class Outbox:
         one by one."""
         self._interval_s = interval_s
         self._clock = clock
-        self._news: SimpleQueue[News] = SimpleQueue()
-        self._urgent = threading.Event()
+        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        self._has_urgent = threading.Event()
         self._streams: set[int] = set()  # sequences that have started and not ended
         self._silent: set[int] = set()  # those of them that have said nothing yet
+        # The reader's: what waits, in order, and which of it does not wait any longer.
+        self._waiting: list[News] = []
+        self._urgent: set[int] = set()
+        self._ends_waiting = False
         self._taken_at = -interval_s
 
     def put(self, news: News) -> None:
         """Add news, after all that was put before."""
-        is_urgent = not isinstance(news, list) or any([*map(self._is_urgent, news)])
-        self._news.put(news)
-        if is_urgent:
-            self._urgent.set()
+        item = self._item(news)
+        self._queue.put(item)
+        if item.urgent or item.ends_waiting:
+            self._has_urgent.set()
 
-    def _is_urgent(self, event: Event) -> bool:
-        match event:
-            case ModelLoad() | ArchiveLoad():
-                return False
-            case Delta(sequence_id):
-                is_first = sequence_id in self._silent
-                self._silent.discard(sequence_id)
-                return is_first
-            case Started(sequence_id):
-                self._streams.add(sequence_id)
-                self._silent.add(sequence_id)
-            case Finished(sequence_id) | Failed(sequence_id) | Cancelled(sequence_id):
-                self._streams.discard(sequence_id)
-                self._silent.discard(sequence_id)
-        return True
+    def _item(self, news: News) -> _Item:
+        if not isinstance(news, list):
+            return _Item(news, frozenset(), ends_waiting=True)
+        urgent, ends_waiting = set(), False
+        for event in news:
+            match event:
+                case ModelLoad() | ArchiveLoad():
+                    pass
+                case Delta(sequence_id):
+                    if sequence_id in self._silent:
+                        self._silent.remove(sequence_id)
+                        urgent.add(sequence_id)
+                case Started(sequence_id):
+                    self._streams.add(sequence_id)
+                    self._silent.add(sequence_id)
+                    urgent.add(sequence_id)
+                case Finished(sequence_id) | Failed(sequence_id) | Cancelled(sequence_id):
+                    self._streams.discard(sequence_id)
+                    self._silent.discard(sequence_id)
+                    urgent.add(sequence_id)
+                case Preempted() | Resumed() | Moved() | Embedded():
+                    urgent.add(event.sequence_id)
+                case _:
+                    ends_waiting = True
+        return _Item(news, frozenset(urgent), ends_waiting)
 
     @property
     def left_s(self) -> float:
@@ -82,24 +110,53 @@ class Outbox:
 
     def take(self) -> list[News]:
         """What there is, in order, lists of events joined: waits until there is something, and
-        until an interval after the last time unless something is urgent."""
-        left_s = self.left_s
-        if left_s > 0:
-            self._urgent.wait(left_s)
-        taken = [self._news.get()]
+        until an interval after the last time; where a sequence has urgent news, its own alone."""
+        while True:
+            if (left_s := self.left_s) > 0:
+                self._has_urgent.wait(left_s)
+            self._gather()
+            if self._ends_waiting or self.left_s <= 0:
+                return self._take_all()
+            if self._urgent:
+                return self._take_urgent()
+
+    def _gather(self) -> None:
+        if not self._waiting:
+            self._add(self._queue.get())
         # Cleared before the rest is taken: what is put from here on, and urgent, sets it again.
+        self._has_urgent.clear()
+        try:
+            while True:
+                self._add(self._queue.get_nowait())
+        except Empty:
+            return
+
+    def _add(self, item: _Item) -> None:
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(last, list) and isinstance(item.news, list):
+            last += item.news
+        else:
+            self._waiting.append(item.news)
+        self._urgent |= item.urgent
+        self._ends_waiting |= item.ends_waiting
+
+    def _take_all(self) -> list[News]:
+        taken, self._waiting = self._waiting, []
         self._urgent.clear()
-        while (more := self._next()) is not None:
-            last = taken[-1]
-            if isinstance(last, list) and isinstance(more, list):
-                last += more
-            else:
-                taken.append(more)
+        self._ends_waiting = False
         self._taken_at = self._clock()
         return taken
 
-    def _next(self) -> News | None:
-        try:
-            return self._news.get_nowait()
-        except Empty:
-            return None
+    def _take_urgent(self) -> list[News]:
+        """What sequences with urgent news have to say, in order; nobody else's order matters to
+        them."""
+        events = [event for news in self._waiting if isinstance(news, list) for event in news]
+        taken = [event for event in events if _sequence(event) in self._urgent]
+        left = [event for event in events if _sequence(event) not in self._urgent]
+        self._waiting = [left] if left else []
+        self._urgent.clear()
+        return [taken]
+
+
+def _sequence(event: Event) -> int | None:
+    return getattr(event, "sequence_id", None)

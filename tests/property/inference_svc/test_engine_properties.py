@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.engine.budget import fair_chunks
+from inference_svc.engine.budget import Share, fair_chunks
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.shape import StepShape
@@ -118,13 +118,31 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
             assert said == whole[: len(said)]
 
 
-@given(st.lists(st.integers(0, 5000), max_size=20), st.integers(0, 2048))
-def test_chunks_never_exceed_the_budget_nor_waste_it(remaining: list[int], budget: int) -> None:
-    """All of the budget is used where there is work for it, and nobody gets more than is left."""
-    chunks = fair_chunks(remaining, budget)
+@given(
+    st.lists(st.builds(Share, st.integers(0, 5000), st.just(1), st.integers(0, 9)), max_size=20),
+    st.integers(0, 2048),
+)
+def test_chunks_never_exceed_the_budget_nor_waste_it(prompts: list[Share], budget: int) -> None:
+    """All of the budget is used where there is work for it, nobody gets more than is left, and who
+    needs no more than an equal part gets it."""
+    chunks = fair_chunks(prompts, budget)
 
-    assert sum(chunks) == min(budget, sum(remaining))
-    assert all(0 <= chunk <= left for chunk, left in zip(chunks, remaining, strict=True))
+    assert sum(chunks) == min(budget, sum(one.tokens for one in prompts))
+    for chunk, one in zip(chunks, prompts, strict=True):
+        assert 0 <= chunk <= one.tokens
+        assert chunk == one.tokens or one.tokens > budget // len(prompts)
+
+
+@given(st.integers(1, 16), st.integers(1, 700))
+def test_every_long_prompt_has_its_turn(count: int, budget: int) -> None:
+    """However small the steps are, nobody is passed over more often than there are others."""
+    passed_over = [0] * count
+    for _ in range(3 * count):
+        chunks = fair_chunks([Share(10**6, 1, since) for since in passed_over], budget)
+        passed_over = [
+            0 if chunk else since + 1 for chunk, since in zip(chunks, passed_over, strict=True)
+        ]
+        assert max(passed_over) < count
 
 
 @given(

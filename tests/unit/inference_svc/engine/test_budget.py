@@ -66,7 +66,7 @@ def test_urgent_prompts_come_first() -> None:
     """A short one is alone in its step; beside one that takes more, the others crawl on."""
     long, short = Share(1000, 3), Share(30, 3)
     assert urgent_chunks([Share(1000, 1), short], 160) == [0, 30]
-    assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [10, 140, 10]
+    assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [20, 140, 0]
     assert urgent_chunks([long, short, Share(4, 1)], 160) == [126, 30, 4]
     assert urgent_chunks([Share(1000, 1)], 160) == [160]
 
@@ -93,16 +93,19 @@ def test_small_budgets_starve_no_class(budget: int) -> None:
     assert computed[0] == max(computed)
 
 
-def test_prompts_get_equal_chunks() -> None:
-    """Nobody's long prompt takes the step."""
-    assert fair_chunks([1000, 1000], 100) == [50, 50]
+def test_long_prompts_take_turns() -> None:
+    """Who was passed over longest is next; with room for more than a turn each, all go on."""
+    assert fair_chunks([Share(1000, 1), Share(1000, 1, 2), Share(1000, 1, 1)], 200) == [0, 128, 72]
+    assert fair_chunks([Share(1000, 1), Share(1000, 1)], 512) == [256, 256]
 
 
-def test_what_a_short_prompt_leaves_goes_to_the_others() -> None:
-    """No budget is wasted."""
-    assert fair_chunks([10, 1000, 1000], 100) == [10, 45, 45]
+def test_equals_are_finished_one_after_the_other() -> None:
+    """Their first tokens do not all wait for the last of them."""
+    assert fair_chunks([Share(128, 1)] * 6, 300) == [128, 128, 44, 0, 0, 0]
 
 
-def test_a_tiny_budget_serves_the_first() -> None:
-    """Order decides where there is less than a token each."""
-    assert fair_chunks([5, 5, 5], 2) == [1, 1, 0]
+def test_a_short_prompt_waits_for_nobody_and_leaves_the_rest() -> None:
+    """It takes less than an equal part of the step; no budget is wasted."""
+    long = Share(1000, 1, passed_over=3)
+    assert fair_chunks([long, Share(10, 1), long], 100) == [90, 10, 0]
+    assert fair_chunks([Share(10, 1), Share(20, 1)], 100) == [10, 20]

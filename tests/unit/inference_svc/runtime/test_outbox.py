@@ -13,9 +13,9 @@ DONE = SnapshotDone(7, 0, None)
 FOREVER_S = 3600.0
 
 
-def delta(text: str) -> Delta:
+def delta(text: str, sequence_id: int = 1) -> Delta:
     """A token's text."""
-    return Delta(1, text, (0,), ())
+    return Delta(sequence_id, text, (0,), ())
 
 
 def test_the_first_token_after_a_pause_goes_at_once() -> None:
@@ -26,7 +26,8 @@ def test_the_first_token_after_a_pause_goes_at_once() -> None:
 
 
 def test_tokens_of_an_interval_wait_for_each_other() -> None:
-    """A token that follows too soon stays until something urgent takes it along, in order."""
+    """A token that follows too soon stays until its sequence has something urgent to say, in
+    order."""
     outbox = Outbox(FOREVER_S)
     outbox.put([delta("a")])
     outbox.take()
@@ -35,7 +36,21 @@ def test_tokens_of_an_interval_wait_for_each_other() -> None:
         outbox.put([delta("b")])
         outbox.put([ModelLoad("m")])
         outbox.put([delta("c"), END])
-        assert taken.result(10) == [[delta("b"), ModelLoad("m"), delta("c"), END]]
+        assert taken.result(10) == [[delta("b"), delta("c"), END]]
+
+
+def test_what_is_urgent_for_one_sequence_leaves_the_others_waiting() -> None:
+    """Each stream that is sent something is a message: one that begins or ends makes no messages
+    for all. What waits keeps its order, and goes with what concerns all."""
+    outbox = Outbox(FOREVER_S)
+    outbox.put([delta("x", 2)])
+    outbox.take()
+    outbox.put([delta("y", 2), delta("a"), delta("z", 2), END])
+    assert outbox.take() == [[delta("a"), END]]
+
+    outbox.put([delta("!", 2)])
+    outbox.put(DONE)
+    assert outbox.take() == [[delta("y", 2), delta("z", 2), delta("!", 2)], DONE]
 
 
 def test_a_first_token_waits_for_nobody() -> None:
@@ -62,10 +77,11 @@ def test_tokens_wait_longer_where_no_core_is_left(threads: int, interval_s: floa
 
 def test_tokens_leave_when_their_interval_is_over() -> None:
     """The reader needs no further news to be let go."""
-    now = iter((0.0, 0.0, 100.0, 100.0))
-    outbox = Outbox(50.0, clock=lambda: next(now))
+    now = 0.0
+    outbox = Outbox(50.0, clock=lambda: now)
     outbox.put([delta("a")])
     outbox.take()
+    now = 100.0
     outbox.put([delta("b")])
     assert outbox.take() == [[delta("b")]]
 
@@ -77,8 +93,8 @@ def test_tokens_of_many_streams_wait_longer(streams: int, left_s: float) -> None
     now = 0.0
     outbox = Outbox(50.0, clock=lambda: now)
     outbox.put([Started(number, 0, 0) for number in range(streams)])
-    outbox.take()
     outbox.put([Started(100, 0, 0), END._replace(sequence_id=100)])
+    outbox.put(DONE)
     outbox.take()
 
     now = 50.0
