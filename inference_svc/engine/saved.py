@@ -123,10 +123,6 @@ class SavedPrefixes:
                 best, most = entry, shared
         return best, most
 
-    def covers(self, tokens: Sequence[int], key: bytes) -> bool:
-        """Whether an entry gives all of `tokens`."""
-        return self.find(tokens, key, limit=len(tokens))[1] == len(tokens)
-
     def use(self, entry: SavedPrefix) -> None:
         """Note that an entry served."""
         if id(entry) in self._entries:

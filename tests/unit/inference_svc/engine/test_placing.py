@@ -6,6 +6,7 @@ from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.placing import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
+from inference_svc.engine.request import KeepFor
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request, said_alone
 
@@ -114,6 +115,36 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
     assert (load.saved.num_entries, load.saved.num_bytes > 0) == (2, True)
     # The first two began with nothing; the third came back, for which the second was saved too.
     assert load.saved[4:] == (1, 2, 2, 0)
+
+
+def test_a_common_beginning_is_saved_once() -> None:
+    """By the last of the slots that lose it: the others held little that was their own."""
+    bench = _bench(3, saved_bytes=10**6)
+    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=2) for i in range(3)))
+    bench.run()
+    bench.submit(*(a_request(3 + i, prompt=[i] * 90, max_tokens=2) for i in range(3)))
+    bench.run()
+    bench.submit(a_request(6, prompt=[*SYSTEM, 9], max_tokens=2))
+    bench.run()
+
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert loads[-1].saved.num_written == 1 + 1  # and what the seventh pushed out
+    assert _started(bench, 6).source is CacheSource.MEMORY
+
+
+def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
+    """Its own file has to hold all of it."""
+    bench = _bench(2, saved_bytes=10**6)
+    objects = [KeepFor(f"thread_{i}", "d" * 64) for i in range(2)]
+    bench.submit(
+        *(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, keep_for=objects[i]) for i in range(2))
+    )
+    bench.run()
+    bench.submit(*(a_request(2 + i, prompt=[i] * 90, max_tokens=2) for i in range(2)))
+    bench.run()
+
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert loads[-1].saved.num_written == 2
 
 
 def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> None:
