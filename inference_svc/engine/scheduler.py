@@ -70,7 +70,7 @@ def plan_step(
     prefilling = [sequence for sequence in running if not sequence.is_decoding]
     plans = (
         _decoding(decoding, slots, limits, shape),
-        _prefilling(prefilling, len(decoding), limits, cost),
+        *_prefilling(prefilling, len(decoding), limits, cost),
     )
     return tuple(plan for plan in plans if plan.rows)
 
@@ -95,7 +95,9 @@ def _decoding(
 
 def _prefilling(
     sequences: list[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
-) -> Plan:
+) -> tuple[Plan, ...]:
+    """Prompts that end and those that go on apart: these have rows of equal length, which passes
+    divide evenly."""
     sequences.sort(key=lambda sequence: sequence.due)
     chunks = _chunks(sequences, num_decoding, limits, cost)
     work = _in_slot_order(
@@ -103,7 +105,15 @@ def _prefilling(
         for sequence, chunk in zip(sequences, chunks, strict=True)
         if chunk
     )
-    return Plan(tuple(item.row for item in work), work, prompt_tokens=sum(chunks))
+    groups = ([item for item in work if item.row.output is ends] for ends in (True, False))
+    return tuple(
+        Plan(
+            tuple(item.row for item in group),
+            tuple(group),
+            prompt_tokens=sum(len(item.row.tokens) for item in group),
+        )
+        for group in groups
+    )
 
 
 def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:

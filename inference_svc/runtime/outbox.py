@@ -148,15 +148,14 @@ class Outbox:
         return taken
 
     def _take_urgent(self) -> list[News]:
-        """What sequences with urgent news have to say, in order; nobody else's order matters to
-        them."""
+        """All but the tokens of sequences without urgent news, in order; the order between
+        sequences matters to nobody."""
         events = [event for news in self._waiting if isinstance(news, list) for event in news]
-        taken = [event for event in events if _sequence(event) in self._urgent]
-        left = [event for event in events if _sequence(event) not in self._urgent]
+        taken: list[Event] = []
+        left: list[Event] = []
+        for event in events:
+            waits = isinstance(event, Delta) and event.sequence_id not in self._urgent
+            (left if waits else taken).append(event)
         self._waiting = [left] if left else []
         self._urgent.clear()
         return [taken]
-
-
-def _sequence(event: Event) -> int | None:
-    return getattr(event, "sequence_id", None)

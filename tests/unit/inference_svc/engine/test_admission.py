@@ -144,7 +144,7 @@ def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
         bench.submit(a_request(number, prompt=[80 + number] * 40, priority=3, max_tokens=1))
         bench.step()
 
-    assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 4 + [40 + 8]
+    assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 5 + [8]
 
 
 def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:

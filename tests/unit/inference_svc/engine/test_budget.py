@@ -66,9 +66,9 @@ def test_urgent_prompts_come_first() -> None:
     """A short one is alone in its step; beside one that takes more, the others crawl on."""
     long, short = Share(1000, 3), Share(30, 3)
     assert urgent_chunks([Share(1000, 1), short], 160) == [0, 30]
-    assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [20, 140, 0]
+    assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [20, 128, 0]
     assert urgent_chunks([long, short, Share(4, 1)], 160) == [126, 30, 4]
-    assert urgent_chunks([Share(1000, 1)], 160) == [160]
+    assert urgent_chunks([Share(1000, 1)], 160) == [128]
 
 
 def test_nobody_is_passed_over_for_ever() -> None:
@@ -94,14 +94,24 @@ def test_small_budgets_starve_no_class(budget: int) -> None:
 
 
 def test_long_prompts_take_turns() -> None:
-    """Who was passed over longest is next; with room for more than a turn each, all go on."""
-    assert fair_chunks([Share(1000, 1), Share(1000, 1, 2), Share(1000, 1, 1)], 200) == [0, 128, 72]
-    assert fair_chunks([Share(1000, 1), Share(1000, 1)], 512) == [256, 256]
+    """Who was passed over longest is next; rows that share a step are equally long, in blocks."""
+    waited = [Share(1000, 1), Share(1000, 1, 2), Share(1000, 1, 1)]
+    assert fair_chunks(waited, 200) == [0, 192, 0]
+    assert fair_chunks(waited, 512) == [0, 256, 256]
+    assert fair_chunks([Share(1000, 1)] * 6, 512) == [128, 128, 128, 128, 0, 0]
+    assert fair_chunks([Share(1000, 1)] * 6, 2048) == [512, 512, 512, 512, 0, 0]
 
 
 def test_equals_are_finished_one_after_the_other() -> None:
     """Their first tokens do not all wait for the last of them."""
-    assert fair_chunks([Share(128, 1)] * 6, 300) == [128, 128, 44, 0, 0, 0]
+    assert fair_chunks([Share(128, 1)] * 6, 300) == [128, 128, 0, 0, 0, 0]
+    assert fair_chunks([Share(128, 1)] * 6, 384) == [128, 128, 0, 0, 0, 0]
+    assert fair_chunks([Share(74, 1)] * 7, 300) == [74, 74, 74, 74, 0, 0, 0]
+
+
+def test_tiny_prompts_are_computed_together() -> None:
+    """Where there are more of them than tokens, too."""
+    assert fair_chunks([Share(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
 
 
 def test_a_short_prompt_waits_for_nobody_and_leaves_the_rest() -> None:
