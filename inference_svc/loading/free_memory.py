@@ -28,16 +28,19 @@ class FreeMemory:
         self._held_then = PlacedBytes()
 
     async def look(self) -> None:
-        """Ask what is free. A GPU that was there and tells nothing any more is too full for the
-        process that asks."""
+        """Ask what is free; where that cannot be told, what was known stays. A GPU that was there
+        and tells nothing any more is too full for the process that asks."""
         if self._seen is not None and not self._seen.devices:
             return  # no GPU appears while we run
+        before = self._held()
         found = await asyncio.to_thread(self._ask)
-        if self._seen is None:
-            self._seen = PlacedBytes(devices=found or {})
-        elif found is not None:
-            free = {name: found.get(name, 0) for name in self._seen.devices}
-            self._seen, self._held_then = PlacedBytes(devices=free), self._held()
+        if found is None:
+            return
+        names = found if self._seen is None else self._seen.devices
+        self._seen = PlacedBytes(devices={name: found.get(name, 0) for name in names})
+        # Nobody knows on which side of the answer something was taken or given back meanwhile: of
+        # both numbers the smaller one never promises too much.
+        self._held_then = before.without(before.without(self._held()))
 
     def now(self) -> PlacedBytes:
         """What can be taken without pushing others out."""

@@ -1,15 +1,19 @@
 """What GPUs can give, from what they say now and then and what engines hold."""
 
+import pytest
+
 from inference_svc.loading.free_memory import FreeMemory
 from inference_svc.models.room import PlacedBytes
 
 
 class Machine:
-    """GPUs that say what they have free, and what engines hold of them."""
+    """GPUs that say what they have free, and what engines hold of them, `held_meanwhile` from when
+    they are asked."""
 
     def __init__(self, **free: int) -> None:
         self.free = free
         self.held: dict[str, int] = {}
+        self.held_meanwhile: dict[str, int] | None = None
         self.answers = True
         self.num_asked = 0
         self.memory = FreeMemory(lambda: PlacedBytes(7, self.held), self.ask)
@@ -17,6 +21,7 @@ class Machine:
     def ask(self) -> dict[str, int] | None:
         """What they have free."""
         self.num_asked += 1
+        self.held = self.held if self.held_meanwhile is None else self.held_meanwhile
         return dict(self.free) if self.answers else None
 
     @property
@@ -72,3 +77,30 @@ async def test_without_a_gpu_nobody_is_asked_twice() -> None:
     assert machine.num_asked == 1
     assert machine.told == {}
     assert machine.memory.now().host > 0
+
+
+async def test_a_gpu_that_could_not_be_asked_at_first_is_asked_again() -> None:
+    """A driver may be slow once."""
+    machine = Machine(CUDA0=100)
+    machine.answers = False
+    await machine.memory.look()
+    assert machine.told == {}
+
+    machine.answers = True
+    await machine.memory.look()
+    assert machine.told == {"CUDA0": 100}
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 30), (30, 0)])
+async def test_what_engines_do_during_a_look_never_promises_too_much(
+    before: int, after: int
+) -> None:
+    """Whether the answer knows of it cannot be told: it counts as taken, and as not given back."""
+    machine = Machine(CUDA0=100)
+    machine.held = {"CUDA0": before}
+    await machine.memory.look()
+    machine.held_meanwhile = {"CUDA0": after}
+    machine.free["CUDA0"] = 50
+    await machine.memory.look()
+
+    assert machine.told == {"CUDA0": 50 - after}
