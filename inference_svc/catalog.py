@@ -106,9 +106,13 @@ class KnownModel:
     @property
     def state(self) -> ModelState:
         """Where it is in its life; one whose engine died is being loaded."""
-        state = self.resident.state
-        is_down = self.worker is None or self.worker.state is not EngineState.SERVING
-        return ModelState.LOADING if state is ModelState.READY and is_down else state
+        return ModelState.LOADING if self.is_down else self.resident.state
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is loaded, but its engine died and is not back yet."""
+        is_up = self.worker is not None and self.worker.state is EngineState.SERVING
+        return self.resident.state is ModelState.READY and not is_up
 
 
 class Named(NamedTuple):

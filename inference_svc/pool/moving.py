@@ -253,8 +253,13 @@ class Moving:
             self._residents(),
             needed_bytes,
             budget_bytes=self._memory.budget_bytes,
-            available=self._memory.available(),
+            available=self._available(),
         )
+
+    def _available(self) -> PlacedBytes:
+        """What can be given now, without what engines that died take again when they are back."""
+        down = (known.resident.held for known in self._catalog if known.is_down)
+        return self._memory.available().without(sum(down, PlacedBytes()))
 
     def _residents(self) -> list[Resident]:
         return [each.resident for each in self._catalog]

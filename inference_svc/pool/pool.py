@@ -212,6 +212,8 @@ class ModelPool:
         it is still being unloaded, and, when it waits, why the load did not come about.
         """
         limits = limits or known.requested
+        if known.resident.state is not ModelState.READY:
+            await self._memory.look()  # first of all: the state may change meanwhile
         while known.resident.state is ModelState.UNLOADING:
             await self._gone(known, wait=wait)
         if known.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):

@@ -30,7 +30,7 @@ class FakeEngine:
 
     def __init__(self, name: str, planned: PlacedBytes, on_change: Callable[[], None]) -> None:
         self.name = name
-        self.memory = planned
+        self._takes = planned
         self.state = EngineState.STARTING
         self.ready: object = None
         self.closed_with: DomainError | None = None
@@ -40,6 +40,11 @@ class FakeEngine:
         self.may_end.set()
         self._on_change = on_change
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def memory(self) -> PlacedBytes:
+        """What it takes; nothing while it is down."""
+        return PlacedBytes() if self.state is EngineState.RESTARTING else self._takes
 
     @property
     def is_loading(self) -> bool:
@@ -144,7 +149,8 @@ def a_known(name: str, gib: float = 4, **changes: Any) -> KnownModel:
 
 
 class Pooled:
-    """A pool over fakes. `clock` is the pool's; `num_looks` is how often it looked what is free."""
+    """A pool over fakes. `clock` is the pool's; `num_looks` is how often it looked what is free,
+    which is `becomes_free` from the next time on, where that is set."""
 
     def __init__(
         self,
@@ -156,6 +162,7 @@ class Pooled:
     ) -> None:
         self.loader = FakeLoader(free)
         self.num_looks = 0
+        self.becomes_free: PlacedBytes | None = None
         self.clock = ManualClock()
         self.catalog = Catalog(models)
         self.pool = ModelPool(
@@ -168,11 +175,16 @@ class Pooled:
 
     async def _look(self) -> None:
         self.num_looks += 1
+        self.loader.free = self.becomes_free or self.loader.free
 
     @property
     def free(self) -> PlacedBytes:
         """What engines leave of GPUs; of the machine's memory there is always enough."""
-        held = (known.resident.held for known in self.catalog if known.worker is not None)
+        held = (
+            known.resident.held
+            for known in self.catalog
+            if known.worker is not None and known.worker.state is not EngineState.RESTARTING
+        )
         return self.loader.free.without(replace(sum(held, PlacedBytes()), host=0))
 
     def __getitem__(self, name: str) -> KnownModel:

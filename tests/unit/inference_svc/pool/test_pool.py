@@ -168,6 +168,32 @@ async def test_a_model_has_the_room_of_its_gpu() -> None:
     assert pooled.states() == states
 
 
+async def test_an_engine_that_died_takes_its_room_again() -> None:
+    """What it left of its GPU meanwhile is nobody else's: who needs it has the model go."""
+    on_gpu = Spread(Placement(), num_layers=31)
+    free = PlacedBytes(100 * GIB, {"CUDA0": 8 * GIB})
+    models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5))]
+    pooled = await Pooled(*models, budget=100 * GIB, free=free).started()
+    await use(pooled, "a")
+    pooled.loader.engines[0].dies()
+    await use(pooled, "b")
+
+    assert pooled.states() == {"a": "available", "b": "ready"}
+
+
+async def test_an_operator_is_refused_by_what_is_free_now() -> None:
+    """A GPU may have been full when it was looked at last."""
+    on_gpu = Spread(Placement(), num_layers=31)
+    full, free = (PlacedBytes(100 * GIB, {"CUDA0": size}) for size in (0, 8 * GIB))
+    pooled = await Pooled(a_known("a", 4, spread=on_gpu), free=full).started()
+    with pytest.raises(ModelTooLarge):
+        await pooled.pool.load(pooled["a"], wait=True)
+    pooled.becomes_free = free
+    await pooled.pool.load(pooled["a"], wait=True)
+
+    assert pooled["a"].state is ModelState.READY
+
+
 async def test_models_that_take_more_than_planned_cost_others_their_place() -> None:
     """The budget is kept by what was measured."""
     pooled = await Pooled(a_known("a", 3), a_known("b", 3), a_known("c", 2)).started()
