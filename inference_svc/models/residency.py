@@ -195,9 +195,11 @@ def judge(
     if needed_bytes > most:
         raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
     idle = [each for each in others if each.may_give_way]
-    # One that holds none of what is short, on another GPU say, goes only where all of them must.
     helping = [each for each in idle if free_without((each,)) > free]
-    return MakeRoom(min(helping or idle, key=_last_use)) if idle else Wait(free)
+    # Where several are short it takes more than one; who is elsewhere, on another GPU say, stays.
+    places = newcomer.spread.places(available)
+    leaving = helping or [each for each in idle if each.held.is_on(places)]
+    return MakeRoom(min(leaving, key=_last_use)) if leaving else Wait(free)
 
 
 def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) -> Resident | None:

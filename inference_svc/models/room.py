@@ -2,7 +2,7 @@
 for another. A model that is computed on a GPU must fit there, however much the machine has left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inference_svc.models.placement import ON_PROCESSOR, Placement, SplitMode
@@ -19,6 +19,10 @@ class PlacedBytes:
     def total(self) -> int:
         """All of them."""
         return self.host + sum(self.devices.values())
+
+    def is_on(self, places: Collection[str | None]) -> bool:
+        """Whether any of them are on one of these GPUs, or of the machine (None)."""
+        return any(self.host if name is None else self.devices.get(name) for name in places)
 
     def __add__(self, other: "PlacedBytes") -> "PlacedBytes":
         names = dict.fromkeys((*self.devices, *other.devices))

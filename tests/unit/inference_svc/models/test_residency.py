@@ -96,9 +96,11 @@ def test_a_budget_that_is_overrun_costs_the_oldest_its_place() -> None:
 ALL_ON_GPU = Spread(Placement(), num_layers=31)
 
 
-def verdict_on_gpus(*others: Resident, needed: int = 20, **free: int) -> Verdict:
+def verdict_on_gpus(
+    *others: Resident, needed: int = 20, spread: Spread = ALL_ON_GPU, **free: int
+) -> Verdict:
     """What one hears that is computed on GPUs alone, on a machine with much memory."""
-    newcomer = Resident("new", state=ModelState.LOADING, spread=ALL_ON_GPU)
+    newcomer = Resident("new", state=ModelState.LOADING, spread=spread)
     available = PlacedBytes(1000, free)
     return judge(newcomer, [newcomer, *others], needed, budget_bytes=2000, available=available)
 
@@ -112,14 +114,27 @@ def test_what_the_machine_has_is_no_room_on_a_gpu() -> None:
 
 
 def test_who_gives_way_holds_what_is_short() -> None:
-    """One in the machine's memory stays, though it was used less lately."""
+    """One in the machine's memory stays, though it was used less lately, and also where all have to
+    wait for the one that holds it."""
     elsewhere, there = a_resident("elsewhere", 100, used_at=1), a_resident("there", used_at=2)
     there.held = PlacedBytes(1, {"CUDA0": 9})
 
     assert verdict_on_gpus(elsewhere, there, CUDA0=15) == MakeRoom(there)
     there.uses = 1
-    assert verdict_on_gpus(elsewhere, there, CUDA0=15) == MakeRoom(elsewhere)
-    assert verdict_on_gpus(there, CUDA0=15) == Wait(15)
+    assert verdict_on_gpus(elsewhere, there, CUDA0=15) == Wait(15)
+
+
+def test_where_two_gpus_are_short_both_are_freed() -> None:
+    """Neither model alone makes room for one that has equal shares of both."""
+    elsewhere, *there = (a_resident(name, used_at=at) for at, name in enumerate("zab"))
+    for resident, name in zip(there, ("CUDA0", "CUDA1"), strict=True):
+        resident.held = PlacedBytes(1, {name: 10})
+    spread = Spread(Placement(tensor_split=(1.0, 1.0)), num_layers=31)
+    free = {"CUDA0": 2, "CUDA1": 2}
+
+    assert verdict_on_gpus(elsewhere, *there, spread=spread, **free) == MakeRoom(there[0])
+    free["CUDA0"] = 12
+    assert verdict_on_gpus(elsewhere, there[1], spread=spread, **free) == MakeRoom(there[1])
 
 
 def test_a_model_cannot_skip_a_state() -> None:

@@ -29,6 +29,13 @@ def test_places_are_added_and_taken_one_by_one() -> None:
     assert FREE.total == 1320
 
 
+def test_bytes_are_on_a_place_where_there_are_any() -> None:
+    """None is the machine."""
+    assert FREE.is_on({"CUDA1"})
+    assert FREE.is_on({None, "CUDA2"})
+    assert not PlacedBytes(0, {"CUDA0": 0, "CUDA1": 1}).is_on({None, "CUDA0"})
+
+
 @pytest.mark.parametrize(
     ("placement", "shares", "fitting"),
     [
