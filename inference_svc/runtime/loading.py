@@ -39,8 +39,12 @@ def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     library.start()
     memory = EngineMemory(boot.model.backend.placement)
     load_parts = _load_decoder if boot.model.generates else _load_encoder
-    with memory.taking():
-        loaded = load_parts(boot, tell, memory)
+    try:
+        with memory.taking():
+            loaded = load_parts(boot, tell, memory)
+    except DecodeError as error:
+        problem = f"{boot.model.name} cannot compute a first input (code {error.code})"
+        raise ModelLoadError(problem) from error
     return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.news() or {}))
 
 
@@ -116,11 +120,7 @@ def _load_encoder(boot: Boot, tell: Tell, memory: EngineMemory) -> Loaded:
     threads = model.threads or max(1, boot.cores - 1)
     reason = "as configured" if model.threads else "the frontends need a core"
     embedder = _embedder(weights, model.embedding, threads, memory, now=True)
-    try:
-        embedder.warm_up()
-    except DecodeError as error:
-        problem = f"{model.name} cannot compute a first input (code {error.code})"
-        raise ModelLoadError(problem) from error
+    embedder.warm_up()
     limits = embedder.limits
     ready = ModelReady(
         model.name,

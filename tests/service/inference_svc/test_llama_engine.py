@@ -23,6 +23,8 @@ from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.runtime.loading import load
+from inference_svc.runtime.messages import Boot, ModelBoot
 from tests.support.sequences import a_request
 
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -263,6 +265,15 @@ def test_a_broken_file_is_refused_with_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(ModelLoadError, match=r"broken\.gguf"):
         LlamaBackend(_settings(broken))
+
+
+def test_a_model_that_cannot_compute_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an error of loading, which the engine's process hands on: the memory of a GPU may end with
+    the first batch."""
+    monkeypatch.setattr(llama_cpp, "llama_decode", lambda *_: -2)
+    model = ModelBoot("demo", _settings(), 64, threads=1)
+    with pytest.raises(ModelLoadError, match=r"demo cannot compute a first input \(code -2\)"):
+        load(Boot(model, 1, "INFO", None, 0.0))
 
 
 def test_the_native_batch_type_matches() -> None:
