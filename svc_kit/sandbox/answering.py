@@ -2,20 +2,22 @@
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from svc_kit.sandbox.frames import write_failure
 from svc_kit.sandbox.jobs import FailureKind, JobRefused
 
 
-def answer(request: Mapping[str, Any]) -> bytes:
+def answer(request: Mapping[str, Any], on_imported: Callable[[], None] = lambda: None) -> bytes:
     """Run the job of a request and return the reply, {"result": …} or {"failed": …, "problem": …}.
 
-    Never raises: whatever a job does wrong is an answer too.
+    `on_imported` is called between the import of its module and its run. Never raises: whatever a
+    job does wrong is an answer too.
     """
     try:
         run = getattr(importlib.import_module(request["module"]), request["function"])
+        on_imported()
         reply = json.dumps({"result": run(request["payload"])}).encode()
     except JobRefused as refused:
         return write_failure(FailureKind.REFUSED, str(refused))

@@ -45,7 +45,7 @@ class Job:
         module: where the function is.
         function: its name; it takes the decoded payload and returns what JSON can hold.
         deadline_s: wall-clock seconds before the child is killed.
-        memory_bytes: address space it may take beyond what the child had before.
+        memory_bytes: address space it may take beyond what the child has with its module.
         output_bytes: the longest result as JSON.
     """
 

@@ -15,8 +15,8 @@ from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
-# The child sees none of our environment, which may hold keys. It starts no threads of numerical
-# libraries and finds no GPU.
+# The child sees nothing of our environment, which may hold keys, but where native libraries are. It
+# starts no threads of numerical ones and finds no GPU.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -24,6 +24,7 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
+_HANDED_ON = ("LD_LIBRARY_PATH",)
 
 
 class ChildFailedToStart(Exception):
@@ -158,6 +159,7 @@ def _child_may_end() -> Iterator[None]:
 
 def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    handed_on = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "svc_kit.sandbox.worker", str(descriptor), *preload],
         stdin=subprocess.DEVNULL,
@@ -165,5 +167,5 @@ def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]
         stderr=subprocess.DEVNULL,
         pass_fds=(descriptor,),
         cwd="/",
-        env={**_ENVIRONMENT, "PYTHONPATH": search_path},
+        env={**_ENVIRONMENT, **handed_on, "PYTHONPATH": search_path},
     )

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 from svc_kit.sandbox import frames
@@ -37,8 +38,12 @@ def main(arguments: list[str]) -> None:
         frames.send(connection, frames.READY)
         while (body := frames.receive(connection)) is not None:
             request = json.loads(body)
-            _limit_job(request["deadline_s"], request["memory_bytes"])
-            frames.send(connection, answer(request))
+            _limit_time(request["deadline_s"])
+            # Importing maps a job's libraries, gigabytes of them where they are for GPUs: only what
+            # it takes beyond them is its own.
+            _lift_memory_limit()
+            limit_memory = partial(_limit_memory, request["memory_bytes"])
+            frames.send(connection, answer(request, on_imported=limit_memory))
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -53,11 +58,18 @@ def _limit_process() -> None:
         resource.setrlimit(limit, (value, value))
 
 
-def _limit_job(deadline_s: float, memory_bytes: int) -> None:
+def _limit_time(deadline_s: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, deadline_s + _ALARM_SLACK_S)
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = int(used.ru_utime + used.ru_stime + deadline_s) + _CPU_SLACK_S
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))
+
+
+def _lift_memory_limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _limit_memory(memory_bytes: int) -> None:
     limit = _address_space_bytes() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 

@@ -71,6 +71,7 @@ ENVIRONMENT_READERS = (
     "svc_kit/settings.py",  # the one reader of every setting
     "corral_cli/children.py",  # hands the environment on to the services that it starts
     "inference_svc/runtime/pipe.py",  # and this one to the engine, with a variable for malloc
+    "svc_kit/sandbox/process.py",  # hands on where native libraries are, and nothing else
 )
 
 

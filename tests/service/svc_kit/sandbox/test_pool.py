@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from svc_kit.errors import QueueFull
-from svc_kit.sandbox.jobs import FailureKind, JobFailed
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.sandbox.process import ChildFailedToStart
 from tests.support.sandbox_jobs import job
@@ -97,6 +97,18 @@ async def test_memory_is_bounded(pool: SandboxPool) -> None:
     assert raised.value.kind is FailureKind.MEMORY
 
 
+async def test_what_a_jobs_libraries_map_is_not_its_own(pool: SandboxPool) -> None:
+    """Nor is it held to the limit of the job before; its own limit holds all the same."""
+    small = {"memory_bytes": 64 << 20}
+    large = Job("tests.support.large_job", "mapped_bytes", memory_bytes=64 << 20)
+    await pool.run(job("echo", **small), {}, key="large")
+
+    assert await pool.run(large, {}, key="large") == 256 << 20
+    with pytest.raises(JobFailed) as raised:
+        await pool.run(job("eat_memory", **small), {"bytes": 128 << 20}, key="large")
+    assert raised.value.kind is FailureKind.MEMORY
+
+
 async def test_output_is_bounded(pool: SandboxPool) -> None:
     """A long result is refused in the child already."""
     with pytest.raises(JobFailed) as raised:
@@ -127,11 +139,14 @@ async def test_endless_recursion_is_refused(pool: SandboxPool) -> None:
 async def test_children_see_nothing_of_our_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A key in a variable stays with the parent."""
+    """A key in a variable stays with the parent; where native libraries are is told, or what the
+    parent could import they could not."""
     monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/of-a-gpu/lib")
     async with SandboxPool(SMALL) as pool:
         seen = await pool.run(job("environment"), {})
 
+    assert seen["LD_LIBRARY_PATH"] == "/opt/of-a-gpu/lib"
     assert "HF_TOKEN" not in seen
     assert "secret" not in seen.values()
 
