@@ -137,6 +137,19 @@ class PoolMachine(RuleBasedStateMachine):
 
         self._do(begin())
 
+    @rule(name=names)
+    def an_engine_dies_or_comes_back(self, name: str) -> None:
+        """What it left meanwhile it takes again."""
+
+        async def change() -> None:
+            for engine in self.pooled.loader.alive(name):
+                if self.pooled[name].is_down:
+                    engine.recovers()
+                elif self.pooled[name].state is ModelState.READY:
+                    engine.dies()
+
+        self._do(change())
+
     @invariant()
     def the_numbers_agree(self) -> None:
         """States, uses and memory of every model; uses are those of the calls."""
