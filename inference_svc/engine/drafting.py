@@ -8,15 +8,20 @@ where that saves some, by measured step times and by how often a sequence's gues
 Every row of such a step has the same length (KV streams compute rows of different lengths one after
 the other); a sequence without a guess repeats its last token. So the more sequences there are, the
 less room is left for drafts, and at some point none: the batch is busy.
+
+Measured times may be wrong, and a length that is never computed could not show it. So a sequence
+that runs alone tries one now and then, whatever is believed of it.
 """
 
 from array import array
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.request import MAX_DRAFT
+from inference_svc.engine.row_times import TRIAL_INTERVAL
 from inference_svc.engine.scheduler import Plan, Work
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import common_prefix
@@ -41,13 +46,16 @@ class Drafter:
         self.num_accepted = 0
         self._slot_tokens = limits.slot_tokens
         self._has_streams = limits.cells is None
-        spare = limits.output_rows - limits.slots if can_trim else 0
-        # In one pass: a second one may take the place of cells that a sliding window has left
-        # behind, and attends to again when the draft is dropped.
-        self._options = [
-            _options(rows, min(spare // rows, limits.pass_tokens // rows - 1), cost)
-            for rows in range(1, limits.slots + 1)
-        ]
+        self._pass_tokens = limits.pass_tokens
+        self._spare = limits.output_rows - limits.slots if can_trim else 0
+        self._cost = cost
+        self._paying = lru_cache(maxsize=limits.slots)(self._find_paying)
+        self._num_trials = 0
+        self._next_trial_in = float(TRIAL_INTERVAL)
+
+    def reconsider(self) -> None:
+        """Weigh the lengths anew: what is believed of steps has changed."""
+        self._paying.cache_clear()
 
     def extend(self, plan: Plan, *, others_wait: bool) -> Plan:
         """The plan, with drafts where they are expected to save time; not beside prompts, nor
@@ -57,12 +65,7 @@ class Drafter:
             return plan
         sequences = [item.sequence for item in plan.work]
         room = self._slot_tokens - max(len(sequence.tokens) for sequence in sequences)
-        slowest = _LONGEST_STEP if others_wait or plan.num_decoding > 1 else float("inf")
-        options = [
-            option
-            for option in self._options[plan.num_decoding - 1]
-            if option.length <= room and option.slowdown < slowest
-        ]
+        options = self._choice(plan.num_decoding, room, others_wait=others_wait)
         if not options:
             return plan
         guessed = [self._guess(sequence, options[-1].length) for sequence in sequences]
@@ -71,6 +74,49 @@ class Drafter:
             return plan
         work = tuple(Work(sequence, _drafted(row, sequence, length)) for sequence, row in plan.work)
         return replace(plan, rows=tuple(item.row for item in work), work=work, fillers=())
+
+    def _choice(self, rows: int, room: int, *, others_wait: bool) -> list[_Option]:
+        """The lengths that a step may draft: those that may pay, or the one that is tried."""
+        is_alone = rows == 1 and not others_wait
+        slowest = float("inf") if is_alone else _LONGEST_STEP
+        tried = self._trial(room) if is_alone else []
+        return tried or [
+            option
+            for option in self._paying(rows)
+            if option.length <= room and option.slowdown < slowest
+        ]
+
+    def _options(self, rows: int) -> list[_Option]:
+        """The lengths that may be computed, shortest first. In one pass: a second one may take the
+        place of cells that a sliding window has left behind, and attends to again when the draft is
+        dropped."""
+        longest = min(self._spare // rows, self._pass_tokens // rows - 1)
+        return [
+            _Option(length, self._cost.slowdown(rows, 1 + length))
+            for length in _LENGTHS
+            if length <= longest
+        ]
+
+    def _find_paying(self, rows: int) -> list[_Option]:
+        """Those that pay if every guess is right."""
+        return [option for option in self._options(rows) if option.slowdown < 1 + option.length]
+
+    def _trial(self, room: int) -> list[_Option]:
+        """At times a length that a sequence alone tries as if it took no longer, in turn. The
+        longer that may take, the longer it is until the next: so all of them together take at most
+        one part in `TRIAL_INTERVAL` of the time."""
+        self._next_trial_in -= 1
+        if self._next_trial_in > 0:
+            return []
+        self._next_trial_in = TRIAL_INTERVAL
+        doubtful = [item for item in self._options(1) if item.slowdown > 1 and item.length <= room]
+        if not doubtful:
+            return []
+        chosen = doubtful[self._num_trials % len(doubtful)]
+        self._num_trials += 1
+        # So many tokens take no longer than as many steps, whatever was measured.
+        self._next_trial_in *= min(chosen.slowdown, 1 + chosen.length)
+        return [chosen._replace(slowdown=1.0)]
 
     def _guess(self, sequence: Sequence, longest: int) -> int:
         """Guess what the sequence says next; returns how many tokens."""
@@ -97,14 +143,6 @@ def confirm(sequence: Sequence, row: Row) -> bool:
     drafted, said = row.tokens[known - row.start :], sequence.tokens[known:]
     slot.tokens.extend(said[: common_prefix(drafted, said, limit=len(said))])
     return len(slot.tokens) == len(sequence.tokens)
-
-
-def _options(rows: int, longest: int, cost: StepCost) -> list[_Option]:
-    """The lengths that pay if every guess is right, shortest first."""
-    options = [
-        _Option(length, cost.slowdown(rows, 1 + length)) for length in _LENGTHS if length <= longest
-    ]
-    return [option for option in options if option.slowdown < 1 + option.length]
 
 
 def _best(

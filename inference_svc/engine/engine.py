@@ -80,7 +80,7 @@ class Engine:
         self._saved = SavedPrefixes(saved_bytes)
         cells = Cells(backend, copy_costs or CopyCosts())
         self._placer = Placer(backend, cells, self._table, self._saved)
-        self._cost = StepCost(step_times or {}, limits.slots, token_times)
+        self._cost = StepCost(step_times or {}, limits, token_times)
         self._drafter = Drafter(limits, self._cost, can_trim=backend.can_trim)
         self._queue = AdmissionQueue()
         self._roster = Roster(self._queue, self._placer, self._drafter)
@@ -268,10 +268,15 @@ class Engine:
     def _learn(self, plan: Plan, seconds: float) -> None:
         """Correct what is believed of steps by one that was computed at once. A row of a prompt is
         no row of a text: without an output it takes less."""
-        self._cost.observe(
-            num_decoding=plan.num_decoding, prompt_tokens=plan.prompt_tokens, seconds=seconds
-        )
-        if not plan.prompt_tokens and all(len(row.tokens) == 1 for row in plan.rows):
+        rows, drafted = plan.num_decoding, plan.rows[0].drafted
+        if plan.prompt_tokens:
+            self._cost.observe_prompts(
+                num_decoding=rows, prompt_tokens=plan.prompt_tokens, seconds=seconds
+            )
+            return
+        if self._cost.observe_texts(rows=rows, drafted=drafted, seconds=seconds):
+            self._drafter.reconsider()
+        if not drafted:
             self._shape.observe([row.slot for row in plan.rows], seconds)
 
     def _expire(self) -> None:

@@ -1,4 +1,5 @@
-"""What a step will take: the warm-up's table for decoding rows, and what prompt tokens really took.
+"""What a step will take: the warm-up's tables for decoding rows and for the drafts behind them, and
+what prompt tokens really took.
 
 Prompt chunks are sized by it and followers wait by it, so it follows the machine: a rate that was
 measured once is wrong as soon as something else runs.
@@ -6,7 +7,8 @@ measured once is wrong as soon as something else runs.
 
 from collections.abc import Mapping
 
-from inference_svc.engine.row_times import RowTimes, interpolate
+from inference_svc.engine.row_times import RowTimes
+from inference_svc.engine.token_batch import NativeLimits
 
 _NEWEST_SHARE = 0.25
 # Steps with fewer prompt tokens say more about the rest of the step.
@@ -20,18 +22,24 @@ class StepCost:
     def __init__(
         self,
         step_times: Mapping[int, float],
-        slots: int,
+        limits: NativeLimits,
         token_times: Mapping[int, float] | None = None,
     ) -> None:
-        self._rows = RowTimes(step_times, slots)
-        self._token_times = token_times or {}
+        self._rows = RowTimes(step_times, limits.slots)
+        self._tokens = RowTimes(token_times or {}, limits.output_rows)
         # One-token rows of many slots are the dearest way to compute as many prompt tokens.
-        self._token_s = self._rows[slots] / slots
+        self._token_s = self._rows[limits.slots] / limits.slots
 
-    def observe(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step."""
-        if not prompt_tokens:
-            self._rows.observe([num_decoding], seconds)
+    def observe_texts(self, *, rows: int, drafted: int, seconds: float) -> bool:
+        """Learn from a step without prompts, with `drafted` tokens behind the one of each row; tell
+        whether it was faster than believed."""
+        is_faster = self._rows.observe([rows], seconds)
+        if drafted:
+            is_faster |= self._tokens.observe([rows * (1 + drafted)], seconds)
+        return is_faster
+
+    def observe_prompts(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
+        """Learn from a step with prompts."""
         if prompt_tokens < _TELLING_TOKENS or seconds <= 0:
             return
         token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
@@ -53,6 +61,6 @@ class StepCost:
         """How many times as long a step of decoding rows takes with `tokens` in each of them; 1
         where that was not measured."""
         single = self._rows[rows]
-        if not single or not self._token_times:
+        if not single or not self._tokens:
             return 1.0
-        return max(interpolate(self._token_times, rows * tokens)[-1] / single, 1.0)
+        return max(self._tokens[rows * tokens] / single, 1.0)

@@ -1,8 +1,9 @@
-"""How long a step takes by its rows: the warm-up's table, corrected by what really happens.
+"""How long a step takes by its rows, or by the tokens of a row: the warm-up's table, corrected by
+what really happens.
 
 A machine that is busy while a model loads makes some counts look slower than they are, and what is
-believed of one row count decides how all others run. So a belief falls as soon as a step was
-faster, and never rises: longer texts and other programs slow every count.
+believed of one count decides how all others run. So a belief falls as soon as a step was faster,
+and never rises: longer texts and other programs slow every count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,19 +12,26 @@ from typing import Final
 _TELLING_SHARE: Final = 0.95
 # Less is noise, and each correction makes plans anew.
 
+TRIAL_INTERVAL: Final = 64
+"""Of so many steps that go by a belief, one goes against it: a count that never runs could not show
+that it is better than its measurement."""
+
 
 class RowTimes:
-    """Seconds of a step by rows that are neighbours, 0 where nothing was measured."""
+    """Seconds of a step by rows that are neighbours (or by the tokens of one row), up to `most`; 0
+    where nothing was measured."""
 
-    def __init__(self, measured: Mapping[int, float], slots: int) -> None:
-        self._seconds = interpolate(measured, slots)
-        self._keep_one_cheapest()
+    def __init__(self, measured: Mapping[int, float], most: int) -> None:
+        self._known = dict(measured)
+        self._most = most
+        self._seconds: list[float] = []
+        self._interpolate()
 
     def __bool__(self) -> bool:
         return bool(self._seconds)
 
     def __getitem__(self, rows: int) -> float:
-        """Seconds with so many rows; more than there are slots take as long as all."""
+        """Seconds with so many rows; more than `most` take as long as these."""
         return self._seconds[min(rows, len(self._seconds) - 1)] if self._seconds else 0.0
 
     def observe(self, runs: Sequence[int], seconds: float) -> bool:
@@ -36,24 +44,26 @@ class RowTimes:
         each = seconds / len(runs)
         if not each < self[rows] * _TELLING_SHARE:
             return False
-        self._seconds[rows] = each
-        self._keep_one_cheapest()
+        self._known[rows] = each
+        self._interpolate()
         return True
 
-    def _keep_one_cheapest(self) -> None:
+    def _interpolate(self) -> None:
+        # What was never measured follows its neighbours.
+        self._seconds = _interpolated(self._known, self._most)
         # No number of rows is faster than one; and who runs alone always gets the same shape.
         if self._seconds:
             self._seconds[1] = min(self._seconds[1:])
 
 
-def interpolate(step_times: Mapping[int, float], slots: int) -> list[float]:
-    """Cost of 0 to `slots` rows; empty where nothing was measured. Beyond the last measurement it
+def _interpolated(step_times: Mapping[int, float], most: int) -> list[float]:
+    """Cost of 0 to `most` rows; empty where nothing was measured. Beyond the last measurement it
     grows linearly."""
     if not step_times:
         return []
     known = sorted(step_times)
     costs = [0.0]
-    for rows in range(1, slots + 1):
+    for rows in range(1, most + 1):
         below = max((k for k in known if k <= rows), default=known[0])
         above = min((k for k in known if k >= rows), default=None)
         if above is None:

@@ -8,13 +8,8 @@ the whole step is cheapest, by measured step times.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final
 
-from inference_svc.engine.row_times import RowTimes
-
-TRIAL_INTERVAL: Final = 64
-"""Of so many steps that fillers make cheaper, as believed, one goes without: a number of rows that
-never runs could not show that it is better than its measurement."""
+from inference_svc.engine.row_times import TRIAL_INTERVAL, RowTimes
 
 
 class StepShape:
@@ -36,7 +31,7 @@ class StepShape:
 
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
         """Idle slots to fill when `used` slots (ascending) have a row and `fillable` ones may take
-        a filler."""
+        a filler; now and then none, whatever is believed of them."""
         if not self._cost or not used or not self._can_fill:
             return ()
         chosen = self._shapes(tuple(used), tuple(fillable))[1]

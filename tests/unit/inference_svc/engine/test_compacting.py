@@ -8,7 +8,7 @@ from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.compacting import PATIENCE_STEPS
 from inference_svc.engine.events import CacheSource, Moved, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from inference_svc.engine.shape import TRIAL_INTERVAL
+from inference_svc.engine.row_times import TRIAL_INTERVAL
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request, said_alone
 

@@ -1,6 +1,7 @@
 """Drafts in the engine: verified in the step that computes them, dropped where they are wrong."""
 
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,11 +12,13 @@ from inference_svc.engine.events import ChosenLogprob, Finished, ModelLoad
 from inference_svc.engine.fake import REPEATED_DRAWS, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.token_batch import NativeLimits
+from inference_svc.engine.row_times import TRIAL_INTERVAL
+from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from tests.support.sequences import Bench, a_request
 
 SPARE = 16
 LENGTH = 3 * REPEATED_DRAWS
+DEAR = {n: float(n) for n in (1, 2, 4, 8, 16)}  # a draft takes as long as what it can give
 
 
 def _bench(
@@ -36,6 +39,17 @@ def _alone(request: SequenceRequest) -> Bench:
     bench = _bench(spare=0)
     bench.submit(request)
     bench.run()
+    return bench
+
+
+def _timed(seconds: Callable[[int], float], slots: int = 1) -> Bench:
+    """Drafts are believed to be dear, and steps take what they do by their tokens."""
+
+    def take_time(batch: TokenBatch) -> int:
+        bench.clock.now += seconds(len(batch.tokens))
+        return 0
+
+    bench = _bench(slots, measured={1: 1.0}, token_times=DEAR, fails=take_time)
     return bench
 
 
@@ -191,8 +205,8 @@ def test_prompts_are_not_mixed_with_drafts() -> None:
 
 @pytest.mark.parametrize("options", [{"spare": 0}, {"can_trim": False}])
 def test_nothing_is_drafted_where_that_is_off_or_cannot_be_undone(options: dict[str, Any]) -> None:
-    """No memory for it, or a state that cannot be shortened."""
-    bench = _bench(**options)
+    """No memory for it, or a state that cannot be shortened; nor is it tried."""
+    bench = _bench(measured={1: 1.0}, token_times=DEAR, **options)
     bench.submit(_endless())
     bench.run()
 
@@ -202,12 +216,56 @@ def test_nothing_is_drafted_where_that_is_off_or_cannot_be_undone(options: dict[
 
 def test_dear_steps_are_not_made_dearer() -> None:
     """Where a row of two tokens takes twice as long, a draft can only lose."""
-    times = {n: float(n) for n in range(1, 65)}
-    bench = _bench(measured={1: 1.0}, token_times=times)
-    bench.submit(_endless())
+    bench = _bench(measured={1: 1.0}, token_times=DEAR)
+    bench.submit(_endless(max_tokens=TRIAL_INTERVAL - 1))
     bench.run()
 
     assert bench.finished(0).num_drafted == 0
+
+
+def test_drafts_that_were_believed_too_dear_are_tried_and_then_made() -> None:
+    """The machine was busy when they were measured; each length shows what it takes now."""
+    bench = _timed(lambda tokens: 1.0 + 0.01 * tokens)
+    for i in range(40):
+        bench.submit(_endless(i))
+        bench.run()
+    plain = _alone(_endless())
+
+    assert {len(delta.tokens) for delta in bench.deltas(0)[:TRIAL_INTERVAL]} == {1}
+    assert bench.finished(39).num_accepted > LENGTH / 2
+    assert max(len(delta.tokens) for delta in bench.deltas(39)) == SPARE
+    assert bench.tokens(39) == plain.tokens(0)
+
+
+def test_trials_of_dear_drafts_take_little_time() -> None:
+    """Where the belief is right each of their tokens takes as long as a step."""
+    bench = _timed(float)
+    for i in range(40):
+        bench.submit(_endless(i))
+        bench.run()
+
+    tried = sum(bench.finished(i).num_drafted for i in range(40))
+    assert 0 < tried < 40 * LENGTH / TRIAL_INTERVAL
+
+
+def test_who_forbids_drafts_tries_none() -> None:
+    """Be it alone for as long as a trial takes to come."""
+    bench = _timed(float)
+    bench.submit(_endless(max_draft=0))
+    bench.run()
+
+    assert bench.engine.num_steps > TRIAL_INTERVAL
+    assert {len(batch.tokens) for batch in bench.backend.batches[1:]} == {1}
+
+
+def test_nothing_is_tried_at_the_cost_of_others() -> None:
+    """Sequences that run together wait for each other's rows."""
+    bench = _timed(float, slots=2)
+    for i in range(0, 8, 2):
+        bench.submit(_endless(i), _endless(i + 1))
+        bench.run()
+
+    assert all(bench.finished(i).num_drafted == 0 for i in range(8))
 
 
 def test_a_busy_batch_drafts_less_and_then_nothing() -> None:

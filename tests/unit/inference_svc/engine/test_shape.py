@@ -1,6 +1,7 @@
 """Which idle slots get a filler row."""
 
-from inference_svc.engine.shape import TRIAL_INTERVAL, StepShape
+from inference_svc.engine.row_times import TRIAL_INTERVAL
+from inference_svc.engine.shape import StepShape
 
 
 def test_nothing_is_filled_without_measurements() -> None:
