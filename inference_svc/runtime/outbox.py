@@ -5,7 +5,8 @@ millisecond of processor time altogether, which on a machine whose cores all com
 the next token. Nobody reads that fast: so tokens of an interval make one message for each stream,
 and with many streams, which all cost that much, the interval is longer. A token after a pause goes
 at once; so does everything else (beginnings, ends, failures) and a sequence's first token, without
-the tokens that wait of others.
+the tokens of other sequences. Loads wait too, and go with whatever is sent next: who hears that a
+sequence has ended may then ask what it took.
 """
 
 import threading
@@ -110,7 +111,8 @@ class Outbox:
 
     def take(self) -> list[News]:
         """What there is, in order, lists of events joined: waits until there is something, and
-        until an interval after the last time; where a sequence has urgent news, its own alone."""
+        until an interval after the last time; where a sequence has urgent news, all but the tokens
+        of others at once."""
         while True:
             if (left_s := self.left_s) > 0:
                 self._has_urgent.wait(left_s)

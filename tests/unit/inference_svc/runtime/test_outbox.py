@@ -53,6 +53,15 @@ def test_what_is_urgent_for_one_sequence_leaves_the_others_waiting() -> None:
     assert outbox.take() == [[delta("y", 2), delta("z", 2), delta("!", 2)], DONE]
 
 
+def test_the_load_goes_with_the_end_that_it_tells_of() -> None:
+    """Whoever has heard that nothing runs any more may ask what was done."""
+    outbox = Outbox(FOREVER_S)
+    outbox.put([delta("x", 2)])
+    outbox.take()
+    outbox.put([delta("y", 2), END, ModelLoad("m")])
+    assert outbox.take() == [[END, ModelLoad("m")]]
+
+
 def test_a_first_token_waits_for_nobody() -> None:
     """Whoever waits for an answer to begin does not pay for what another stream was just sent; its
     second token does wait."""
