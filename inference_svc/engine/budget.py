@@ -74,7 +74,7 @@ def urgent_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
     order = sorted(range(len(prompts)), key=lambda i: -prompts[i].urgency)
     groups = [list(group) for _, group in groupby(order, key=lambda i: prompts[i].urgency)]
     for rank, group in enumerate(groups):
-        below = [prompts[i] for later in groups[rank + 1 :] for i in later]
+        below = [[prompts[i] for i in later] for later in groups[rank + 1 :]]
         equals = [prompts[i] for i in group]
         wanted = sum(one.tokens for one in equals)
         passed_on = _passed_on(below, budget, beside=wanted)
@@ -85,14 +85,16 @@ def urgent_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
     return chunks
 
 
-def _passed_on(below: Sequence[Share], budget: int, *, beside: int) -> int:
-    """What the less urgent get beside so many tokens: where they waited long enough, something."""
+def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int) -> int:
+    """What the less urgent classes get beside so many tokens: where one waited long enough,
+    something. It waits since any of it had a turn: else a class of many would have one in every
+    step."""
     part = budget // _LEFT_TO_OTHERS
-    if any(one.passed_over >= _PATIENCE_STEPS for one in below):
+    if any(min(one.passed_over for one in group) >= _PATIENCE_STEPS for group in below):
         part = max(part, min(budget, 1))
     elif beside < budget:
         return 0
-    return min(part, sum(one.tokens for one in below))
+    return min(part, sum(one.tokens for group in below for one in group))
 
 
 def fair_chunks(prompts: Sequence[Share], budget: int) -> list[int]:

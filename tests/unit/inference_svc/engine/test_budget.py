@@ -78,6 +78,19 @@ def test_nobody_is_passed_over_for_ever() -> None:
     assert urgent_chunks([Share(1000, 1, 4), short], 160) == [20, 30]
 
 
+def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
+    """Its long prompts take its turns one after the other: most short urgent prompts have a step
+    for themselves, however many wait beside them."""
+    passed_over, turns = [0] * 10, []
+    for step in range(50):
+        waiting = [Share(1000, 1, steps) for steps in passed_over]
+        chunks = urgent_chunks([Share(30, 3), *waiting], 160)[1:]
+        turns += [(step, i, chunk) for i, chunk in enumerate(chunks) if chunk]
+        passed_over = [0 if chunk else 1 + i for chunk, i in zip(chunks, passed_over, strict=True)]
+
+    assert turns == [(5 * i + 4, i, 20) for i in range(10)]
+
+
 @pytest.mark.parametrize("budget", [1, 4, 16, 128])
 def test_small_budgets_starve_no_class(budget: int) -> None:
     """An eighth of an eighth may be nothing: who was passed over for long gets a token then."""
