@@ -114,8 +114,8 @@ class Placer:
         stays in memory under the request's name, whoever takes the slot."""
         held = self.snapshot(sequence) if keep and sequence.request.keep else None
         self.drop_saved(sequence)  # first: what is held may need its room
-        if held is not None and self._saved.put(held) and sequence.slot is not None:
-            sequence.slot.is_saved = True
+        if held is not None:
+            self._saved.put(held)
         self.leave(sequence, keep=keep)
 
     def leave(self, sequence: Sequence, *, keep: bool) -> None:
@@ -215,11 +215,15 @@ class Placer:
 
     def _num_elsewhere(self, slot: Slot) -> int:
         """How many of a slot's tokens are in memory or in another slot: of those that share a
-        beginning only the last one to go is saved. What stored objects count on is kept whole."""
+        beginning only the last one to go is saved. What stored objects count on is kept whole; and
+        where states cannot be shortened, another slot's is past the beginning with its next
+        token."""
         limit = len(slot.tokens)
         in_memory = self._saved.find(slot.tokens, slot.key, limit=limit)[1]
         if slot.kept_for:
             return in_memory if in_memory == limit else 0
+        if not self._can_shorten(slot):
+            return in_memory
         others = (
             self._shared(other, slot.tokens, limit=limit)
             for other in self._table.slots
@@ -244,9 +248,16 @@ class Placer:
     # --- moving -----------------------------------------------------------------------------------
 
     def _save_rest(self, slot: Slot, kept: int) -> None:
-        """Save what an idle slot is about to lose, where that is worth it."""
-        if self._saved.is_on and self.is_worth_saving(slot, kept):
+        """Save what an idle slot is about to lose, where that is worth it; what memory has of it
+        stays as long as if it were saved now."""
+        if not self._saved.is_on or len(slot.tokens) - kept < MIN_SAVED_TOKENS:
+            return
+        if self.is_worth_saving(slot, kept):
             self._saved.put(self._copied(slot))
+            return
+        entry, shared = self._saved.find(slot.tokens, slot.key, limit=len(slot.tokens))
+        if entry is not None and shared >= MIN_SAVED_TOKENS:
+            self._saved.refresh(entry)
 
     def _copied(self, slot: Slot) -> SavedPrefix:
         if self._backend.slot_length(slot.index) > len(slot.tokens):

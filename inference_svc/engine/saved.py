@@ -126,8 +126,12 @@ class SavedPrefixes:
     def use(self, entry: SavedPrefix) -> None:
         """Note that an entry served."""
         if id(entry) in self._entries:
-            self._entries.move_to_end(id(entry))
+            self.refresh(entry)
             self._num_hits += 1
+
+    def refresh(self, entry: SavedPrefix) -> None:
+        """Let an entry that is here be the last to go."""
+        self._entries.move_to_end(id(entry))
 
     def kept(self, request_id: str, choice: int) -> SavedPrefix | None:
         """What was kept of a sequence that has ended."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Slot:
-    """One KV stream; `is_saved` says that an idle slot's cells are in memory too, `kept_for` which
-    stored object they are part of (empty: none)."""
+    """One KV stream; `is_saved` says that an idle slot's cells are in memory too, for the preempted
+    sequence that they are of, `kept_for` which stored object they are part of (empty: none)."""
 
     index: int
     tokens: "array[int]" = field(default_factory=lambda: array("i"))

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference_svc.engine.budget import Policy
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.events import Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
@@ -122,3 +123,48 @@ def _check_keys(bench: Bench, plans: list[dict[str, Any]]) -> None:
                 assert event.cached_tokens == 0
             if plan["reuse"]:
                 seen.add(plan["key"])
+
+
+# Further apart than what is too little to be saved.
+_CUTS = (0, 100, 250, 400, 600)
+_LONG = [[100 + (i * step) % 7 for i in range(600)] for step in (1, 2)]
+
+_prompts = st.fixed_dictionaries(
+    {
+        "base": st.integers(0, len(_LONG) - 1),
+        "cut": st.sampled_from(_CUTS),
+        "own": st.lists(st.integers(97, 99), min_size=1, max_size=4),
+        "max_tokens": st.integers(1, 8),
+        "at": st.integers(0, 40),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    plans=st.lists(_prompts, min_size=4, max_size=14),
+    stream_s=st.sampled_from([0.0, 1e9]),
+)
+def test_no_beginning_is_lost_while_memory_has_room(
+    plans: list[dict[str, Any]], stream_s: float
+) -> None:
+    """Whoever counted on whom: what some request computed, the next one finds."""
+    limits = NativeLimits(3000, SLOTS, SLOTS, 700, VOCABULARY_SIZE)
+    bench = Bench(
+        FakeBackend(limits, end_after=NEVER),
+        chunk_cap=3000,
+        copy_costs=CopyCosts(stream_s, 0.0, 1.0),
+        saved_bytes=10**7,
+        policy=Policy.THROUGHPUT_FIRST,
+    )
+    beginnings = [_LONG[plan["base"]][: plan["cut"]] for plan in plans]
+    for step in range(41):
+        for i, plan in enumerate(plans):
+            if plan["at"] == step:
+                prompt = [*beginnings[i], *plan["own"]]
+                bench.submit(a_request(i, prompt=prompt, max_tokens=plan["max_tokens"]))
+        bench.step()
+    bench.run()
+
+    for beginning in beginnings:
+        assert bench.engine.reusable(a_request(prompt=[*beginning, 1])) == len(beginning)

@@ -27,6 +27,12 @@ def _started(bench: Bench, sequence_id: int) -> Started:
     return event
 
 
+def _run_together(bench: Bench, first_id: int, *prompts: list[int]) -> None:
+    for i, prompt in enumerate(prompts, start=first_id):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=2))
+    bench.run()
+
+
 @pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
 def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     """By either way of copying; both go on with the right text."""
@@ -130,6 +136,55 @@ def test_a_common_beginning_is_saved_once() -> None:
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
     assert loads[-1].saved.num_written == 1 + 1  # and what the seventh pushed out
     assert _started(bench, 6).source is CacheSource.MEMORY
+
+
+def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None:
+    """Recurrent models: the next token of whoever has just computed it makes it another state."""
+    bench = _bench(2, saved_bytes=10**6, can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=3))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=SYSTEM, max_tokens=9, seed=2))
+    bench.step()
+    assert bench.finished(0)
+    bench.submit(a_request(2, prompt=[1] * 90, max_tokens=2))
+    bench.run()
+    whole = [*SYSTEM, *bench.tokens(0)[:2]]
+    bench.submit(a_request(3, prompt=[*whole, 7], max_tokens=2))
+    bench.run()
+
+    assert _started(bench, 2).slot == _started(bench, 0).slot
+    assert _started(bench, 3)[2:] == (len(whole), CacheSource.MEMORY)
+
+
+def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
+    """The slot is then the only one that has it."""
+    bench = _bench(2, saved_bytes=700)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=2, keep=True, request_id="r0"))
+    bench.submit(a_request(1, prompt=[97] * 150, max_tokens=2))
+    bench.run()
+    _run_together(bench, 2, [*[97] * 80, 98])  # saves what the second had, in the first one's place
+    assert bench.engine.snapshot("r0", 0) is None
+    _run_together(bench, 3, [99] * 70)
+    _run_together(bench, 4, [*SYSTEM, 9])
+
+    assert _started(bench, 3).slot == _started(bench, 0).slot
+    assert _started(bench, 4)[2:] == (len(SYSTEM), CacheSource.MEMORY)
+
+
+def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> None:
+    """Others that memory has for longer go before it."""
+    bench = _bench(2, saved_bytes=1100)  # three of these
+    _run_together(bench, 0, [*SYSTEM, 1], [*SYSTEM, 2])
+    _run_together(bench, 2, [97] * 90, [98] * 90)
+    _run_together(bench, 4, [*SYSTEM, 3])
+    _run_together(bench, 5, [*SYSTEM, 4], [99] * 90)
+    assert _started(bench, 5).source is CacheSource.SLOT
+    for i in (7, 8, 9):  # the first takes that slot, the others save the one before them
+        _run_together(bench, i, [i] * 90)
+    _run_together(bench, 10, [*SYSTEM, 5])
+
+    assert _started(bench, 10)[2:] == (len(SYSTEM), CacheSource.MEMORY)
 
 
 def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
