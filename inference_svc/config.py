@@ -47,8 +47,9 @@ class EngineSettings(SettingsGroup):
     """The time between two tokens that prompt chunks are sized to hold."""
     stream_interval_ms: int | None = Field(None, ge=0, le=1000)
     """How long a stream's tokens, after its first, may wait to be sent together: below what a
-    reader notices, and a processor has less to do for each. 0 sends every token by itself. Unset:
-    40, and 80 where the engine computes on every core."""
+    reader notices, and a processor has less to do for each. With more than ten streams it grows as
+    their number does, to twice as long. 0 sends every token by itself. Unset: 40, and 80 where the
+    engine computes on every core."""
     draft_tokens: int = Field(16, ge=0, le=256)
     """The most tokens of a step that are guessed from the text so far and verified, all sequences
     together; memory for their logits is reserved. 0 turns drafts off."""
