@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
 
 
 FULL = Sizes((1, 4, 16), prompt_tokens=32, output_tokens=128, overlap=0.5, rounds=5)
-QUICK = Sizes((1, 4, 16), prompt_tokens=8, output_tokens=24, overlap=0.0, rounds=1)
+QUICK = Sizes((1, 4, 16), prompt_tokens=8, output_tokens=96, overlap=0.0, rounds=1)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
