@@ -95,9 +95,11 @@ class Plan:
         if "data_dir" not in first.control.model_fields_set:
             # One folder holds everything of a Corral, also where a file names it for inference.
             overrides["control"]["data_dir"] = first.inference.data_dir
+        settled: list[Address] = []
         for service, settings in first.by_service.items():
-            overrides[service] |= _settled(settings, "listen")
-            overrides[service] |= _settled(settings, "management_listen")
+            for name in ("listen", "management_listen"):
+                settled.append(_settled(settings, name, settled))
+                overrides[service][name] = str(settled[-1])
         second = cls._load(flags.config, overrides)
         for service in overrides:
             overrides[service] |= second.connection(service)
@@ -199,8 +201,9 @@ class Plan:
         )
 
 
-def _settled(settings: ServiceWithPorts, name: str) -> dict[str, Any]:
-    """The address of a listener with its port decided. The supervisor needs the management ones.
+def _settled(settings: ServiceWithPorts, name: str, others: list[Address]) -> Address:
+    """The address of a listener with its port decided, and unlike those of the others where that is
+    free. The supervisor needs the management ones.
 
     Port 0 becomes a free port. So does the port of a management listener that nobody asked for:
     a second Corral on the same machine should not fail over a port that its operator never named.
@@ -209,4 +212,4 @@ def _settled(settings: ServiceWithPorts, name: str) -> dict[str, Any]:
     is_default = name not in settings.model_fields_set
     if name == "management_listen" and is_default and why_not(address):
         address = Address(address.host, 0)
-    return {name: str(with_free_port(address))}
+    return with_free_port(address, others)

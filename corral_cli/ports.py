@@ -6,6 +6,8 @@ service that could not bind.
 
 import errno
 import socket
+from collections.abc import Collection
+from contextlib import ExitStack
 
 from svc_kit.addresses import Address
 
@@ -17,12 +19,17 @@ def reachable(address: Address) -> Address:
     return Address(WILDCARDS.get(address.host, address.host), address.port)
 
 
-def with_free_port(address: Address) -> Address:
-    """The address with a port that was free just now, where it leaves the choice to the system."""
+def with_free_port(address: Address, given: Collection[Address] = ()) -> Address:
+    """The address with a port that was free just now, where it leaves the choice to the system:
+    none of those `given` to others, who do not listen yet."""
     if address.port:
         return address
-    with _bound(address) as probe:
-        return Address(address.host, probe.getsockname()[1])
+    taken = {other.port for other in given}
+    with ExitStack() as tried:  # the system offers a port again only when it is let go
+        while True:
+            port = tried.enter_context(_bound(address)).getsockname()[1]
+            if port not in taken:
+                return Address(address.host, port)
 
 
 def why_not(address: Address) -> str | None:

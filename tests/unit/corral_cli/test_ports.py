@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from corral_cli import ports
 from corral_cli.ports import reachable, why_not, with_free_port
 from svc_kit.addresses import Address
 
@@ -37,3 +38,13 @@ def test_port_zero_becomes_a_free_port() -> None:
     assert chosen.port > 0
     assert why_not(chosen) is None
     assert with_free_port(Address("127.0.0.1", 8080)).port == 8080
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may offer what it has offered before: nobody listens there yet."""
+    first = with_free_port(Address("127.0.0.1", 0))
+    bound = ports._bound
+    offered = iter([first, Address("127.0.0.1", 0)])
+    monkeypatch.setattr(ports, "_bound", lambda _: bound(next(offered)))
+
+    assert with_free_port(Address("127.0.0.1", 0), [first]).port not in (0, first.port)
