@@ -102,8 +102,8 @@ def fair_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
 
     Whoever needs no more than an equal part gets what it needs: a short prompt does not wait behind
     long ones. The others take turns of the same length, who was passed over longest first: nobody's
-    first token waits for everybody's, and a step computes few long rows faster than many
-    short ones. A part of the budget may stay unused: odd rows take longer than they are worth.
+    first token waits for everybody's, and a step computes few long rows faster than many short
+    ones. A part of the budget may stay unused: odd rows take longer than they are worth.
     """
     chunks = [0] * len(prompts)
     waiting = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)

@@ -96,8 +96,8 @@ def _decoding(
 def _prefilling(
     sequences: list[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
 ) -> tuple[Plan, ...]:
-    """Prompts that end and those that go on apart: these have rows of equal length, which passes
-    divide evenly."""
+    """One call for the prompts that end and one for those that go on: the rows of the latter are
+    equally long, which divides a pass evenly."""
     sequences.sort(key=lambda sequence: sequence.due)
     chunks = _chunks(sequences, num_decoding, limits, cost)
     work = _in_slot_order(
