@@ -6,7 +6,6 @@ and restores act at once; copies are collected and queued after all of them, rig
 decode that carries them out (see `cells`).
 """
 
-from array import array
 from collections.abc import Container
 from dataclasses import replace
 from typing import NamedTuple
@@ -67,7 +66,7 @@ class Placer:
         best = NOTHING
         for slot in self._table.slots:
             if slot.key == request.cache_key and self._has_arrived(slot):
-                shared = self._shared(slot, tokens, limit=limit)
+                shared = self._shared(slot, sequence)
                 source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
                 # Of equals an idle slot is better: nothing has to be moved.
                 is_nearer = slot.is_idle and best.source is CacheSource.LIVE
@@ -184,11 +183,11 @@ class Placer:
         return slot.is_idle and self._has_arrived(slot) and not self.is_source(slot)
 
     def is_worth_saving(self, slot: Slot, kept: int = 0) -> bool:
-        """Whether an idle slot remembers clearly more than `kept` tokens that nobody else does."""
+        """Whether an idle slot remembers clearly more than `kept` tokens that memory lacks."""
         if not slot.key or slot.is_saved or len(slot.tokens) - kept < MIN_SAVED_TOKENS:
             return False
         is_there = self._cells.is_settled(slot.index)
-        return is_there and len(slot.tokens) - self._num_elsewhere(slot) >= MIN_SAVED_TOKENS
+        return is_there and len(slot.tokens) - self._num_in_memory(slot) >= MIN_SAVED_TOKENS
 
     def give_up(self, slot: Slot) -> None:
         """Empty an idle slot, what it remembers going to memory where that is worth it."""
@@ -208,28 +207,17 @@ class Placer:
             copy.target is not slot for copy in self._copies
         )
 
-    def _shared(self, slot: Slot, tokens: "array[int]", *, limit: int) -> int:
-        """How many of `tokens` a slot can give."""
-        count = common_prefix(slot.tokens, tokens, limit=limit)
+    def _shared(self, slot: Slot, sequence: Sequence) -> int:
+        limit = len(sequence.tokens) - 1
+        count = common_prefix(slot.tokens, sequence.tokens, limit=limit)
         return 0 if count < len(slot.tokens) and not self._can_shorten(slot) else count
 
-    def _num_elsewhere(self, slot: Slot) -> int:
-        """How many of a slot's tokens are in memory or in another slot: of those that share a
-        beginning only the last one to go is saved. What stored objects count on is kept whole; and
-        where states cannot be shortened, another slot's is past the beginning with its next
-        token."""
+    def _num_in_memory(self, slot: Slot) -> int:
+        """How many of a slot's tokens are in memory already: of slots that share a beginning only
+        the first to go is saved. What stored objects count on is kept whole."""
         limit = len(slot.tokens)
-        in_memory = self._saved.find(slot.tokens, slot.key, limit=limit)[1]
-        if slot.kept_for:
-            return in_memory if in_memory == limit else 0
-        if not self._can_shorten(slot):
-            return in_memory
-        others = (
-            self._shared(other, slot.tokens, limit=limit)
-            for other in self._table.slots
-            if other is not slot and other.key == slot.key and self._has_arrived(other)
-        )
-        return max([in_memory, *others])
+        count = self._saved.find(slot.tokens, slot.key, limit=limit)[1]
+        return 0 if slot.kept_for and count < limit else count
 
     def _can_shorten(self, slot: Slot) -> bool:
         return self._backend.can_trim and self._backend.reusable_from(slot.index) == 0

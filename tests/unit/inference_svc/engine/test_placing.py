@@ -124,7 +124,7 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
 
 
 def test_a_common_beginning_is_saved_once() -> None:
-    """By the last of the slots that lose it: the others held little that was their own."""
+    """With the first of the slots that lose it: the others held little that was their own."""
     bench = _bench(3, saved_bytes=10**6)
     bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=2) for i in range(3)))
     bench.run()
