@@ -212,4 +212,7 @@ def _settled(settings: ServiceWithPorts, name: str, others: list[Address]) -> Ad
     is_default = name not in settings.model_fields_set
     if name == "management_listen" and is_default and why_not(address):
         address = Address(address.host, 0)
-    return with_free_port(address, others)
+    try:
+        return with_free_port(address, others)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error

@@ -5,11 +5,15 @@ service that could not bind.
 """
 
 import errno
+import random
 import socket
 from collections.abc import Collection
-from contextlib import ExitStack
 
 from svc_kit.addresses import Address
+
+# Below those that systems give to connections and to whoever asks for any port (from 32768 on
+# Linux, 49152 elsewhere): until its service listens nobody else is given the one that was chosen.
+_FREE_PORTS = range(20_000, 30_000)
 
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (recognised, not listened on)
 
@@ -20,16 +24,16 @@ def reachable(address: Address) -> Address:
 
 
 def with_free_port(address: Address, given: Collection[Address] = ()) -> Address:
-    """The address with a port that was free just now, where it leaves the choice to the system:
-    none of those `given` to others, who do not listen yet."""
+    """The address with a port that was free just now, where it leaves the choice to us: none of
+    those `given` to others, who do not listen yet. Raises OSError where none can be had."""
     if address.port:
         return address
     taken = {other.port for other in given}
-    with ExitStack() as tried:  # the system offers a port again only when it is let go
-        while True:
-            port = tried.enter_context(_bound(address)).getsockname()[1]
-            if port not in taken:
-                return Address(address.host, port)
+    for port in random.sample(_FREE_PORTS, len(_FREE_PORTS)):
+        chosen = Address(address.host, port)
+        if port not in taken and _is_free(chosen):
+            return chosen
+    raise OSError(errno.EADDRINUSE, f"no port of {_FREE_PORTS.start} and above is free")
 
 
 def why_not(address: Address) -> str | None:
@@ -43,6 +47,16 @@ def why_not(address: Address) -> str | None:
             return f"{address} needs more rights: choose a port above 1023"
         return f"cannot listen on {address}: {error.strerror or error}"
     return None
+
+
+def _is_free(address: Address) -> bool:
+    try:
+        _bound(address).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
+    return True
 
 
 def _bound(address: Address) -> socket.socket:

@@ -97,6 +97,14 @@ def test_an_operators_target_stays(tmp_path: Path) -> None:
     assert plan.gateway.inference_target == "dns:///inference:50051"
 
 
+def test_an_address_of_another_machine_is_one_line(tmp_path: Path) -> None:
+    """Also where its port is for us to choose."""
+    flags = UpFlags(data_dir=tmp_path, inference_listen="192.0.2.1:0")
+
+    with pytest.raises(StartupError, match=r"^cannot listen on 192\.0\.2\.1:0: "):
+        Plan.make(flags)
+
+
 def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
     """Nothing is started for it to fail."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,6 +1,7 @@
 """A taken port is found before anything starts."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -32,19 +33,27 @@ def test_a_host_that_is_not_ours_is_a_problem() -> None:
 
 
 def test_port_zero_becomes_a_free_port() -> None:
-    """The system chooses, and what it chose can be listened on; other ports stay."""
+    """It can be listened on; other ports stay."""
     chosen = with_free_port(Address("127.0.0.1", 0))
 
-    assert chosen.port > 0
     assert why_not(chosen) is None
     assert with_free_port(Address("127.0.0.1", 8080)).port == 8080
 
 
-def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may offer what it has offered before: nobody listens there yet."""
-    first = with_free_port(Address("127.0.0.1", 0))
-    bound = ports._bound
-    offered = iter([first, Address("127.0.0.1", 0)])
-    monkeypatch.setattr(ports, "_bound", lambda _: bound(next(offered)))
+def test_what_was_chosen_is_given_to_nobody_else() -> None:
+    """Neither to a connection nor to another listener, before its service listens."""
+    given_by_system = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
 
-    assert with_free_port(Address("127.0.0.1", 0), [first]).port not in (0, first.port)
+    assert with_free_port(Address("127.0.0.1", 0)).port not in range(*map(int, given_by_system))
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen for another is as free as before: nobody listens there yet. Nor is one that
+    somebody does listen on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        used = server.getsockname()[1]
+        chosen = with_free_port(Address("127.0.0.1", 0))
+        left = with_free_port(Address("127.0.0.1", 0), [chosen])
+        monkeypatch.setattr(ports, "_FREE_PORTS", (used, chosen.port, left.port))
+
+        assert with_free_port(Address("127.0.0.1", 0), [chosen]) == left
