@@ -36,7 +36,8 @@ class EngineSettings(SettingsGroup):
     """The most tokens of one compute batch, whose buffers are memory. Unset: 256, which processors
     compute as fast as more; 512 where llama.cpp can use a GPU."""
     prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
-    """The most prompt tokens of a step, where the policy is not throughput_first."""
+    """The most prompt tokens of a step, where the policy is not throughput_first. Where nobody
+    decodes a step takes ubatch_tokens at most: whoever comes waits for its end."""
     layout: Literal["auto", "streams", "unified"] = "auto"
     """Whether each slot has its own part of the KV cache (streams: fast, but slots x context are
     reserved) or all share it (unified). auto: streams, where they fit into memory."""

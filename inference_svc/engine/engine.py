@@ -72,7 +72,12 @@ class Engine:
         self.adapters = Adapters(name, backend, adapter_wait_s)
         self._backend = backend
         self._plan_limits = PlanLimits(
-            limits.batch_tokens, chunk_cap, limits.slot_tokens, policy, token_target_s
+            limits.batch_tokens,
+            limits.pass_tokens,
+            chunk_cap,
+            limits.slot_tokens,
+            policy,
+            token_target_s,
         )
         self._shape = shape
         self._clock = clock

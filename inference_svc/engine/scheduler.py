@@ -47,10 +47,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """Bounds of a plan, in tokens; and the time between two tokens that `policy` may hold, in
-    seconds."""
+    """Bounds of a plan, in tokens, of which `pass_tokens` are computed at once; and the time
+    between two tokens that `policy` may hold, in seconds."""
 
     batch_tokens: int
+    pass_tokens: int
     chunk_cap: int
     slot_tokens: int
     policy: Policy = Policy.BALANCED
@@ -123,13 +124,14 @@ def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:
 def _chunks(
     prefilling: SequenceOf[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
 ) -> list[int]:
-    fitting = None
-    if num_decoding:
+    fitting, cap = None, min(limits.chunk_cap, limits.pass_tokens)
+    if num_decoding:  # whose pass each step pays for
+        cap = limits.chunk_cap
         fitting = cost.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
     budget = prefill_budget(
         limits.policy,
         left=limits.batch_tokens,
-        cap=limits.chunk_cap,
+        cap=cap,
         fitting=fitting,
         num_decoding=num_decoding,
         num_prompts=len(prefilling),

@@ -1,5 +1,8 @@
 """The step loop, on the fake backend."""
 
+import pytest
+
+from inference_svc.engine.budget import Policy
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Cancelled, Delta, FinishReason, ModelLoad, Started
 from inference_svc.engine.fake import (
@@ -46,6 +49,19 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decoding_rows() -> None:
     bench.step()
 
     assert [len(batch.tokens) for batch in bench.backend.batches[1:]] == [1, 16, 1, 16, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("policy", "chunks"), [(Policy.BALANCED, [8, 8, 8, 6]), (Policy.THROUGHPUT_FIRST, [30])]
+)
+def test_prompts_alone_take_one_pass_a_step(policy: Policy, chunks: list[int]) -> None:
+    """Who comes meanwhile waits for a step, and two passes in one are no faster than two steps."""
+    limits = NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE, ubatch_tokens=8)
+    bench = Bench(FakeBackend(limits), chunk_cap=16, policy=policy)
+    bench.submit(a_request(0, prompt=[70] * 30, max_tokens=1))
+    bench.run()
+
+    assert [len(batch.tokens) for batch in bench.backend.batches] == chunks
 
 
 def test_a_follow_up_reuses_its_slot() -> None:
