@@ -15,7 +15,7 @@ from typing import Any
 
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
-from inference_svc.runtime.huge_pages import with_huge_pages
+from inference_svc.runtime.malloc import with_tunables
 from inference_svc.runtime.messages import (
     Boot,
     BootFailed,
@@ -52,7 +52,7 @@ class EngineProcess:
             [sys.executable, "-P", "-m", _ENGINE, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=with_huge_pages(os.environ),
+            env=with_tunables(os.environ),
         )
         theirs.close()
         self._pipe: Connection[Any, Any] = Connection(ours.detach())
