@@ -12,6 +12,7 @@ from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import InferenceSettings, ModelSettings, TurnFormatSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.loading.booting import Booting
+from inference_svc.loading.known import find_again, spread_of
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
 from inference_svc.models.sizing import ResolvedLimits
@@ -48,6 +49,17 @@ class ModelLoader:
         self._templates = templates
         self._metrics = metrics
         self._digests: set[asyncio.Task[None]] = set()
+
+    async def renew(self, known: KnownModel) -> bool:
+        """Describe a model anew whose files were replaced; whether they were. Raises
+        `StartupError`."""
+        if not known.file.is_replaced:
+            return False
+        known.file = file = await asyncio.to_thread(find_again, known.file, self._settings)
+        known.resident.spread = spread_of(file, self._settings)
+        known.front, known.digest, known.digest_known = None, "", asyncio.Event()
+        log.info("model %s: its files were replaced, and are read anew", known.name)
+        return True
 
     async def open(self, known: KnownModel) -> ServedModel:
         """Open a model's vocabulary and template. Raises `StartupError`."""
@@ -114,14 +126,19 @@ class ModelLoader:
 
 
 async def compute_digest(known: KnownModel) -> None:
-    """Learn the digest of a model; it stays empty where a file cannot be read, and whoever waits
-    goes on."""
+    """Learn the digest of a model; it stays empty where a file cannot be read, or is another by
+    now, and whoever waits goes on."""
+    file, is_known = known.file, known.digest_known
     try:
-        known.digest = await asyncio.to_thread(_digest, known.file.paths)
+        digest = await asyncio.to_thread(_digest, file.paths)
+        if file.is_replaced:
+            log.error("model %s has no digest: its files were replaced meanwhile", known.name)
+        elif known.file is file:
+            known.digest = digest
     except OSError as error:
         log.error("the digest of model %s cannot be computed: %s", known.name, error)
     finally:
-        known.digest_known.set()
+        is_known.set()
 
 
 def _digest(paths: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn, Self
 
 from model_files.ggml_types import KvType
 from model_files.gguf import GgufHeader, ModelFileInvalid, read_header
@@ -82,6 +82,31 @@ class FileRole(StrEnum):
     LATER_PART = "later part of a split model"
 
 
+class FileStamp(NamedTuple):
+    """What tells a file from another one in its place, or from itself written to since."""
+
+    path: Path
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The stamp of the file that is there now. Raises `ModelFileInvalid`."""
+        try:
+            found = path.stat()
+        except OSError as problem:
+            raise ModelFileInvalid(path, problem.strerror or str(problem)) from problem
+        return cls(path, found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def is_current(self) -> bool:
+        """Whether it is still that file."""
+        try:
+            return FileStamp.of(self.path) == self
+        except ModelFileInvalid:
+            return False
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A model that can be loaded. Sizes are bytes and tokens.
@@ -91,6 +116,7 @@ class ModelFile:
     `pooling` is what the file asks for, `is_causal` whether a token sees only those before it.
     `gives_probabilities` says that a rank head's scores are probabilities already.
     `sampling_hints` are its `general.sampling.*` by their last names, as they stand in the file.
+    `stamps` are those of `paths` when they were read.
     """
 
     name: str
@@ -112,6 +138,12 @@ class ModelFile:
     rank_template: str | None = None
     gives_probabilities: bool = False
     sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
+    stamps: tuple[FileStamp, ...] = ()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether other files are in their places by now, or none."""
+        return not all(stamp.is_current() for stamp in self.stamps)
 
     @property
     def generates(self) -> bool:
@@ -154,7 +186,9 @@ def describe_model(path: Path, name: str) -> ModelFile:
     Raises:
         ModelFileInvalid: the file is damaged, a part is missing, or it is no language model.
     """
-    headers = [read_header(part, keep_tensors=True) for part in split_paths(path)]
+    parts = split_paths(path)
+    stamps = tuple(map(FileStamp.of, parts))
+    headers = [read_header(part, keep_tensors=True) for part in parts]
     first = headers[0]
     _check_split(headers)
     architecture = _architecture(first)
@@ -187,6 +221,7 @@ def describe_model(path: Path, name: str) -> ModelFile:
         rank_template=first.text("tokenizer.chat_template.rerank") or None,
         gives_probabilities=architecture in _SOFTMAX_RANKS,
         sampling_hints=_sampling_hints(first),
+        stamps=stamps,
     )
 
 

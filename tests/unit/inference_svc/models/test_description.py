@@ -1,5 +1,6 @@
 """What a model file is said to be."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,24 @@ def test_a_later_part_points_to_the_first() -> None:
         split_paths(Path("x-00002-of-00003.gguf"))
     with pytest.raises(ModelFileInvalid, match="claims 0 parts"):
         split_paths(Path("x-00001-of-00000.gguf"))
+
+
+def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
+    """Whether it was moved there, written to, or is gone; a touched part of several counts too."""
+    first = write_split(tmp_path)
+    model = describe_model(first, "m")
+    assert not model.is_replaced
+
+    bytes_before = first.read_bytes()
+    first.rename(tmp_path / "away")
+    assert model.is_replaced
+    first.write_bytes(bytes_before)
+    assert model.is_replaced
+
+    model = describe_model(first, "m")
+    last = model.paths[-1]
+    os.utime(last, ns=(0, last.stat().st_mtime_ns + 1))
+    assert model.is_replaced
 
 
 def test_recommended_sampling_is_kept_as_it_stands(tmp_path: Path) -> None:
