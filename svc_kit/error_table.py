@@ -90,6 +90,11 @@ def _too_long_code(error: DomainError) -> str | None:
     return "string_above_max_length" if text else "array_above_max_length"
 
 
+def _too_short_code(error: DomainError) -> str | None:
+    kind = "string" if error.metadata.get("unit") == "characters" else "array"
+    return f"empty_{kind}" if error.metadata.get("length") == "0" else f"{kind}_below_min_length"
+
+
 def _number(text: str | None) -> float | None:
     try:
         return None if text is None else float(text)
@@ -102,6 +107,7 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "MISSING_FIELD": "missing_required_parameter",
     "OUT_OF_RANGE": _out_of_range_code,
     "TOO_LONG": _too_long_code,
+    "TOO_SHORT": _too_short_code,
     "UNKNOWN_FIELD": "unknown_parameter",
     "INVALID_JSON": None,
     "SCHEMA_INVALID": "invalid_json_schema",

@@ -14,7 +14,7 @@ from openai_wire.requests.fields import (
     validated,
     without_neutral,
 )
-from svc_kit.errors import MissingField
+from svc_kit.errors import TooShort
 
 MAX_INPUTS = 2048
 
@@ -59,7 +59,7 @@ def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
     """Checks a body. Raises DomainErrors with OpenAI's field names."""
     body = validated(EmbeddingBody, without_neutral(fields, EMBEDDING_UNSUPPORTED))
     if body.input == "":
-        raise MissingField(field="input")
+        raise TooShort(field="input", length=0, minimum=1, unit="characters")
     return body
 
 

@@ -18,6 +18,7 @@ from svc_kit.errors import (
     MissingField,
     OutOfRange,
     TooLong,
+    TooShort,
     UnknownField,
     UnsupportedField,
 )
@@ -153,6 +154,12 @@ def _too_long(field: str, problem: ErrorDetails) -> DomainError:
     return TooLong(field=field, length=length, limit=limit, unit=unit)
 
 
+def _too_short(field: str, problem: ErrorDetails) -> DomainError:
+    unit = "characters" if problem["type"] == "string_too_short" else "items"
+    length, minimum = len(problem["input"]), problem["ctx"]["min_length"]
+    return TooShort(field=field, length=length, minimum=minimum, unit=unit)
+
+
 def _wrong_kind(field: str, problem: ErrorDetails) -> DomainError:
     kinds = problem["ctx"]["expected_tags"].replace("'", "").replace(MARK, "").split(", ")
     return InvalidType(field=field, expected=" or ".join(kinds))
@@ -179,14 +186,14 @@ _EXPECTED = {
 
 _BY_TYPE: dict[str, Callable[[str, ErrorDetails], DomainError]] = {
     "missing": lambda field, _: MissingField(field=field),
-    "too_short": lambda field, _: MissingField(field=field),
-    "string_too_short": lambda field, _: MissingField(field=field),
     "extra_forbidden": lambda field, _: UnknownField(field=field),
     "greater_than": _out_of_range,
     "greater_than_equal": _out_of_range,
     "less_than": _out_of_range,
     "less_than_equal": _out_of_range,
     "finite_number": _out_of_range,
+    "too_short": _too_short,
+    "string_too_short": _too_short,
     "too_long": _too_long,
     "string_too_long": _too_long,
     "union_tag_invalid": _wrong_kind,

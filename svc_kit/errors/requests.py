@@ -48,6 +48,17 @@ class TooLong(InvalidArgument):
     """What is counted: "items", "characters", "bytes" or "tokens"."""
 
 
+class TooShort(InvalidArgument):
+    """Invalid '{field}': {length} {unit} are too few, it needs {minimum}."""
+
+    reason = "TOO_SHORT"
+    field: str
+    length: int
+    minimum: int
+    unit: str = "items"
+    """What is counted: "items" or "characters"."""
+
+
 class UnknownField(InvalidArgument):
     """Unknown parameter: '{field}'."""
 

@@ -441,7 +441,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI, name: str) -> None
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    ({"messages": []}, "messages", "missing_required_parameter"),
+    ({"messages": []}, "messages", "empty_array"),
     ({"temperature": -0.5}, "temperature", "decimal_below_min_value"),
     ({"top_p": 1.5}, "top_p", "decimal_above_max_value"),
     ({"n": 0}, "n", "integer_below_min_value"),

@@ -24,7 +24,7 @@ def assert_envelope(body: Any, *, code: str | None, param: str | None = None) ->
 BAD_FIELDS: list[tuple[str, Any, str, str]] = [
     (CHAT, {}, "missing_required_parameter", "model"),
     (CHAT, {"model": "fake"}, "missing_required_parameter", "messages"),
-    (CHAT, {"model": "fake", "messages": []}, "missing_required_parameter", "messages"),
+    (CHAT, {"model": "fake", "messages": []}, "empty_array", "messages"),
     (
         CHAT,
         {"model": "fake", "messages": [{"role": "user", "content": 5}]},

@@ -58,7 +58,7 @@ def test_null_means_not_given() -> None:
     ("fields", "param", "code"),
     [
         ({"messages": None}, "messages", "missing_required_parameter"),
-        ({"messages": []}, "messages", "missing_required_parameter"),
+        ({"messages": []}, "messages", "empty_array"),
         ({"messages": "hi"}, "messages", "invalid_type"),
         ({"messages": [1]}, "messages[0]", "invalid_type"),
         ({"messages": [{}]}, "messages[0].role", "missing_required_parameter"),

@@ -40,8 +40,8 @@ def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
     [
         ({}, "prompt", "missing_required_parameter"),
         ({"prompt": None}, "prompt", "missing_required_parameter"),
-        ({"prompt": []}, "prompt", "missing_required_parameter"),
-        ({"prompt": [[]]}, "prompt[0]", "missing_required_parameter"),
+        ({"prompt": []}, "prompt", "empty_array"),
+        ({"prompt": [[]]}, "prompt[0]", "empty_array"),
         ({"prompt": 5}, "prompt", "invalid_type"),
         ({"prompt": {"text": "a"}}, "prompt", "invalid_type"),
         ({"prompt": [1, "a"]}, "prompt[1]", "invalid_type"),

@@ -40,9 +40,9 @@ def test_settings_stay_unset_unless_given() -> None:
     ("fields", "param", "code"),
     [
         ({}, "input", "missing_required_parameter"),
-        ({"input": ""}, "input", "missing_required_parameter"),
-        ({"input": []}, "input", "missing_required_parameter"),
-        ({"input": [[]]}, "input[0]", "missing_required_parameter"),
+        ({"input": ""}, "input", "empty_string"),
+        ({"input": []}, "input", "empty_array"),
+        ({"input": [[]]}, "input[0]", "empty_array"),
         ({"input": 5}, "input", "invalid_type"),
         ({"input": ["a", 1]}, "input[1]", "invalid_type"),
         ({"input": [-1]}, "input[0]", "integer_below_min_value"),

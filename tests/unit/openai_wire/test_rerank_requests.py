@@ -27,9 +27,9 @@ def test_a_body_becomes_a_request() -> None:
     ("fields", "param", "code"),
     [
         ({"query": None}, "query", "missing_required_parameter"),
-        ({"query": ""}, "query", "missing_required_parameter"),
-        ({"documents": []}, "documents", "missing_required_parameter"),
-        ({"documents": ["a", ""]}, "documents[1]", "missing_required_parameter"),
+        ({"query": ""}, "query", "empty_string"),
+        ({"documents": []}, "documents", "empty_array"),
+        ({"documents": ["a", ""]}, "documents[1]", "empty_string"),
         ({"documents": ["a", 5]}, "documents[1]", "invalid_type"),
         ({"documents": "a"}, "documents", "invalid_type"),
         ({"documents": ["a"] * 2049}, "documents", "array_above_max_length"),

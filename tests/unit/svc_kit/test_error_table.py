@@ -50,6 +50,7 @@ OPENAI_CODES = {
     "MISSING_FIELD": "missing_required_parameter",
     "OUT_OF_RANGE": "integer_above_max_value",
     "TOO_LONG": "array_above_max_length",
+    "TOO_SHORT": "array_below_min_length",
     "UNKNOWN_FIELD": "unknown_parameter",
     "INVALID_TYPE": "invalid_type",
     "INVALID_JSON": None,
@@ -173,6 +174,22 @@ def test_out_of_range_has_openais_word(
 def test_too_long_tells_texts_from_lists(unit: str, code: str) -> None:
     """What is counted decides OpenAI's word."""
     error = errors.TooLong(field="stop", length=9, limit=4, unit=unit)
+
+    assert openai_error(error)["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("length", "unit", "code"),
+    [
+        (0, "items", "empty_array"),
+        (1, "items", "array_below_min_length"),
+        (0, "characters", "empty_string"),
+        (1, "characters", "string_below_min_length"),
+    ],
+)
+def test_too_short_tells_nothing_from_little(length: int, unit: str, code: str) -> None:
+    """OpenAI has a word for either."""
+    error = errors.TooShort(field="stop", length=length, minimum=2, unit=unit)
 
     assert openai_error(error)["code"] == code
 

@@ -12,6 +12,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_MISSING_FIELD: _ClassVar[ErrorReason]
     ERROR_REASON_OUT_OF_RANGE: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_LONG: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_SHORT: _ClassVar[ErrorReason]
     ERROR_REASON_UNKNOWN_FIELD: _ClassVar[ErrorReason]
     ERROR_REASON_INVALID_TYPE: _ClassVar[ErrorReason]
     ERROR_REASON_INVALID_JSON: _ClassVar[ErrorReason]
@@ -121,6 +122,7 @@ ERROR_REASON_INVALID_FIELD: ErrorReason
 ERROR_REASON_MISSING_FIELD: ErrorReason
 ERROR_REASON_OUT_OF_RANGE: ErrorReason
 ERROR_REASON_TOO_LONG: ErrorReason
+ERROR_REASON_TOO_SHORT: ErrorReason
 ERROR_REASON_UNKNOWN_FIELD: ErrorReason
 ERROR_REASON_INVALID_TYPE: ErrorReason
 ERROR_REASON_INVALID_JSON: ErrorReason
