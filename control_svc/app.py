@@ -42,12 +42,12 @@ from control_svc.usecases.sweeping import Sweeper
 from control_svc.usecases.working import JobHandler
 from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
 from svc_kit.management import ManagementServer
+from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc_client import ClientTls, open_channel
 from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
-from svc_kit.telemetry import JobMetrics, ProcessMetrics, StreamMetrics
 
 log = logging.getLogger(__name__)
 

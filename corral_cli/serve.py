@@ -8,7 +8,7 @@ import uvloop
 
 from corral_cli.lifeline import follow_lifeline
 from corral_cli.services import SERVICES, load, serve_function
-from svc_kit.telemetry import configure_logging
+from svc_kit.logs import configure_logging
 
 
 @click.command("serve")

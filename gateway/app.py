@@ -93,9 +93,9 @@ from svc_kit.auth import Scope, ServiceToken, build_authenticator
 from svc_kit.control_keys import ControlKeys, key_look_up
 from svc_kit.errors import Draining
 from svc_kit.management import ManagementServer
+from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.rpc_client import ClientTls, open_channel
 from svc_kit.signals import stop_on_signals
-from svc_kit.telemetry import HttpMetrics, ProcessMetrics
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from starlette.requests import HTTPConnection, Request
 
 from svc_kit.auth import Authenticator, Principal, Scope, ServiceToken, on_behalf_of, set_principal
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
-from svc_kit.telemetry import current_request_id, project_var
+from svc_kit.logs import current_request_id, project_var
 
 MAX_LABEL_BYTES = 256
 

@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import grpc.aio
 
 from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
+from svc_kit.logs import current_request_id
 from svc_kit.rpc_client import translate_errors
-from svc_kit.telemetry import current_request_id
 
 _log = logging.getLogger(__name__)
 

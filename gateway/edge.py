@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import error_response
 from svc_kit.errors import DomainError, InternalError, QueueFull
-from svc_kit.telemetry import HttpMetrics, project_var, request_id_var
+from svc_kit.logs import project_var, request_id_var
+from svc_kit.metrics import HttpMetrics
 
 _log = logging.getLogger("gateway.access")
 

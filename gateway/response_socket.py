@@ -39,7 +39,7 @@ from svc_kit.errors import (
     QueueFull,
     WebsocketConnectionLimitReached,
 )
-from svc_kit.telemetry import request_id_var
+from svc_kit.logs import request_id_var
 
 _log = logging.getLogger(__name__)
 

@@ -45,11 +45,11 @@ from inference_svc.usage import Count, UsageCounter, UsageReporter, sender, unco
 from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
 from svc_kit.control_keys import ControlKeys, key_look_up
 from svc_kit.management import ManagementServer
+from svc_kit.metrics import EngineMetrics, ProcessMetrics
 from svc_kit.rpc_client import ClientTls, open_channel
 from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
-from svc_kit.telemetry import EngineMetrics, ProcessMetrics
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from inference_svc.engine.events import (
 )
 from inference_svc.runtime.sequence_jobs import Live, SequenceEvent
 from inference_svc.runtime.worker import EngineState, EngineWorker
-from svc_kit.telemetry import EngineMetrics
+from svc_kit.metrics import EngineMetrics
 
 
 class EngineObserver:

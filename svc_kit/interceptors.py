@@ -43,9 +43,10 @@ from svc_kit.errors import (
     RequestTooLarge,
     ScopeMissing,
 )
+from svc_kit.logs import current_request_id as current_request_id
+from svc_kit.logs import project_var, request_id_var
+from svc_kit.metrics import RpcMetrics
 from svc_kit.settings import ServerSettings
-from svc_kit.telemetry import RpcMetrics, project_var, request_id_var
-from svc_kit.telemetry import current_request_id as current_request_id
 
 _log = logging.getLogger(__name__)
 

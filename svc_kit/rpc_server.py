@@ -24,12 +24,12 @@ from svc_kit.auth import METHOD_SCOPES, Authenticator, Scope, check_scopes_cover
 from svc_kit.health import SERVICE_NAME as HEALTH
 from svc_kit.health import HealthServicer
 from svc_kit.interceptors import RpcStack
+from svc_kit.metrics import RpcMetrics
 from svc_kit.reflection import V1, V1ALPHA, add_reflection
 from svc_kit.settings import ServerSettings, TlsSettings
 from svc_kit.signals import stop_on_signals as stop_on_signals
 from svc_kit.sockets import open_listener
 from svc_kit.startup import StartupError as StartupError
-from svc_kit.telemetry import RpcMetrics
 from svc_kit.windows import WINDOW_OPTIONS
 
 _log = logging.getLogger(__name__)

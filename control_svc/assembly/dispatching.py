@@ -14,7 +14,7 @@ from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.leasing import Leases, LeaseTerms
 from control_svc.usecases.working import JobHandler
-from svc_kit.telemetry import JobMetrics
+from svc_kit.metrics import JobMetrics
 
 _COUNT_INTERVAL_S: Final = 10.0
 

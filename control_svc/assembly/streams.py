@@ -12,7 +12,7 @@ from control_svc.usecases.stream_committing import GroupCommitter
 from control_svc.usecases.stream_following import GroupReader, StreamFollowers
 from control_svc.usecases.stream_tails import Tails
 from control_svc.usecases.streaming import Followers, StreamWriters
-from svc_kit.telemetry import StreamMetrics
+from svc_kit.metrics import StreamMetrics
 
 
 @dataclass(frozen=True)

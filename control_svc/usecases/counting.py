@@ -8,7 +8,7 @@ from control_svc.domain.job_ports import JobCount
 from control_svc.domain.jobs import JobState
 from control_svc.domain.ports import Repositories, Transactions
 from svc_kit.errors import DomainError
-from svc_kit.telemetry import JobMetrics
+from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)
 

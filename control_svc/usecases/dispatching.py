@@ -16,7 +16,7 @@ from control_svc.usecases.leasing import Leases
 from control_svc.usecases.working import JobContext, JobHandler
 from svc_kit.error_table import is_retryable
 from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavailable
-from svc_kit.telemetry import JobMetrics
+from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)
 

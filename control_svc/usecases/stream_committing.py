@@ -21,7 +21,7 @@ from control_svc.usecases.stream_tails import Tails
 from control_svc.usecases.stream_writing import Writer, pause_after
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import Unavailable
-from svc_kit.telemetry import StreamMetrics
+from svc_kit.metrics import StreamMetrics
 
 _log = logging.getLogger(__name__)
 

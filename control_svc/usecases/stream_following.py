@@ -15,7 +15,7 @@ from control_svc.domain.streams import Event, Place, Reading, Stream, StreamKey,
 from control_svc.usecases.listening import noticed
 from control_svc.usecases.stream_tails import News, Tails
 from svc_kit.errors import DomainError, OutOfRange, StreamExpired, Unavailable
-from svc_kit.telemetry import StreamMetrics
+from svc_kit.metrics import StreamMetrics
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from openai_wire.errors import FILE_PARAMS, openai_names
 from openai_wire.files import deleted_file, file_list, file_object
 from openai_wire.requests import FileFields, file_header, list_files_request
 from svc_kit.errors import CallerCancelled, InvalidField, MissingField
-from svc_kit.telemetry import current_request_id
+from svc_kit.logs import current_request_id
 
 IDEMPOTENCY_KEY = "idempotency-key"
 FILE_FIELD = "file"

@@ -21,9 +21,9 @@ from inference_svc.runtime.generation import ReaderLimits
 from inference_svc.runtime.messages import LoadProgress
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from model_files.gguf import ModelFileInvalid
+from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.pool import SandboxPool
 from svc_kit.startup import StartupError
-from svc_kit.telemetry import EngineMetrics
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from inference_svc.runtime.step_loop import StepLoop
 from inference_svc.snapshots.archive import Archive
 from inference_svc.snapshots.folder import SnapshotFolder
 from svc_kit.errors import ModelTooLarge
-from svc_kit.telemetry import configure_logging
+from svc_kit.logs import configure_logging
 
 _PR_SET_PDEATHSIG = 1
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from control_svc.domain.jobs import Job
 from control_svc.storage.database import Database
 from control_svc.usecases.dispatching import Dispatcher
-from svc_kit.telemetry import JobMetrics
+from svc_kit.metrics import JobMetrics
 from tests.support.jobs import Handler, leases_of
 
 NEVER_S = 3600.0

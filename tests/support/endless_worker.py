@@ -10,9 +10,9 @@ from control_svc.app import build
 from control_svc.config import ControlSettings
 from control_svc.domain.jobs import Claim
 from control_svc.usecases.working import JobContext
+from svc_kit.logs import configure_logging
 from svc_kit.settings import load_settings
 from svc_kit.signals import stop_on_signals
-from svc_kit.telemetry import configure_logging
 from tests.support.jobs import Handler
 
 log = logging.getLogger(__name__)

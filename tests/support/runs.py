@@ -35,7 +35,7 @@ from control_svc.usecases.run_tools import RunTools
 from control_svc.usecases.run_work import RunHandler
 from control_svc.usecases.runs import NumberedEvent, Runs
 from control_svc.usecases.working import JobHandler
-from svc_kit.telemetry import JobMetrics
+from svc_kit.metrics import JobMetrics
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S
 from tests.support.jobs import LEASE, PROJECT, WatchedLeases

@@ -18,7 +18,7 @@ from control_svc.usecases.stream_following import GroupReader, StreamFollowers
 from control_svc.usecases.stream_tails import Tails
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import BatchNotFound, UpstreamUnavailable
-from svc_kit.telemetry import StreamMetrics
+from svc_kit.metrics import StreamMetrics
 from tests.support.dispatching import NEVER_S
 from tests.support.jobs import KIND, LEASE, PROJECT, Handler, Jobs
 

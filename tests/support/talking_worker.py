@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from control_svc.storage.database import open_database
-from svc_kit.telemetry import configure_logging
+from svc_kit.logs import configure_logging
 from tests.support.streams import a_process, claim
 
 log = logging.getLogger(__name__)

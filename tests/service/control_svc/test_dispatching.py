@@ -20,7 +20,7 @@ from svc_kit.errors import (
     StorageFailed,
     UpstreamUnavailable,
 )
-from svc_kit.telemetry import JobMetrics
+from svc_kit.metrics import JobMetrics
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S, dispatching
 from tests.support.jobs import (

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.edge import Edge, mark_disconnected
 from svc_kit.errors import AdapterExists, ModelNotFound, StaleGeneration
-from svc_kit.telemetry import HttpMetrics
+from svc_kit.metrics import HttpMetrics
 
 SECRET = "the prompt of somebody"
 

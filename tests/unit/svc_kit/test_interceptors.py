@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit.auth import Authenticator
 from svc_kit.interceptors import RpcStack, new_request_id
-from svc_kit.telemetry import RpcMetrics
+from svc_kit.metrics import RpcMetrics
 
 METHOD = "/corral.inference.v1.InferenceService/Tokenize"
 

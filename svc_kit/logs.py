@@ -1,0 +1,104 @@
+"""Log lines on stderr.
+
+A line carries the request it belongs to through context variables, so that no call passes a logger
+or an id along. Prompts, outputs and credentials are never logged.
+"""
+
+import contextvars
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
+    "request_id", default=""
+)
+"""The id of the running request; empty outside one."""
+project_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("project", default="")
+"""The project the running request belongs to; empty outside one."""
+
+
+def current_request_id() -> str:
+    """The id of the running request; empty outside one."""
+    return request_id_var.get()
+
+
+def configure_logging(
+    service: str, *, level: str = "info", json: bool | None = None, stream: TextIO | None = None
+) -> None:
+    """Send every log line of this process to a stream, stderr unless given.
+
+    `json` None: text on a terminal, JSON elsewhere. Fields given as `extra={"fields": {...}}`
+    become keys of the line. Replaces the handlers of an earlier call. Raises ValueError for an
+    unknown level.
+    """
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    as_json = not target.isatty() if json is None else json
+    handler.setFormatter(JsonFormatter(service) if as_json else TextFormatter(service))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for chatty in ("asyncio", "grpc"):
+        # At DEBUG they write several lines for each call.
+        logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
+    # At INFO they tell of themselves; what they did, the service tells.
+    for teller in ("alembic", "httpx2"):
+        logging.getLogger(teller).setLevel(max(root.level, logging.WARNING))
+    # Its warnings and errors quote what a remote server said.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+
+def _context() -> dict[str, str]:
+    values = {"request_id": request_id_var.get(), "project": project_var.get()}
+    return {key: value for key, value in values.items() if value}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, service, logger, message, the request's context, the call's own fields."""
+        line: dict[str, Any] = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_context(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for a person at a terminal."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time of day, service, level, message, then key=value."""
+        pairs = {**_context(), **getattr(record, "fields", {})}
+        tail = "".join(f" {key}={value}" for key, value in pairs.items())
+        clock = _time(record).astimezone().strftime("%H:%M:%S")
+        # A message of several lines, or one that smuggles some in, stays one entry.
+        message = record.getMessage().replace("\n", "\n    ")
+        line = f"{clock} {self._service} {record.levelname.lower()}: {message}{tail}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, tz=UTC)
