@@ -7,7 +7,7 @@ from inference_svc.catalog import Catalog, KnownModel
 from inference_svc.config import InferenceSettings, ModelSettings
 from inference_svc.loading.booting import placement_of, requested_limits
 from inference_svc.models.description import ModelFile
-from inference_svc.models.references import Download, RemoteFile, describe, resolve_models
+from inference_svc.models.references import Download, RemoteFile, resolve_models
 from inference_svc.models.residency import Resident
 from inference_svc.models.room import Spread
 from svc_kit.errors import ModelCannot
@@ -22,49 +22,25 @@ def find_models(settings: InferenceSettings) -> Catalog:
     """
     files = resolve_models(settings.models, _downloads(settings.data_dir / "models"))
     for file in files:
-        _check_served(file)
+        try:
+            file.check_served()
+        except ModelCannot as error:
+            raise StartupError(error.message) from error
     _check_names("turn_formats", settings.turn_formats, files)
     _check_names("per_model", settings.per_model, files)
     return Catalog(_known(file, settings) for file in files)
 
 
-def find_again(file: ModelFile, settings: InferenceSettings) -> ModelFile:
-    """What is in the place of a model's files now. Blocks. Raises `StartupError`."""
-    found = describe(file.path, file.name)
-    _check_served(found)
-    return _as_kept(found, settings)
-
-
-def spread_of(file: ModelFile, settings: InferenceSettings) -> Spread:
-    """Where a model's bytes go."""
-    return Spread(placement_of(_own(file.name, settings), settings.engine), file.num_layers)
-
-
 def _known(file: ModelFile, settings: InferenceSettings) -> KnownModel:
-    own = _own(file.name, settings)
+    own = settings.per_model.get(file.name, ModelSettings())
+    spread = Spread(placement_of(own, settings.engine), file.num_layers)
     return KnownModel(
-        _as_kept(file, settings),
+        file.with_kv_types(own.kv_type_k, own.kv_type_v),
         requested_limits(own, settings.engine),
-        Resident(file.name, is_pinned=own.pinned, spread=spread_of(file, settings)),
+        Resident(file.name, is_pinned=own.pinned, spread=spread),
         policy=own.load,
         aliases=own.aliases,
     )
-
-
-def _own(name: str, settings: InferenceSettings) -> ModelSettings:
-    return settings.per_model.get(name, ModelSettings())
-
-
-def _as_kept(file: ModelFile, settings: InferenceSettings) -> ModelFile:
-    own = _own(file.name, settings)
-    return file.with_kv_types(own.kv_type_k, own.kv_type_v)
-
-
-def _check_served(file: ModelFile) -> None:
-    try:
-        file.check_served()
-    except ModelCannot as error:
-        raise StartupError(error.message) from error
 
 
 def _check_names(setting: str, names: Iterable[str], files: Sequence[ModelFile]) -> None:

@@ -12,7 +12,6 @@ from inference_svc.chat.tokenizing import PromptTokenizer
 from inference_svc.config import InferenceSettings, ModelSettings, TurnFormatSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.loading.booting import Booting
-from inference_svc.loading.known import find_again, spread_of
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
 from inference_svc.models.sizing import ResolvedLimits
@@ -50,16 +49,13 @@ class ModelLoader:
         self._metrics = metrics
         self._digests: set[asyncio.Task[None]] = set()
 
-    async def renew(self, known: KnownModel) -> bool:
-        """Describe a model anew whose files were replaced; whether they were. Raises
-        `StartupError`."""
-        if not known.file.is_replaced:
-            return False
-        known.file = file = await asyncio.to_thread(find_again, known.file, self._settings)
-        known.resident.spread = spread_of(file, self._settings)
-        known.front, known.digest, known.digest_known = None, "", asyncio.Event()
-        log.info("model %s: its files were replaced, and are read anew", known.name)
-        return True
+    async def check(self, known: KnownModel) -> None:
+        """Raise `StartupError` where a model's files are others than those that were described."""
+        try:
+            await asyncio.to_thread(known.file.check_unchanged)
+        except ModelFileInvalid as problem:
+            remedy = "Restart the inference service to serve what is there now"
+            raise StartupError(f"model {problem.path}: {problem.problem}. {remedy}") from problem
 
     async def open(self, known: KnownModel) -> ServedModel:
         """Open a model's vocabulary and template. Raises `StartupError`."""
@@ -126,19 +122,14 @@ class ModelLoader:
 
 
 async def compute_digest(known: KnownModel) -> None:
-    """Learn the digest of a model; it stays empty where a file cannot be read, or is another by
-    now, and whoever waits goes on."""
-    file, is_known = known.file, known.digest_known
+    """Learn the digest of a model; it stays empty where a file cannot be read, and whoever waits
+    goes on."""
     try:
-        digest = await asyncio.to_thread(_digest, file.paths)
-        if file.is_replaced:
-            log.error("model %s has no digest: its files were replaced meanwhile", known.name)
-        elif known.file is file:
-            known.digest = digest
+        known.digest = await asyncio.to_thread(_digest, known.file.paths)
     except OSError as error:
         log.error("the digest of model %s cannot be computed: %s", known.name, error)
     finally:
-        is_known.set()
+        known.digest_known.set()
 
 
 def _digest(paths: Sequence[Path]) -> str:

@@ -99,13 +99,6 @@ class FileStamp(NamedTuple):
             raise ModelFileInvalid(path, problem.strerror or str(problem)) from problem
         return cls(path, found.st_ino, found.st_size, found.st_mtime_ns)
 
-    def is_current(self) -> bool:
-        """Whether it is still that file."""
-        try:
-            return FileStamp.of(self.path) == self
-        except ModelFileInvalid:
-            return False
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
@@ -140,10 +133,12 @@ class ModelFile:
     sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
     stamps: tuple[FileStamp, ...] = ()
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether other files are in their places by now, or none."""
-        return not all(stamp.is_current() for stamp in self.stamps)
+    def check_unchanged(self) -> None:
+        """Raise `ModelFileInvalid` where another file is in the place of one of its files by now,
+        or none: all that is known of the model is of the old one. Blocks."""
+        for stamp in self.stamps:
+            if FileStamp.of(stamp.path) != stamp:
+                raise ModelFileInvalid(stamp.path, "it was replaced or written to since the start")
 
     @property
     def generates(self) -> bool:

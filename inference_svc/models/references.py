@@ -116,17 +116,17 @@ def resolve_models(texts: Sequence[str], download: Download) -> list[ModelFile]:
 
 def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
     if reference.source == BUNDLED:
-        return [describe(BUNDLED_PATH, reference.name or BUNDLED_NAME)]
+        return [_describe(BUNDLED_PATH, reference.name or BUNDLED_NAME)]
     if remote := reference.remote:
         paths = [download(part) for part in _remote_parts(remote)]
-        return [describe(paths[0], reference.name or default_name(Path(remote.file)))]
+        return [_describe(paths[0], reference.name or default_name(Path(remote.file)))]
     # Absolute, because other processes read it too, some in folders of their own.
     path = Path(reference.source).expanduser().absolute()
     if path.is_dir():
         return _resolve_folder(path, reference.name)
     if not path.exists():
         raise StartupError(f"model {reference.source!r}: there is no such file; give {_FORMS}")
-    return [describe(path, reference.name or default_name(path))]
+    return [_describe(path, reference.name or default_name(path))]
 
 
 def _remote_parts(remote: RemoteFile) -> list[RemoteFile]:
@@ -146,7 +146,7 @@ def _resolve_folder(folder: Path, name: str | None) -> list[ModelFile]:
             f"model folder {folder}: it has {len(paths)} models, so it cannot be called {name!r}; "
             "name the files one by one"
         )
-    return [describe(path, name or default_name(path)) for path in paths]
+    return [_describe(path, name or default_name(path)) for path in paths]
 
 
 def _is_model(path: Path) -> bool:
@@ -158,8 +158,7 @@ def _is_model(path: Path) -> bool:
         raise _unusable(problem) from None
 
 
-def describe(path: Path, name: str) -> ModelFile:
-    """What a file is, for an operator. Raises `StartupError`."""
+def _describe(path: Path, name: str) -> ModelFile:
     try:
         return describe_model(path, name)
     except ModelFileInvalid as problem:

@@ -51,9 +51,8 @@ Move = asyncio.Task[DomainError | None]
 class Loader(Protocol):
     """What a model is made of: its front and its engine."""
 
-    async def renew(self, known: KnownModel) -> bool:
-        """Describe it anew where its files were replaced; whether they were. Raises
-        `StartupError`."""
+    async def check(self, known: KnownModel) -> None:
+        """Raise `StartupError` where its files are others than those that were described."""
 
     async def open(self, known: KnownModel) -> ServedModel:
         """Open its vocabulary and template. Raises `StartupError`."""
@@ -137,11 +136,6 @@ class Moving:
                 known.front = await self._loader.open(known)
         return known.front
 
-    async def renew(self, known: KnownModel) -> bool:
-        """Look whether a model that has no engine is another by now. Raises `StartupError`."""
-        async with self._opening:
-            return await self._loader.renew(known)
-
     def check_fits(self, known: KnownModel, requested: RequestedLimits) -> None:
         """Raise `ModelTooLarge` where a load with these limits could not fit, whatever else
         went."""
@@ -198,8 +192,7 @@ class Moving:
 
     async def _load_in_turn(self, known: KnownModel, sizes: ResolvedLimits | None) -> None:
         async with self._one_load:
-            if await self.renew(known):
-                sizes = None
+            await self._loader.check(known)
             await self.open(known)
             if sizes is None:
                 await self._memory.look()

@@ -209,15 +209,13 @@ class ModelPool:
 
         `limits` are for this load and those after it; without them those of the last stay. Raises
         `ModelTooLarge`, `InvalidField` where it is loaded with others already, `ModelLoading` where
-        it is still being unloaded, `ModelLoadFailed` where its file was replaced by one that cannot
-        be served, and, when it waits, why the load did not come about.
+        it is still being unloaded, and, when it waits, why the load did not come about.
         """
         limits = limits or known.requested
         if known.resident.state is not ModelState.READY:
             await self._memory.look()  # first of all: the state may change meanwhile
         while known.resident.state is ModelState.UNLOADING:
             await self._gone(known, wait=wait)
-        await self._renew(known)
         if known.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
             self._moving.check_fits(known, limits)
             known.requested = limits
@@ -230,13 +228,6 @@ class ModelPool:
             error = await asyncio.shield(move)
             if error is not None:
                 raise error
-
-    async def _renew(self, known: KnownModel) -> None:
-        if known.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
-            try:
-                await self._moving.renew(known)
-            except StartupError as error:
-                raise ModelLoadFailed(model=known.name, problem=str(error)) from error
 
     async def _gone(self, known: KnownModel, *, wait: bool) -> None:
         move = self._moving.of(known)

@@ -36,9 +36,6 @@ Tell = Callable[[LoadProgress], None]
 def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
     `ModelTooLarge`."""
-    if not all(stamp.is_current() for stamp in boot.model.stamps):
-        # Its vocabulary and its digest are those of the files that were there.
-        raise ModelLoadError(f"the files of {boot.model.name} were replaced: load it anew")
     library.start()
     memory = EngineMemory(boot.model.backend.placement)
     load_parts = _load_decoder if boot.model.generates else _load_encoder

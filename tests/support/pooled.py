@@ -98,18 +98,11 @@ class FakeLoader:
         self.free = free
         self.engines: list[FakeEngine] = []
         self.at_once = False
-        self.replaced: set[str] = set()
         self.excess = 0
         self._tell: dict[str, Callable[[LoadProgress], None]] = {}
 
-    async def renew(self, known: KnownModel) -> bool:
-        """As the test says; what replaced it is ten times as large."""
-        if known.name not in self.replaced:
-            return False
-        self.replaced.remove(known.name)
-        known.file = replace(known.file, size_bytes=10 * known.file.size_bytes)
-        known.front = None
-        return True
+    async def check(self, known: KnownModel) -> None:
+        """There are no files."""
 
     async def open(self, known: KnownModel) -> ServedModel:
         """A front without anything in it."""

@@ -231,21 +231,24 @@ def test_a_later_part_points_to_the_first() -> None:
 
 
 def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
-    """Whether it was moved there, written to, or is gone; a touched part of several counts too."""
+    """Whether it was moved there, written to, or is gone; a later part of several counts too."""
     first = write_split(tmp_path)
     model = describe_model(first, "m")
-    assert not model.is_replaced
+    model.check_unchanged()
 
-    bytes_before = first.read_bytes()
+    before = first.read_bytes()
     first.rename(tmp_path / "away")
-    assert model.is_replaced
-    first.write_bytes(bytes_before)
-    assert model.is_replaced
+    with pytest.raises(ModelFileInvalid, match="No such file"):
+        model.check_unchanged()
+    first.write_bytes(before)
+    with pytest.raises(ModelFileInvalid, match="replaced"):
+        model.check_unchanged()
 
     model = describe_model(first, "m")
     last = model.paths[-1]
     os.utime(last, ns=(0, last.stat().st_mtime_ns + 1))
-    assert model.is_replaced
+    with pytest.raises(ModelFileInvalid, match="written to"):
+        model.check_unchanged()
 
 
 def test_recommended_sampling_is_kept_as_it_stands(tmp_path: Path) -> None:

@@ -314,28 +314,6 @@ async def test_limits_that_cannot_fit_change_nothing() -> None:
     assert await use(pooled, "a") == "a"
 
 
-async def test_a_replaced_file_is_described_anew_before_its_load() -> None:
-    """By an operator's load, which judges what is there now, and by a call's."""
-    pooled = await Pooled(a_known("a", gib=0.4), a_known("b", gib=0.4)).started()
-    sizes = [pooled[name].file.size_bytes for name in "ab"]
-    pooled.loader.replaced = {"a", "b"}
-    await pooled.pool.load(pooled["a"], wait=True)
-    await use(pooled, "b")
-    await use(pooled, "b")
-
-    assert [pooled[name].file.size_bytes for name in "ab"] == [10 * size for size in sizes]
-
-
-async def test_a_replaced_file_that_is_too_large_is_refused() -> None:
-    """By what it is now."""
-    pooled = await Pooled(a_known("a", gib=2)).started()
-    pooled.loader.replaced = {"a"}
-
-    with pytest.raises(ModelTooLarge):
-        await pooled.pool.load(pooled["a"], wait=False)
-    assert pooled["a"].state is ModelState.AVAILABLE
-
-
 async def test_an_unload_waits_for_the_last_use() -> None:
     """New calls wait for it too, and load the model again."""
     pooled = await Pooled(a_known("a")).started()
