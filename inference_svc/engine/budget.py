@@ -18,7 +18,7 @@ _LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
 # Attention takes so many queries of a row at once, and all others one by one: a token of rows of 85
 # takes a fifth longer than one of rows of 64, and one of rows of unequal length a fourth.
 _BLOCK = 64
-_MOST_SERVED = 4  # long prompts in a step; in a pass of 256 tokens each has a block
+_MOST_SERVED = 4  # long prompts in a step: in a pass of 256 tokens each would have a block
 _PATIENCE_STEPS = 4  # for how long they wait for short urgent ones
 
 
@@ -63,8 +63,9 @@ class Share(NamedTuple):
     passed_over: int = 0
 
 
-def urgent_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
-    """Share `budget` among prompts: the most urgent first, fairly among equals.
+def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
+    """Share `budget` among prompts: the most urgent first, fairly among equals. It may be one of
+    `steps` that together are the operator's cap: by that is told which prompt is short.
 
     The less urgent, who would wait forever else, get at most an eighth, and that only beside urgent
     prompts that take more than a step, or after some steps without: the first token of a short
@@ -77,37 +78,39 @@ def urgent_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
         below = [[prompts[i] for i in later] for later in groups[rank + 1 :]]
         equals = [prompts[i] for i in group]
         wanted = sum(one.tokens for one in equals)
-        passed_on = _passed_on(below, budget, beside=wanted)
-        for i, share in zip(group, fair_chunks(equals, budget - passed_on), strict=True):
+        passed_on = _passed_on(below, budget, beside=wanted, steps=steps)
+        shares = fair_chunks(equals, budget - passed_on, steps=steps)
+        for i, share in zip(group, shares, strict=True):
             chunks[i] = share
         if wanted:
             budget = passed_on
     return chunks
 
 
-def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int) -> int:
+def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int, steps: int) -> int:
     """What the less urgent classes get beside so many tokens: where one waited long enough,
     something. It waits since any of it had a turn: else a class of many would have one in every
     step."""
-    part = budget // _LEFT_TO_OTHERS
-    if any(min(one.passed_over for one in group) >= _PATIENCE_STEPS for group in below):
+    part = min(steps * budget // _LEFT_TO_OTHERS, budget // 2)
+    waited = max((min(one.passed_over for one in group) for group in below), default=0)
+    if waited >= _PATIENCE_STEPS:
         part = max(part, min(budget, 1))
-    elif beside < budget:
+    elif beside < budget or waited < steps - 1:
         return 0
     return min(part, sum(one.tokens for group in below for one in group))
 
 
-def fair_chunks(prompts: Sequence[Share], budget: int) -> list[int]:
-    """Share `budget` tokens among equals.
+def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
+    """Share `budget` tokens, one of so many `steps`, among equals.
 
-    Whoever needs no more than an equal part gets what it needs: a short prompt does not wait behind
-    long ones. The others take turns of the same length, who was passed over longest first: nobody's
-    first token waits for everybody's, and a step computes few long rows faster than many short
-    ones. A part of the budget may stay unused: odd rows take longer than they are worth.
+    Whoever needs no more than an equal part of all steps gets what it needs: a short prompt does
+    not wait behind long ones. The others take turns of the same length, who was passed over longest
+    first: nobody's first token waits for everybody's, and a step computes few long rows faster than
+    many short ones. A part of the budget may stay unused: odd rows take longer than they are worth.
     """
     chunks = [0] * len(prompts)
     waiting = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)
-    while waiting and prompts[waiting[0]].tokens <= budget // len(waiting):
+    while waiting and prompts[waiting[0]].tokens <= min(budget, steps * budget // len(waiting)):
         first = waiting.pop(0)
         chunks[first] = prompts[first].tokens
         budget -= chunks[first]

@@ -142,6 +142,7 @@ def _chunks(
             for sequence in prefilling
         ],
         budget,
+        steps=1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1),
     )
 
 

@@ -91,13 +91,14 @@ def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
     assert turns == [(5 * i + 4, i, 20) for i in range(10)]
 
 
+@pytest.mark.parametrize("steps", [1, 2, 16])
 @pytest.mark.parametrize("budget", [1, 4, 16, 128])
-def test_small_budgets_starve_no_class(budget: int) -> None:
+def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
     """An eighth of an eighth may be nothing: who was passed over for long gets a token then."""
     passed_over, computed = [0, 0, 0], [0, 0, 0]
     for _ in range(40):
-        prompts = [Share(1000, 3 - i, steps) for i, steps in enumerate(passed_over)]
-        chunks = urgent_chunks(prompts, budget)
+        prompts = [Share(1000, 3 - i, waited) for i, waited in enumerate(passed_over)]
+        chunks = urgent_chunks(prompts, budget, steps=steps)
         assert sum(chunks) <= budget
         passed_over = [0 if chunk else 1 + i for chunk, i in zip(chunks, passed_over, strict=True)]
         computed = [chunk + i for chunk, i in zip(chunks, computed, strict=True)]
@@ -132,3 +133,20 @@ def test_a_short_prompt_waits_for_nobody_and_leaves_the_rest() -> None:
     long = Share(1000, 1, passed_over=3)
     assert fair_chunks([long, Share(10, 1), long], 100) == [90, 10, 0]
     assert fair_chunks([Share(10, 1), Share(20, 1)], 100) == [10, 20]
+
+
+@pytest.mark.parametrize(("num_long", "short"), [(4, 60), (8, 40), (15, 30)])
+def test_a_short_prompt_does_not_wait_because_steps_are_small(num_long: int, short: int) -> None:
+    """What is short is told by two of them, where a step is half of the cap."""
+    prompts = [Share(1500, 0, passed_over=9)] * num_long + [Share(short, 0)]
+
+    assert fair_chunks(prompts, 256, steps=2)[-1] == short
+    assert fair_chunks(prompts, 512)[-1] == short
+
+
+def test_the_less_urgent_have_every_second_small_step_a_block() -> None:
+    """An eighth all together, in a row that is worth computing."""
+    just_served, waiting = Share(1500, 0), Share(1500, 0, passed_over=1)
+
+    assert urgent_chunks([Share(1500, 1), just_served], 256, steps=2) == [256, 0]
+    assert urgent_chunks([Share(1500, 1), waiting], 256, steps=2) == [192, 64]

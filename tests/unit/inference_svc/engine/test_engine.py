@@ -64,6 +64,17 @@ def test_prompts_alone_take_one_pass_a_step(policy: Policy, chunks: list[int]) -
     assert [len(batch.tokens) for batch in bench.backend.batches] == chunks
 
 
+def test_a_short_prompt_is_computed_at_once_beside_long_ones() -> None:
+    """It needs no more than an equal part of the cap, of which a step is a half."""
+    limits = NativeLimits(64, 5, 5, 128, VOCABULARY_SIZE, ubatch_tokens=8)
+    bench = Bench(FakeBackend(limits), chunk_cap=16)
+    bench.submit(*(a_request(i, prompt=[70 + i] * 30, max_tokens=1) for i in range(4)))
+    bench.submit(a_request(4, prompt=[80] * 3, max_tokens=1))
+    bench.step()
+
+    assert bench.finished(4).num_output_tokens == 1
+
+
 def test_a_follow_up_reuses_its_slot() -> None:
     """The common beginning is not computed again and is reported as cached."""
     bench = Bench()
