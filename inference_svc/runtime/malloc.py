@@ -11,7 +11,12 @@ https://www.gnu.org/software/libc/manual/html_node/Memory-Allocation-Tunables.ht
 from collections.abc import Mapping
 
 _VARIABLE = "GLIBC_TUNABLES"
-_TUNABLES = {"glibc.malloc.hugetlb": 1, "glibc.malloc.mmap_threshold": 1 << 20}  # bytes
+_TUNABLES = {
+    "glibc.malloc.hugetlb": 1,
+    "glibc.malloc.mmap_threshold": 1 << 20,  # bytes
+    # Without it glibc would give back, and ask for again, what each row's temporaries take.
+    "glibc.malloc.trim_threshold": 64 << 20,  # bytes
+}
 
 
 def with_tunables(environment: Mapping[str, str]) -> dict[str, str]:

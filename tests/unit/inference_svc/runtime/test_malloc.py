@@ -2,7 +2,8 @@
 
 from inference_svc.runtime.malloc import with_tunables
 
-HUGE, LARGE = "glibc.malloc.hugetlb=1", "glibc.malloc.mmap_threshold=1048576"
+HUGE = "glibc.malloc.hugetlb=1"
+LARGE = "glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=67108864"
 
 
 def test_tunables_stand_beside_what_else_is_set() -> None:
