@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from svc_kit.addresses import Address
 
-# Below those that systems give to connections and to whoever asks for any port (from 32768 on
-# Linux, 49152 elsewhere): until its service listens nobody else is given the one that was chosen.
+# Below those that systems by default give to connections and to whoever asks for any port (from
+# 32768 on Linux, 49152 elsewhere): until its service listens nobody else is given what was chosen.
 _FREE_PORTS = range(20_000, 30_000)
 
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (recognised, not listened on)

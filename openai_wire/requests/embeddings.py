@@ -27,9 +27,10 @@ EMBEDDING_UNSUPPORTED: dict[str, tuple[object, ...]] = {
 }
 """Known extensions of other servers, with the values that ask for nothing."""
 
+Text = Annotated[str, Field(min_length=1)]
 Input = Annotated[
     Annotated[str, Tag("~string")]
-    | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array of strings")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
     | Annotated[list[Tokens], Field(max_length=MAX_INPUTS), Tag("~array of arrays")],
     Discriminator(array_kind_of),

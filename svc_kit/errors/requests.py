@@ -49,7 +49,7 @@ class TooLong(InvalidArgument):
 
 
 class TooShort(InvalidArgument):
-    """Invalid '{field}': {length} {unit} are too few, it needs {minimum}."""
+    """Invalid '{field}': expected at least {minimum} {unit}, got {length}."""
 
     reason = "TOO_SHORT"
     field: str
