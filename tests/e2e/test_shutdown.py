@@ -145,6 +145,10 @@ async def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
 
 # --- not starting ---------------------------------------------------------------------------------
 
+# Without their own flags they have default ports, which the system may have given to a connection.
+LISTENERS = ("--listen", "--inference-listen", "--control-listen")
+ANY_PORTS = [word for flag in LISTENERS for word in (flag, "127.0.0.1:0")]
+
 
 def complaint(tmp_path: Path, *arguments: str | Path, code: int = 1) -> list[str]:
     """What a command that cannot start says before it ends."""
@@ -157,7 +161,7 @@ def complaint(tmp_path: Path, *arguments: str | Path, code: int = 1) -> list[str
 
 def test_a_missing_model_is_one_clear_line(tmp_path: Path) -> None:
     """`corral up` finds it out before it starts anything."""
-    lines = complaint(tmp_path, "up", "--port", "0", "--model", "nowhere.gguf")
+    lines = complaint(tmp_path, "up", *ANY_PORTS, "--model", "nowhere.gguf")
 
     assert len(lines) == 1
     assert lines[0].startswith("corral: model 'nowhere.gguf': there is no such file")
@@ -175,7 +179,7 @@ def test_a_broken_model_is_one_clear_line(tmp_path: Path, name: str) -> None:
     """Whatever is wrong with the file, it is named and nothing crashes over it."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(BROKEN[name])
-    lines = complaint(tmp_path, "up", "--port", "0", "--model", broken)
+    lines = complaint(tmp_path, "up", *ANY_PORTS, "--model", broken)
 
     assert len(lines) == 1
     assert str(broken) in lines[0]
@@ -202,13 +206,12 @@ def test_a_model_that_only_llama_cpp_can_refuse_is_a_clear_line(tmp_path: Path) 
     assert not any("Traceback" in line for line in lines), lines
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--inference-listen"])
+@pytest.mark.parametrize("flag", LISTENERS)
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, flag: str) -> None:
     """With the address, before a model is loaded."""
-    others = {"--listen": "--inference-listen", "--inference-listen": "--listen"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        lines = complaint(tmp_path, "up", flag, address, others[flag], "127.0.0.1:0")
+        lines = complaint(tmp_path, "up", *ANY_PORTS, flag, address)
 
     assert len(lines) == 1
     assert lines[0].startswith(f"corral: {address} is taken")
