@@ -49,7 +49,7 @@ class TooLong(InvalidArgument):
 
 
 class TooShort(InvalidArgument):
-    """Invalid '{field}': expected at least {minimum} {unit}, got {length}."""
+    """Invalid '{field}': {length} {unit}, where at least {minimum} is needed."""
 
     reason = "TOO_SHORT"
     field: str
