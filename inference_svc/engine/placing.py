@@ -37,6 +37,13 @@ class Prefix(NamedTuple):
 NOTHING = Prefix()
 
 
+def _worth(prefix: Prefix) -> int:
+    """The tokens of a prefix, and how many more it would have to have elsewhere: what an idle slot
+    has is there already, and taking another slot costs a copy, and saving what that one has."""
+    is_there = prefix.source is CacheSource.SLOT and prefix.tokens >= MIN_REUSED_TOKENS
+    return prefix.tokens + MIN_REUSED_TOKENS - 1 if is_there else prefix.tokens
+
+
 class _Copy(NamedTuple):
     source: Slot
     target: Slot
@@ -66,14 +73,11 @@ class Placer:
         best = NOTHING
         for slot in self._table.slots:
             if slot.key == request.cache_key and self._has_arrived(slot):
-                shared = self._shared(slot, sequence)
                 source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
-                # Of equals an idle slot is better: nothing has to be moved.
-                is_nearer = slot.is_idle and best.source is CacheSource.LIVE
-                if shared > best.tokens or (shared == best.tokens and is_nearer):
-                    best = Prefix(shared, source, slot)
+                found = Prefix(self._shared(slot, sequence), source, slot)
+                best = found if _worth(found) > _worth(best) else best
         entry, shared = self._saved.find(tokens, request.cache_key, limit=limit)
-        if entry is not None and shared > best.tokens:
+        if entry is not None and shared > _worth(best):
             best = Prefix(shared, entry.source, None, entry)
         return best if best.tokens >= MIN_REUSED_TOKENS else NOTHING
 

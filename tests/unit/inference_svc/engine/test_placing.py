@@ -50,6 +50,28 @@ def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     assert bench.tokens(1) == said_alone([*SYSTEM, 2], 12)
 
 
+@pytest.mark.parametrize(
+    ("more", "source"),
+    [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.LIVE)],
+)
+def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
+    more: int, source: CacheSource
+) -> None:
+    """A few tokens beyond the system prompt that a running sequence has by chance are no reason to
+    copy its slot, and to save what the target has."""
+    bench, own = _bench(), [*range(70, 70 + MIN_REUSED_TOKENS)]
+    bench.submit(a_request(0, prompt=[*SYSTEM, 1], max_tokens=2))
+    bench.submit(a_request(1, prompt=[*SYSTEM, *own], max_tokens=50))
+    while len(bench.engine.running) != 1 or not bench.tokens(1):
+        bench.step()
+    prompt = [*SYSTEM, *own[:more], 2]
+    bench.submit(a_request(2, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert _started(bench, 2).source is source
+    assert bench.tokens(2) == said_alone(prompt, 4)
+
+
 def test_generated_text_is_lent_too() -> None:
     """A follow-up that quotes what another still says finds it there."""
     bench = _bench()
