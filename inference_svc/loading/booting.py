@@ -95,6 +95,7 @@ class Booting:
             adapter_wait_s=engine.adapter_wait_ms / 1000,
             embedding=self._embedding(file, own, requested, limits, backend),
             generates=file.generates,
+            stamps=file.stamps,
         )
         return Boot(
             model,

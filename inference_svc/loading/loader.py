@@ -14,6 +14,7 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
+from inference_svc.models.description import check_unchanged
 from inference_svc.models.sizing import ResolvedLimits
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
@@ -52,10 +53,9 @@ class ModelLoader:
     async def check(self, known: KnownModel) -> None:
         """Raise `StartupError` where a model's files are others than those that were described."""
         try:
-            await asyncio.to_thread(known.file.check_unchanged)
+            await asyncio.to_thread(check_unchanged, known.file.stamps)
         except ModelFileInvalid as problem:
-            remedy = "Restart the inference service to serve what is there now"
-            raise StartupError(f"model {problem.path}: {problem.problem}. {remedy}") from problem
+            raise StartupError(f"model {problem.path}: {problem.problem}") from problem
 
     async def open(self, known: KnownModel) -> ServedModel:
         """Open a model's vocabulary and template. Raises `StartupError`."""

@@ -7,7 +7,7 @@ projectors are GGUF files too).
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -100,6 +100,16 @@ class FileStamp(NamedTuple):
         return cls(path, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+def check_unchanged(stamps: Iterable[FileStamp]) -> None:
+    """Raise `ModelFileInvalid` where another file is in the place of one of a model's by now, or
+    none: all that is known of the model is of the old one. Blocks."""
+    for stamp in stamps:
+        if FileStamp.of(stamp.path) != stamp:
+            problem = "it was replaced or written to since the start"
+            remedy = "Restart the inference service to serve what is there now"
+            raise ModelFileInvalid(stamp.path, f"{problem}. {remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A model that can be loaded. Sizes are bytes and tokens.
@@ -132,13 +142,6 @@ class ModelFile:
     gives_probabilities: bool = False
     sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
     stamps: tuple[FileStamp, ...] = ()
-
-    def check_unchanged(self) -> None:
-        """Raise `ModelFileInvalid` where another file is in the place of one of its files by now,
-        or none: all that is known of the model is of the old one. Blocks."""
-        for stamp in self.stamps:
-            if FileStamp.of(stamp.path) != stamp:
-                raise ModelFileInvalid(stamp.path, "it was replaced or written to since the start")
 
     @property
     def generates(self) -> bool:

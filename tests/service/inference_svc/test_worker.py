@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
@@ -24,6 +25,7 @@ from inference_svc.engine.request import (
 )
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.description import FileStamp
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import Generation, ReaderLimits
@@ -209,6 +211,27 @@ async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
         assert (failure.value.phase, refusal.value.phase) == ("running", None)
         assert answer == "The capital of France is Paris."
         assert (worker.restarts, worker.pid == old) == (1, False)
+
+
+async def test_an_engine_does_not_come_back_with_another_file(tmp_path: Path) -> None:
+    """It would answer under the digest of the one that was described; with that one back in its
+    place it serves again."""
+    path, away = tmp_path / "model.gguf", tmp_path / "away.gguf"
+    shutil.copy(BUNDLED_PATH, path)
+    boot = a_boot(path)
+    boot = replace(boot, model=replace(boot.model, stamps=(FileStamp.of(path),)))
+    async with a_worker(boot) as (worker, _, states):
+        path.rename(away)
+        shutil.copy(BUNDLED_PATH, path)
+        os.kill(worker.pid, signal.SIGKILL)
+        while await states.get() is not EngineState.RESTARTING:
+            pass
+        assert await states.get() is EngineState.RESTARTING  # it ended without having served
+        away.replace(path)
+        while await states.get() is not EngineState.SERVING:
+            pass
+
+        assert await _text(_ask(worker)) == "The capital of France is Paris."
 
 
 async def test_batch_work_gives_its_slot_to_interactive_work_and_goes_on() -> None:

@@ -8,6 +8,7 @@ import pytest
 from inference_svc.models.description import (
     FileRole,
     ModelClass,
+    check_unchanged,
     default_name,
     describe_model,
     file_role,
@@ -234,21 +235,21 @@ def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
     """Whether it was moved there, written to, or is gone; a later part of several counts too."""
     first = write_split(tmp_path)
     model = describe_model(first, "m")
-    model.check_unchanged()
+    check_unchanged(model.stamps)
 
     before = first.read_bytes()
     first.rename(tmp_path / "away")
     with pytest.raises(ModelFileInvalid, match="No such file"):
-        model.check_unchanged()
+        check_unchanged(model.stamps)
     first.write_bytes(before)
     with pytest.raises(ModelFileInvalid, match="replaced"):
-        model.check_unchanged()
+        check_unchanged(model.stamps)
 
     model = describe_model(first, "m")
     last = model.paths[-1]
     os.utime(last, ns=(0, last.stat().st_mtime_ns + 1))
     with pytest.raises(ModelFileInvalid, match="written to"):
-        model.check_unchanged()
+        check_unchanged(model.stamps)
 
 
 def test_recommended_sampling_is_kept_as_it_stands(tmp_path: Path) -> None:
