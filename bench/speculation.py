@@ -25,7 +25,7 @@ from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import WarmUp, warm_up
-from inference_svc.runtime.pipe import available_cores
+from inference_svc.machine.cores import available_cores
 
 SLOTS = 4
 DRAFT_TOKENS = 16

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_svc.catalog import Catalog, KnownModel
-from inference_svc.models.memory import available_memory_bytes
+from inference_svc.machine.memory import available_memory_bytes
 from inference_svc.runtime.adapter import Adapter, AdapterKey
 from inference_svc.runtime.worker import EngineState
 from model_files.adapter_file import AdapterDescription

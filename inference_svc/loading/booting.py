@@ -7,12 +7,12 @@ from inference_svc.engine.budget import Policy
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
+from inference_svc.machine.cores import available_cores
+from inference_svc.machine.memory import available_memory_bytes
 from inference_svc.models.description import ModelFile, Pooling
-from inference_svc.models.memory import available_memory_bytes
 from inference_svc.models.placement import Attention, Placement, Rope
 from inference_svc.models.sizing import Layout, RequestedLimits, ResolvedLimits
 from inference_svc.runtime.messages import Boot, ModelBoot
-from inference_svc.runtime.pipe import available_cores
 from inference_svc.snapshots.folder import FolderLimits
 
 _MOST_SAVED_BYTES = 1 << 30

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from inference_svc.llama import devices
-from inference_svc.models.memory import available_memory_bytes
+from inference_svc.machine.memory import available_memory_bytes
 from inference_svc.models.room import PlacedBytes
 
 

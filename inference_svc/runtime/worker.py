@@ -24,7 +24,7 @@ from inference_svc.engine.events import (
     ModelLoad,
 )
 from inference_svc.engine.request import Command, Flush, SequenceRequest
-from inference_svc.models.memory import resident_bytes
+from inference_svc.machine.memory import resident_bytes
 from inference_svc.models.room import PlacedBytes
 from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.adapters import AdapterRegistry

@@ -61,3 +61,48 @@ def test_a_busy_moment_makes_no_count_look_slow(monkeypatch: pytest.MonkeyPatch)
     busy = _warm_up(monkeypatch, 4, budget_s=300.0, idle_at=60.0)
 
     assert busy.step_times == {1: 1.5, 2: 2.0, 3: 2.5, 4: 3.0}
+
+
+class _Threads(FakeBackend):
+    """A step takes as long as its number of threads says."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        super().__init__(NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE))
+        self.copies_by_state = True
+        self.clock = ManualClock()
+        self._seconds = seconds
+        self._step_s = 0.0
+
+    def decode(self, batch: TokenBatch) -> None:
+        """Let the time pass."""
+        super().decode(batch)
+        self.clock.now += self._step_s
+
+    def set_threads(self, threads: int) -> None:
+        """Be as fast as these."""
+        self._step_s = self._seconds[threads]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "reason"),
+    [
+        ({1: 0.2, 2: 0.1}, 2, "2.00x faster than 1"),
+        ({1: 0.2, 2: 0.19}, 1, "2 are only 1.05x as fast, and the frontends need a core"),
+        ({8: 0.1, 15: 0.06, 16: 0.056}, 15, "16 are only 1.07x as fast"),
+        ({8: 0.1, 15: 0.098, 16: 0.15}, 8, "16 are only 0.67x as fast"),
+        ({8: 0.1, 15: 0.2, 16: 0.07}, 16, "1.43x faster than 8"),
+        ({8: 0.004, 15: 0.002, 16: 0.001}, 15, "a step takes 2.0 ms"),
+    ],
+    ids=["two cores", "no gain", "scales", "two threads a core", "all scale", "short steps"],
+)
+def test_threads_are_as_many_as_make_steps_faster(
+    monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], chosen: int, reason: str
+) -> None:
+    """Half of the cores, all but one or all of them: of counts that are as fast the least."""
+    backend: Any = _Threads(seconds)
+    monkeypatch.setattr("time.monotonic", backend.clock)
+    monkeypatch.setattr("time.perf_counter", backend.clock)
+    measured = warmup.warm_up(backend, cores=max(seconds), threads=None, budget_s=0.1)
+
+    assert measured.threads == chosen
+    assert measured.reason.startswith(reason)

@@ -6,19 +6,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from inference_svc.machine.control_groups import GROUPS, PROC, enclosing_groups
+
 _KIB = 1024
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
+# By version: the limit, what is taken, and of that, in `memory.stat`, what could be given back.
+_NAMES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
-def available_memory_bytes(
-    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
-) -> int:
+def available_memory_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Return the bytes that can be allocated without pushing others out.
 
     The least of what the kernel calls available and what each enclosing control group (v1 or v2)
     has left, counting file cache as free.
     """
-    return max(0, min((_machine_bytes(proc), *_group_bytes(proc, cgroups))))
+    return max(0, min((_machine_bytes(proc), *_group_bytes(proc, groups))))
 
 
 def _machine_bytes(proc: Path) -> int:
@@ -34,29 +39,11 @@ def _machine_bytes(proc: Path) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _group_bytes(proc: Path, cgroups: Path) -> Iterator[int]:
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            root, names = cgroups, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            root = cgroups / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        group = root / path.lstrip("/")
-        while True:
-            left = _left_in(group, *names)
-            if left is not None:
-                yield left
-            if group == root or root not in group.parents:
-                break
-            group = group.parent
+def _group_bytes(proc: Path, groups: Path) -> Iterator[int]:
+    for group in enclosing_groups("memory", proc, groups):
+        left = _left_in(group.folder, *_NAMES[group.version])
+        if left is not None:
+            yield left
 
 
 def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
@@ -75,7 +62,7 @@ def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> 
     return limit - usage + (int(cache[1]) if cache else 0)
 
 
-def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
+def resident_bytes(pid: int, proc: Path = PROC) -> int:
     """Return what a process has in RAM now, files that it maps (weights) included; 0 where that
     cannot be told, as of a process that has ended."""
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.models.memory import available_memory_bytes, resident_bytes
+from inference_svc.machine.memory import available_memory_bytes, resident_bytes
 
 GIB = 1 << 30
 

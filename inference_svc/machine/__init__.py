@@ -1,0 +1,1 @@
+"""What the machine, or the container, gives this process: memory and cores."""
