@@ -1,9 +1,9 @@
 """Which slot a sequence gets, and where the beginning of its prompt comes from.
 
 Idle slots, slots of running sequences and states saved in memory are searched for the longest
-common beginning under the same key. What an idle slot loses by being taken is saved first. Saves
-and restores act at once; copies are collected and queued after all of them, right before the
-decode that carries them out (see `cells`).
+common beginning under the same key that is worth its copy. What an idle slot loses by being taken
+is saved first. Saves and restores act at once; copies are collected and queued after all of them,
+right before the decode that carries them out (see `cells`).
 """
 
 from collections.abc import Container
@@ -37,11 +37,9 @@ class Prefix(NamedTuple):
 NOTHING = Prefix()
 
 
-def _worth(prefix: Prefix) -> int:
-    """The tokens of a prefix, and how many more it would have to have elsewhere: what an idle slot
-    has is there already, and taking another slot costs a copy, and saving what that one has."""
-    is_there = prefix.source is CacheSource.SLOT and prefix.tokens >= MIN_REUSED_TOKENS
-    return prefix.tokens + MIN_REUSED_TOKENS - 1 if is_there else prefix.tokens
+class _Worth(NamedTuple):
+    tokens: int
+    is_idle: bool
 
 
 class _Copy(NamedTuple):
@@ -63,7 +61,8 @@ class Placer:
         self._copies: list[_Copy] = []
 
     def find(self, sequence: Sequence) -> Prefix:
-        """The longest beginning there is; the last token never counts: its logits are needed."""
+        """The longest beginning there is, but for a few tokens where an idle slot can be taken as
+        it is; the last token never counts: its logits are needed."""
         if sequence.saved is not None:
             return Prefix(len(sequence.saved.tokens), CacheSource.MEMORY, None, sequence.saved)
         request, tokens = sequence.request, sequence.tokens
@@ -75,9 +74,9 @@ class Placer:
             if slot.key == request.cache_key and self._has_arrived(slot):
                 source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
                 found = Prefix(self._shared(slot, sequence), source, slot)
-                best = found if _worth(found) > _worth(best) else best
+                best = max(best, found, key=self._worth)
         entry, shared = self._saved.find(tokens, request.cache_key, limit=limit)
-        if entry is not None and shared > _worth(best):
+        if entry is not None and shared > self._worth(best).tokens:
             best = Prefix(shared, entry.source, None, entry)
         return best if best.tokens >= MIN_REUSED_TOKENS else NOTHING
 
@@ -226,13 +225,25 @@ class Placer:
     def _can_shorten(self, slot: Slot) -> bool:
         return self._backend.can_trim and self._backend.reusable_from(slot.index) == 0
 
+    def _worth(self, prefix: Prefix) -> _Worth:
+        """The tokens of a prefix, or how many another one must have to be no better: an idle slot
+        that loses little has them there already, and any other way costs a copy, and saving what
+        the slot has that is copied to. Of equals an idle slot is better."""
+        slot, count = prefix.slot, prefix.tokens
+        is_idle = slot is not None and slot.is_idle
+        if slot is None or not is_idle or count < MIN_REUSED_TOKENS or self.is_source(slot):
+            return _Worth(count, is_idle)
+        lost = len(slot.tokens) - count
+        is_there = lost < MIN_SAVED_TOKENS and _is_mostly_wanted(slot, prefix)
+        return _Worth(count + MIN_REUSED_TOKENS - 1 if is_there else count, is_idle)
+
     def _target(self, prefix: Prefix) -> Slot | None:
         """The slot that has the prefix, if taking it loses less than it keeps or there is no other;
         else the lowest, which keeps running slots together."""
         idle = [slot for slot in self._table.slots if slot.is_idle and not self.is_source(slot)]
         if prefix.slot in idle:
             others = [slot for slot in idle if slot is not prefix.slot]
-            if 2 * prefix.tokens >= len(prefix.slot.tokens) or not others:
+            if _is_mostly_wanted(prefix.slot, prefix) or not others:
                 return prefix.slot
             idle = others
         return idle[0] if idle else None
@@ -280,3 +291,8 @@ class Placer:
             return prefix
         self._backend.trim(slot.index, 0)
         return NOTHING
+
+
+def _is_mostly_wanted(slot: Slot, prefix: Prefix) -> bool:
+    """Whether taking the slot loses no more than it keeps."""
+    return 2 * prefix.tokens >= len(slot.tokens)

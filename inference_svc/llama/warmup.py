@@ -20,9 +20,6 @@ from inference_svc.llama.backend import LlamaBackend
 # wait for a core at every barrier slow both down.
 WORTHWHILE_SPEEDUP = 1.25
 LONG_STEP_S = 0.02
-# Fewer threads that are as fast, but for noise, leave cores to others: often half of them are,
-# where a core runs two threads or memory is the limit.
-_AS_FAST = 1.05
 _REPETITIONS = 3
 _COPIED_TOKENS = 128
 # Prompt chunks and fillers go by row times in every step; what drafts cost matters to some.
@@ -94,17 +91,14 @@ def _in_rounds(
 def _choose_threads(backend: LlamaBackend, rows: int, cores: int) -> tuple[int, str]:
     if cores == 1:
         return 1, "one core"
+    fewer = cores - 1
 
     def measure(count: int) -> float:
         backend.set_threads(count)
         _step(backend, rows)
         return _step(backend, rows)
 
-    counts = sorted({max(cores // 2, 1), cores - 1, cores})
-    seconds = _in_rounds(0.0, measure, counts, least=len(counts))
-    *leaving_one, _ = counts
-    best = min(seconds[count] for count in leaving_one)
-    fewer = next(count for count in leaving_one if seconds[count] <= best * _AS_FAST)
+    seconds = _in_rounds(0.0, measure, (fewer, cores), least=2)
     if seconds[fewer] < LONG_STEP_S:
         return fewer, f"a step takes {seconds[fewer] * 1e3:.1f} ms, and the frontends need a core"
     speedup = seconds[fewer] / seconds[cores]

@@ -3,8 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from inference_svc.catalog import KnownModel, ServedModel
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
@@ -14,7 +13,7 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
-from inference_svc.models.description import check_unchanged
+from inference_svc.models.description import ModelFile, check_unchanged
 from inference_svc.models.sizing import ResolvedLimits
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
@@ -122,22 +121,24 @@ class ModelLoader:
 
 
 async def compute_digest(known: KnownModel) -> None:
-    """Learn the digest of a model; it stays empty where a file cannot be read, and whoever waits
-    goes on."""
+    """Learn the digest of a model; it stays empty where a file cannot be read or is another one by
+    now, and whoever waits goes on."""
     try:
-        known.digest = await asyncio.to_thread(_digest, known.file.paths)
-    except OSError as error:
+        known.digest = await asyncio.to_thread(_digest, known.file)
+    except (OSError, ModelFileInvalid) as error:
         log.error("the digest of model %s cannot be computed: %s", known.name, error)
     finally:
         known.digest_known.set()
 
 
-def _digest(paths: Sequence[Path]) -> str:
+def _digest(file: ModelFile) -> str:
+    """Raises `ModelFileInvalid` where it would be that of files which came later."""
     digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(_DIGEST_BLOCK):
+    for path in file.paths:
+        with path.open("rb") as part:
+            while block := part.read(_DIGEST_BLOCK):
                 digest.update(block)
+    check_unchanged(file.stamps)
     return digest.hexdigest()
 
 

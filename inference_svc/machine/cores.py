@@ -2,7 +2,7 @@
 
 A container's quota takes no core away: all are seen, and whoever has used the quota waits for the
 rest of its period. Compute threads wait for each other many times in a step, so one too many makes
-all of them wait, and a step takes many times as long.
+all of them wait.
 https://docs.kernel.org/scheduler/sched-bwc.html
 """
 

@@ -48,6 +48,7 @@ def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     except DecodeError as error:
         problem = f"{boot.model.name} cannot compute a first input (code {error.code})"
         raise ModelLoadError(problem) from error
+    _check_files(boot.model)  # a large one takes minutes to read
     return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.news() or {}))
 
 

@@ -1,5 +1,6 @@
 """A container's share of the processor, by a real control group."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,8 @@ ENTER_AND_TELL = """
 import os, sys
 from pathlib import Path
 from inference_svc.machine.cores import available_cores
-before = available_cores()
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-print(before, available_cores())
+print(available_cores())
 """
 
 
@@ -24,7 +24,7 @@ print(before, available_cores())
 def limited() -> Iterator[Path]:
     """The folder of a control group with the quota of a core and a half."""
     version_one = GROUPS / "cpu"
-    group = (version_one if version_one.is_dir() else GROUPS) / "corral-quota-test"
+    group = (version_one if version_one.is_dir() else GROUPS) / f"corral-quota-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as problem:
@@ -44,13 +44,11 @@ def limited() -> Iterator[Path]:
 
 
 def test_a_quota_is_seen_from_inside(limited: Path) -> None:
-    """A core and a half are one compute thread, on however many cores."""
+    """A core and a half are one compute thread, on a machine of any size."""
     ran = subprocess.run(
         [sys.executable, "-c", ENTER_AND_TELL, str(limited)],
         check=True,
         capture_output=True,
         text=True,
     )
-    before, inside = map(int, ran.stdout.split())
-    assert inside == 1
-    assert before >= inside
+    assert int(ran.stdout) == 1

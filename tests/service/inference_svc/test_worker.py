@@ -25,11 +25,13 @@ from inference_svc.engine.request import (
 )
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.description import FileStamp
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import Generation, ReaderLimits
-from inference_svc.runtime.messages import Boot, ModelBoot
+from inference_svc.runtime.loading import load
+from inference_svc.runtime.messages import Boot, LoadProgress, ModelBoot
 from inference_svc.runtime.sequence_jobs import Submission
 from inference_svc.runtime.worker import EngineState, EngineWorker
 from inference_svc.snapshots.folder import FolderLimits
@@ -232,6 +234,22 @@ async def test_an_engine_does_not_come_back_with_another_file(tmp_path: Path) ->
             pass
 
         assert await _text(_ask(worker)) == "The capital of France is Paris."
+
+
+def test_a_file_that_comes_while_it_is_read_is_not_served(tmp_path: Path) -> None:
+    """Large ones take minutes to read."""
+    path, new = tmp_path / "model.gguf", tmp_path / "new.gguf"
+    shutil.copy(BUNDLED_PATH, path)
+    shutil.copy(BUNDLED_PATH, new)
+    boot = a_boot(path)
+    boot = replace(boot, model=replace(boot.model, stamps=(FileStamp.of(path),)))
+
+    def exchange(_: LoadProgress) -> None:
+        if new.exists():
+            new.replace(path)
+
+    with pytest.raises(ModelLoadError, match="replaced or written to"):
+        load(boot, exchange)
 
 
 async def test_batch_work_gives_its_slot_to_interactive_work_and_goes_on() -> None:

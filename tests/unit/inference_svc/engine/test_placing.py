@@ -50,26 +50,73 @@ def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     assert bench.tokens(1) == said_alone([*SYSTEM, 2], 12)
 
 
+@pytest.mark.parametrize("idle_first", [True, False])
 @pytest.mark.parametrize(
     ("more", "source"),
     [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.LIVE)],
 )
 def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
-    more: int, source: CacheSource
+    more: int, source: CacheSource, idle_first: bool
 ) -> None:
     """A few tokens beyond the system prompt that a running sequence has by chance are no reason to
-    copy its slot, and to save what the target has."""
+    copy its slot, and to save what the target has; whichever slot comes first."""
     bench, own = _bench(), [*range(70, 70 + MIN_REUSED_TOKENS)]
-    bench.submit(a_request(0, prompt=[*SYSTEM, 1], max_tokens=2))
-    bench.submit(a_request(1, prompt=[*SYSTEM, *own], max_tokens=50))
+    brief = a_request(0, prompt=[*SYSTEM, 1], max_tokens=2)
+    lasting = a_request(1, prompt=[*SYSTEM, *own], max_tokens=50)
+    for request in (brief, lasting) if idle_first else (lasting, brief):
+        bench.submit(request)
+        bench.step()
     while len(bench.engine.running) != 1 or not bench.tokens(1):
         bench.step()
     prompt = [*SYSTEM, *own[:more], 2]
     bench.submit(a_request(2, prompt=prompt, max_tokens=4))
     bench.run()
 
+    assert _started(bench, 0).slot == (0 if idle_first else 1)
     assert _started(bench, 2).source is source
     assert bench.tokens(2) == said_alone(prompt, 4)
+
+
+@pytest.mark.parametrize(
+    ("idle", "live"),
+    [(SYSTEM[: MIN_REUSED_TOKENS - 1], 2 * MIN_REUSED_TOKENS - 3), ([*SYSTEM, *[97] * 64], 80)],
+    ids=["has little", "would lose much"],
+)
+def test_an_idle_slot_is_not_always_better(idle: list[int], live: int) -> None:
+    """It has too little, or a conversation of its own; a running one has a bit more."""
+    bench = _bench(saved_bytes=10**6)
+    bench.submit(a_request(0, prompt=[*SYSTEM[:live], 1, 2], max_tokens=50))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=idle, max_tokens=1))
+    while len(bench.engine.running) != 1 or not bench.tokens(1):
+        bench.step()
+    prompt = [*SYSTEM[:live], 1, 3]
+    bench.submit(a_request(2, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert _started(bench, 2).source is CacheSource.LIVE
+    assert _started(bench, 2).cached_tokens == live + 1
+    assert bench.tokens(2) == said_alone(prompt, 4)
+
+
+@pytest.mark.parametrize(
+    ("more", "source"),
+    [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.MEMORY)],
+)
+def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSource) -> None:
+    """Than an idle slot that can be taken as it is."""
+    bench, own = _bench(1, saved_bytes=10**6), [*range(70, 70 + MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate(([*SYSTEM, *own], [98] * 3, [*SYSTEM, 1])):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=2))
+        bench.run()
+    prompt = [*SYSTEM, *own[:more], 2]
+    bench.submit(a_request(3, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert _started(bench, 2).source is CacheSource.MEMORY
+    assert _started(bench, 3).source is source
+    assert bench.tokens(3) == said_alone(prompt, 4)
 
 
 def test_generated_text_is_lent_too() -> None:

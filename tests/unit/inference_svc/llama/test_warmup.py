@@ -88,17 +88,15 @@ class _Threads(FakeBackend):
     [
         ({1: 0.2, 2: 0.1}, 2, "2.00x faster than 1"),
         ({1: 0.2, 2: 0.19}, 1, "2 are only 1.05x as fast, and the frontends need a core"),
-        ({8: 0.1, 15: 0.06, 16: 0.056}, 15, "16 are only 1.07x as fast"),
-        ({8: 0.1, 15: 0.098, 16: 0.15}, 8, "16 are only 0.67x as fast"),
-        ({8: 0.1, 15: 0.2, 16: 0.07}, 16, "1.43x faster than 8"),
-        ({8: 0.004, 15: 0.002, 16: 0.001}, 15, "a step takes 2.0 ms"),
+        ({15: 0.06, 16: 0.056}, 15, "16 are only 1.07x as fast"),
+        ({15: 0.002, 16: 0.001}, 15, "a step takes 2.0 ms"),
     ],
-    ids=["two cores", "no gain", "scales", "two threads a core", "all scale", "short steps"],
+    ids=["two cores", "no gain", "many cores", "short steps"],
 )
 def test_threads_are_as_many_as_make_steps_faster(
     monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], chosen: int, reason: str
 ) -> None:
-    """Half of the cores, all but one or all of them: of counts that are as fast the least."""
+    """All but one, or all of them where that is clearly faster."""
     backend: Any = _Threads(seconds)
     monkeypatch.setattr("time.monotonic", backend.clock)
     monkeypatch.setattr("time.perf_counter", backend.clock)

@@ -15,7 +15,7 @@ from inference_svc.config import (
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.known import find_models
-from inference_svc.models.description import ModelClass
+from inference_svc.models.description import FileStamp, ModelClass
 from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
 from inference_svc.models.room import Spread
@@ -77,6 +77,21 @@ def test_an_encoder_has_the_longest_input_that_a_load_asks_for() -> None:
         longest.append(embedding and embedding.input_tokens)
 
     assert longest == [8192, 1 << 14]
+
+
+def test_an_engine_is_told_what_it_may_use_and_what_its_files_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cores of the container, not of the machine."""
+    monkeypatch.setattr("inference_svc.loading.booting.available_cores", lambda: 3)
+    given = InferenceSettings(models=["bundled"])
+    (known,) = find_models(given)
+    boot = Booting(given, num_models=1).boot(
+        known.file, known.requested, ResolvedLimits(4, 512, 0, "")
+    )
+
+    assert (boot.cores, boot.model.backend.threads, boot.model.threads) == (3, 3, None)
+    assert boot.model.stamps == tuple(map(FileStamp.of, known.file.paths))
 
 
 def test_an_engine_is_told_where_its_model_goes() -> None:
