@@ -17,18 +17,6 @@ from tests.support.small_window import SmallWindow
 SEALED = response_pb2.RESPONSE_INCLUDE_SEALED_REASONING
 
 
-@pytest.fixture
-def model() -> SmallWindow:
-    """The model."""
-    return SmallWindow()
-
-
-@pytest.fixture
-def client(running: RunningControl) -> ResponseClient:
-    """A caller."""
-    return ResponseClient(running.client)
-
-
 async def test_an_item_keeps_the_id_that_an_answer_gave_it(client: ResponseClient) -> None:
     """Where no stored item has it, and it is one of ours of its kind; else it gets another one."""
     answer = (await client.create("one", store=False)).output[0]

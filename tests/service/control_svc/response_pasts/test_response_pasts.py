@@ -32,18 +32,6 @@ from tests.support.small_window import SmallWindow
 P = "p"
 
 
-@pytest.fixture
-def model() -> SmallWindow:
-    """The model."""
-    return SmallWindow()
-
-
-@pytest.fixture
-def client(running: RunningControl) -> ResponseClient:
-    """A caller."""
-    return ResponseClient(running.client)
-
-
 # ---- chains
 
 

@@ -14,18 +14,6 @@ from tests.support.small_window import SmallWindow
 AUTO = response_pb2.ResponseSettings.TRUNCATION_AUTO
 
 
-@pytest.fixture
-def model() -> SmallWindow:
-    """The model."""
-    return SmallWindow()
-
-
-@pytest.fixture
-def client(running: RunningControl) -> ResponseClient:
-    """A caller."""
-    return ResponseClient(running.client)
-
-
 async def test_a_past_that_nobody_could_hold_is_not_read(
     running: RunningControl, client: ResponseClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
