@@ -282,7 +282,8 @@ class Engine:
         if self._cost.observe_texts(rows=rows, drafted=drafted, seconds=seconds):
             self._drafter.reconsider()
         if not drafted:
-            self._shape.observe([row.slot for row in plan.rows], seconds)
+            stack = plan.work[0].sequence.request.adapters
+            self._shape.observe([row.slot for row in plan.rows], seconds, stack)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -1,9 +1,9 @@
 """How long a step takes by its rows, or by the tokens of a row: the warm-up's table, corrected by
 what really happens.
 
-A machine that is busy while a model loads makes some counts look slower than they are, and what is
-believed of one count decides how all others run. So a belief falls as soon as a step was faster,
-and never rises: longer texts and other programs slow every count.
+A machine that is busy while a model loads makes some counts look slower than they are. So a belief
+falls as soon as a step was faster, and never rises: longer texts and other programs slow every
+count. Which of two counts is the faster is another question: `row_contest`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,11 @@ from typing import Final
 _TELLING_SHARE: Final = 0.95
 # Less is noise, and each correction makes plans anew.
 
+BLOCK: Final = 4
+"""Kernels compute so many rows together, and what is left over one by one."""
+_ODD_COST: Final = 1.01
+# Of a count that was never measured, beside that of the block which it could be filled up to.
+
 TRIAL_INTERVAL: Final = 64
 """Of so many steps that go by a belief, one goes against it: a count that never runs could not show
 that it is better than its measurement."""
@@ -19,11 +24,15 @@ that it is better than its measurement."""
 
 class RowTimes:
     """Seconds of a step by rows that are neighbours (or by the tokens of one row), up to `most`; 0
-    where nothing was measured."""
+    where nothing was measured. A count that was not measured itself lies between its neighbours;
+    `in_blocks` it takes no less than the block which it could be filled up to."""
 
-    def __init__(self, measured: Mapping[int, float], most: int) -> None:
+    def __init__(
+        self, measured: Mapping[int, float], most: int, *, in_blocks: bool = False
+    ) -> None:
         self._known = dict(measured)
         self._most = most
+        self._in_blocks = in_blocks
         self._seconds: list[float] = []
         self._interpolate()
 
@@ -44,16 +53,32 @@ class RowTimes:
         each = seconds / len(runs)
         if not each < self[rows] * _TELLING_SHARE:
             return False
-        self._known[rows] = each
-        self._interpolate()
+        self.believe(rows, each)
         return True
+
+    def believe(self, rows: int, seconds: float) -> None:
+        """Take over what so many rows take."""
+        self._known[rows] = seconds
+        self._interpolate()
+
+    def is_known(self, rows: int) -> bool:
+        """Whether so many rows were measured or observed."""
+        return rows in self._known
 
     def _interpolate(self) -> None:
         # What was never measured follows its neighbours.
         self._seconds = _interpolated(self._known, self._most)
+        if self._in_blocks:
+            self._fill_blocks()
         # No number of rows is faster than one; and who runs alone always gets the same shape.
         if self._seconds:
             self._seconds[1] = min(self._seconds[1:])
+
+    def _fill_blocks(self) -> None:
+        for rows in range(1, len(self._seconds)):
+            block = -(-rows // BLOCK) * BLOCK
+            if rows not in self._known and rows < block < len(self._seconds):
+                self._seconds[rows] = max(self._seconds[rows], _ODD_COST * self._seconds[block])
 
 
 def _interpolated(step_times: Mapping[int, float], most: int) -> list[float]:

@@ -3,13 +3,19 @@
 Only consecutive ascending slots share one compute batch, and kernels work in blocks of rows. So a
 hole between running slots splits the work, and some row counts cost more than larger ones. This
 module decides which idle slots get a filler row (a token whose cell is removed afterwards) so that
-the whole step is cheapest, by measured step times.
+the whole step is cheapest, by measured step times. Now and then it decides otherwise, for a count
+that never runs could not show that it is better than what is believed of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 
-from inference_svc.engine.row_times import TRIAL_INTERVAL, RowTimes
+from inference_svc.engine.row_contest import RowContest
+from inference_svc.engine.row_times import BLOCK, TRIAL_INTERVAL, RowTimes
+
+_WORTH_TRYING = 1.5
+"""How many times as long as without them a step with fillers may be believed to take, to be tried."""
+_Choice = tuple[float, tuple[int, ...]]  # the cost of a step, and the slots that are filled
 
 
 class StepShape:
@@ -23,59 +29,84 @@ class StepShape:
         self, step_times: Mapping[int, float], slots: int, *, can_fill: bool = True
     ) -> None:
         self._slots = slots
-        self._cost = RowTimes(step_times, slots)
+        self._cost = RowTimes(step_times, slots, in_blocks=True)
+        self._contest = RowContest(self._cost)
         self._can_fill = can_fill
-        self._num_filled = 0
+        self._num_doubtful = 0
         # Bounded: with few slots all patterns fit, with many the common ones recur.
         self._shapes = lru_cache(maxsize=4096)(self._cheapest)
+        self._whole_blocks = lru_cache(maxsize=4096)(self._in_whole_blocks)
 
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
         """Idle slots to fill when `used` slots (ascending) have a row and `fillable` ones may take
-        a filler; now and then none, whatever is believed of them."""
+        a filler; now and then others than believed to be best."""
         if not self._cost or not used or not self._can_fill:
             return ()
         chosen = self._shapes(tuple(used), tuple(fillable))[1]
-        self._num_filled += bool(chosen)
-        return () if chosen and self._num_filled % TRIAL_INTERVAL == 0 else chosen
+        other = () if chosen or len(used) == 1 else self._worth_trying(used, fillable)
+        if chosen == other:
+            return chosen
+        self._num_doubtful += 1
+        return other if self._num_doubtful % TRIAL_INTERVAL == 0 else chosen
 
-    def observe(self, rows: Sequence[int], seconds: float) -> None:
-        """Learn from a step with one token in just these slots (ascending)."""
-        if self._cost and self._cost.observe(_runs(rows), seconds):
+    def _worth_trying(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
+        """The fillers that would make whole blocks, unless they surely do not pay."""
+        fillers = self._whole_blocks(tuple(used), tuple(fillable))
+        seconds = self.seconds(sorted((*used, *fillers)))
+        return fillers if seconds <= _WORTH_TRYING * self.seconds(used) else ()
+
+    def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
+        """Learn from a step with one token in just these slots (ascending). Only steps of the same
+        kind are compared."""
+        if self._cost and self._contest.observe(_runs(rows), seconds, kind):
             self._shapes.cache_clear()
 
     def cheapest_seconds(self, used: Sequence[int], fillable: Sequence[int]) -> float:
         """What a step takes then; 0 where nothing was measured."""
         if not self._can_fill:
             return self.seconds(used)
-        return self._shapes(tuple(used), tuple(fillable))[0] if self._cost and used else 0.0
+        if not self._cost or not used:
+            return 0.0
+        return self._scale * self._shapes(tuple(used), tuple(fillable))[0]
 
     def seconds(self, rows: Sequence[int]) -> float:
         """What a step takes with rows in just these slots (ascending); 0 where nothing was
         measured."""
-        return sum(self._cost[run] for run in _runs(rows))
+        return self._scale * sum(self._cost[run] for run in _runs(rows))
 
-    def _cheapest(
-        self, used: tuple[int, ...], fillable: tuple[int, ...]
-    ) -> tuple[float, tuple[int, ...]]:
-        """Dynamic programming over the slots; the state is the length of the run that is open."""
-        busy, free = frozenset(used), frozenset(fillable)
-        best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-        for slot in range(self._slots):
-            following: dict[int, tuple[float, tuple[int, ...]]] = {}
-            for run, (cost, filled) in best.items():
-                if slot in busy:
-                    _keep(following, run + 1, cost, filled)
-                    continue
-                _keep(following, 0, cost + self._cost[run], filled)
-                if slot in free:
-                    _keep(following, run + 1, cost, (*filled, slot))
-            best = following
-        return min((cost + self._cost[run], filled) for run, (cost, filled) in best.items())
+    @property
+    def _scale(self) -> float:
+        """The machine may have been busier at the warm-up. Where steps take longer than then, their
+        texts are longer, which no shape changes."""
+        return min(self._contest.slowdown, 1.0)
+
+    def _cheapest(self, used: tuple[int, ...], fillable: tuple[int, ...]) -> _Choice:
+        return _fill(used, fillable, [self._cost[run] for run in range(self._slots + 1)])
+
+    def _in_whole_blocks(self, used: tuple[int, ...], fillable: tuple[int, ...]) -> tuple[int, ...]:
+        costs = [-(-run // BLOCK) + (run % BLOCK > 0) / 2 for run in range(self._slots + 1)]
+        return _fill(used, fillable, costs)[1]
 
 
-def _keep(
-    table: dict[int, tuple[float, tuple[int, ...]]], run: int, cost: float, filled: tuple[int, ...]
-) -> None:
+def _fill(used: tuple[int, ...], fillable: tuple[int, ...], costs: Sequence[float]) -> _Choice:
+    """The cheapest step, by what runs of neighbours cost: dynamic programming over the slots; the
+    state is the length of the run that is open."""
+    busy, free = frozenset(used), frozenset(fillable)
+    best: dict[int, _Choice] = {0: (0.0, ())}
+    for slot in range(len(costs) - 1):
+        following: dict[int, _Choice] = {}
+        for run, (cost, filled) in best.items():
+            if slot in busy:
+                _keep(following, run + 1, cost, filled)
+                continue
+            _keep(following, 0, cost + costs[run], filled)
+            if slot in free:
+                _keep(following, run + 1, cost, (*filled, slot))
+        best = following
+    return min((cost + costs[run], filled) for run, (cost, filled) in best.items())
+
+
+def _keep(table: dict[int, _Choice], run: int, cost: float, filled: tuple[int, ...]) -> None:
     known = table.get(run)
     if known is None or (cost, len(filled)) < (known[0], len(known[1])):
         table[run] = (cost, filled)

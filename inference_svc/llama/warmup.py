@@ -12,6 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from inference_svc.engine.cells import CopyCosts
+from inference_svc.engine.row_times import BLOCK
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama.backend import LlamaBackend
 
@@ -22,6 +23,7 @@ WORTHWHILE_SPEEDUP = 1.25
 LONG_STEP_S = 0.02
 _REPETITIONS = 3
 _COPIED_TOKENS = 128
+_MOST_MEASURED = 32  # rows, one by one
 # Prompt chunks and fillers go by row times in every step; what drafts cost matters to some.
 _ROWS_SHARE = 2 / 3
 
@@ -155,9 +157,11 @@ def _empty(backend: LlamaBackend) -> None:
 
 
 def _row_counts(slots: int) -> list[int]:
-    """1, everything, powers of two, then the rest: the most telling first, should time run out."""
+    """1, everything, powers of two, whole blocks, then the rest: the most telling first, should
+    time run out."""
     first = [1, slots, *(2**i for i in range(1, slots.bit_length()) if 2**i < slots)]
-    every = list(range(1, min(slots, 32) + 1))
+    first += range(BLOCK, min(slots, _MOST_MEASURED) + 1, BLOCK)
+    every = list(range(1, min(slots, _MOST_MEASURED) + 1))
     return list(dict.fromkeys(first + every))
 
 

@@ -1,8 +1,12 @@
-"""What is believed of step times falls with every step that was faster, and never rises."""
+"""What is believed of step times: of each count by itself it falls with every step that was faster
+and never rises; beside each other counts are as successive steps showed them."""
+
+from itertools import cycle, islice, permutations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_svc.engine.row_contest import RowContest
 from inference_svc.engine.row_times import RowTimes
 
 MOST = 12
@@ -26,3 +30,24 @@ def test_no_belief_ever_rises(measured: dict[int, float], steps: list[tuple[int,
         assert times[count] <= seconds or not is_faster
         assert all(new <= old * (1 + 1e-9) for new, old in zip(after, before, strict=True))
         assert times[1] == min(after)
+
+
+@given(
+    measured=st.fixed_dictionaries({n: st.floats(1, 3) for n in range(1, 5)}),
+    true=st.fixed_dictionaries({n: st.floats(1, 3) for n in range(2, 5)}),
+    speeds=st.lists(st.floats(0.5, 2), min_size=1, max_size=10),
+)
+def test_successive_steps_tell_which_count_is_faster(
+    measured: dict[int, float], true: dict[int, float], speeds: list[float]
+) -> None:
+    """Whatever was measured, and however fast the machine is from one time to another."""
+    times = RowTimes(measured, 4)
+    contest = RowContest(times)
+    speed = 1.0
+    for rows, newest in islice(zip(cycle(true), cycle(speeds), strict=True), 200):
+        for seconds in [true[rows] * speed] * 2 + [true[rows] * newest] * 6:
+            contest.observe([rows], seconds)
+        speed = newest
+
+    for one, other in permutations(true, 2):
+        assert times[one] < times[other] or true[one] > 0.85 * true[other]

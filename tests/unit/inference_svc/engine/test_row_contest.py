@@ -1,0 +1,100 @@
+"""Which number of rows is believed to be the faster, after steps that follow each other."""
+
+import pytest
+
+from inference_svc.engine.row_contest import RowContest
+from inference_svc.engine.row_times import RowTimes
+
+ALONG = 10  # steps with the same rows, as between two requests that come or end
+
+
+def _contest(measured: dict[int, float]) -> tuple[RowTimes, RowContest]:
+    times = RowTimes(measured, 16, in_blocks=True)
+    return times, RowContest(times)
+
+
+def _steps(contest: RowContest, rows: int, seconds: float, count: int = ALONG) -> None:
+    for _ in range(count):
+        contest.observe([rows], seconds)
+
+
+def test_a_count_that_looked_fast_is_found_out() -> None:
+    """It was measured while nothing else ran."""
+    times, contest = _contest({15: 80.0, 16: 100.0})
+    for _ in range(8):
+        _steps(contest, 16, 100.0)
+        _steps(contest, 15, 130.0)
+
+    assert times[15] / times[16] == pytest.approx(1.3, rel=0.1)
+
+
+def test_a_count_that_looked_slow_is_found_out() -> None:
+    """Something else ran while it was measured; now and then a step shows what it takes."""
+    times, contest = _contest({15: 300.0, 16: 150.0})
+    for steps in 8 * (1, 5):  # a trial, or all that there is
+        _steps(contest, 16, 150.0)
+        _steps(contest, 15, 135.0, steps)
+
+    assert times[15] / times[16] == pytest.approx(0.9, rel=0.1)
+
+
+def test_what_slows_every_step_says_nothing_of_one_count() -> None:
+    """Longer texts, or another program, while the same rows go on; then others are as slow."""
+    times, contest = _contest({15: 130.0, 16: 100.0})
+    _steps(contest, 16, 100.0)
+    _steps(contest, 16, 170.0)
+    _steps(contest, 15, 1.7 * 130.0)
+    _steps(contest, 16, 170.0)
+
+    assert times[15] == pytest.approx(130.0)
+    assert times[16] == pytest.approx(100.0)
+
+
+def test_steps_that_are_faster_than_at_the_warm_up_tell_by_how_much() -> None:
+    """With any rows; what is believed of them keeps its scale."""
+    times, contest = _contest({15: 130.0, 16: 100.0})
+    assert contest.slowdown == 1
+    _steps(contest, 16, 50.0)
+    _steps(contest, 15, 65.0)
+
+    assert contest.slowdown == pytest.approx(0.5)
+    assert (times[15], times[16]) == (130.0, 100.0)
+
+
+@pytest.mark.parametrize("held_up", [15, 16])
+def test_one_step_that_was_held_up_hardly_counts(held_up: int) -> None:
+    """Be it the first of a count, or one before it."""
+    times, contest = _contest({15: 130.0, 16: 100.0})
+    _steps(contest, 16, 100.0)
+    contest.observe([held_up], 2000.0)
+    _steps(contest, 15, 130.0)
+
+    assert times[15] / times[16] == pytest.approx(1.3, rel=0.11)
+
+
+def test_what_was_never_measured_is_believed_at_once() -> None:
+    """Until then it is taken for as slow as the block which it could be filled up to."""
+    times, contest = _contest({8: 55.0, 12: 85.0})
+    assert times[9] > times[12]
+    _steps(contest, 12, 85.0)
+    contest.observe([9], 70.0)
+
+    assert times[9] == pytest.approx(70.0)
+
+
+def test_steps_of_other_kinds_are_not_compared() -> None:
+    """Adapters make a step longer, with any rows."""
+    times, contest = _contest({3: 30.0, 4: 40.0})
+    for _ in range(ALONG):
+        contest.observe([4], 40.0, "plain")
+        contest.observe([3], 60.0, "with an adapter")
+
+    assert (times[3], times[4]) == (30.0, 40.0)
+
+
+def test_runs_of_several_lengths_teach_nothing() -> None:
+    """Which of them took how long nobody knows."""
+    times, contest = _contest({1: 10.0, 2: 20.0})
+
+    assert not contest.observe([1, 2], 5.0)
+    assert (times[1], times[2]) == (10.0, 20.0)
