@@ -47,6 +47,15 @@ def test_a_slow_model_has_row_times_first(monkeypatch: pytest.MonkeyPatch) -> No
     assert measured.token_times == {1: 1.5}
 
 
+def test_whole_blocks_of_rows_come_before_what_is_left_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between blocks the rest can be estimated, and what fills a block must be known."""
+    measured = _warm_up(monkeypatch, 16, budget_s=100.0)
+
+    assert measured.step_times.keys() == {1, 2, 4, 8, 12, 16}
+
+
 def test_rows_leave_time_for_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many row counts there are to measure."""
     measured = _warm_up(monkeypatch, 32, budget_s=300.0)
