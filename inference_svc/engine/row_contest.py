@@ -3,7 +3,7 @@
 What is believed of one count decides how all others run, so it has to be right beside them. The
 warm-up has no time for every count of a large model, and a machine that is shared is faster at one
 moment than at another: the fastest step of each count would compare moments. Between a step and
-the next, only the number of rows has changed.
+the next, hardly anything but the number of rows has changed.
 """
 
 import math
@@ -18,9 +18,12 @@ _MEMORY_STEPS: Final = 5
 """Of so many steps one or two may have been held up by something else."""
 _NEWEST_SHARE: Final = 0.25
 _TELLING_SHARE: Final = 0.01
-"""Less is noise, and each correction makes plans anew."""
+"""A smaller correction is noise, and each makes plans anew."""
 _MOST_TOLD: Final = 1.5
-"""How many times as fast or as slow one step may show a count to be: something else may have run."""
+"""One step shows a count to be so many times as fast or slow at most: it may have been held up."""
+_MOST_KINDS: Final = 8
+
+_Steps = deque[tuple[int, float]]  # rows and seconds
 
 
 class RowContest:
@@ -29,42 +32,52 @@ class RowContest:
 
     def __init__(self, times: RowTimes) -> None:
         self._times = times
-        self._last_rows = 0
-        self._kind: Hashable = None
-        # Of the newest steps, how many times as long as believed they took, as logarithms.
-        self._slowdowns: deque[float] = deque(maxlen=_MEMORY_STEPS)
+        self._newest: _Steps = deque(maxlen=_MEMORY_STEPS)
+        self._newest_by_kind: dict[Hashable, _Steps] = {}
 
     def observe(self, runs: Sequence[int], seconds: float, kind: Hashable = None) -> bool:
         """Learn from a step of runs of neighbours; tell whether a belief has changed. Runs of
         several lengths do not tell which of them took how long; nor are steps compared that differ
         in `kind`, whatever else makes them longer or shorter."""
-        if len(set(runs)) != 1 or seconds <= 0:
+        rows = runs[0]
+        if len(set(runs)) != 1 or seconds <= 0 or not self._times.of_itself(rows):
             return False
-        if kind != self._kind:
-            self._kind = kind
-            self._slowdowns.clear()
-        rows, each = runs[0], seconds / len(runs)
-        is_new = rows != self._last_rows and self._compare(rows, each)
-        self._last_rows = rows
-        self._slowdowns.append(math.log(each / self._times[rows]))
+        self._newest = self._steps_of(kind)
+        each = seconds / len(runs)
+        is_new = bool(self._newest) and self._compare(self._newest[-1][0], rows, each)
+        self._newest.append((rows, each))
         return is_new
 
     @property
     def slowdown(self) -> float:
         """How many times as long as believed the newest steps took; 1 before there were any."""
-        return math.exp(median(self._slowdowns)) if self._slowdowns else 1.0
+        if not self._newest:
+            return 1.0
+        return median(seconds / self._times.of_itself(rows) for rows, seconds in self._newest)
 
-    def _compare(self, rows: int, each: float) -> bool:
-        """What takes longer or shorter since the count changed, does so for its sake."""
-        if not self._slowdowns:
+    def _steps_of(self, kind: Hashable) -> _Steps:
+        steps = self._newest_by_kind.get(kind)
+        if steps is None:
+            if len(self._newest_by_kind) == _MOST_KINDS:
+                del self._newest_by_kind[next(iter(self._newest_by_kind))]
+            steps = self._newest_by_kind[kind] = deque(maxlen=_MEMORY_STEPS)
+        return steps
+
+    def _compare(self, last: int, rows: int, seconds: float) -> bool:
+        """What takes longer or shorter since the count changed, does so for its sake. Half of that
+        is told of the count before: else what every change costs would add up without end."""
+        if rows == last:
             return False
-        usual = each / self.slowdown
-        if not self._times.is_known(rows):
-            self._times.believe(rows, usual)
+        times = self._times
+        factor = seconds / self.slowdown / times.of_itself(rows)
+        factor = min(max(factor, 1 / _MOST_TOLD), _MOST_TOLD)
+        if not times.is_known(rows):
+            times.believe(rows, factor * times.of_itself(rows))
             return True
-        factor = usual / self._times[rows]
-        factor = min(max(factor, 1 / _MOST_TOLD), _MOST_TOLD) ** _NEWEST_SHARE
+        factor **= _NEWEST_SHARE
         if abs(factor - 1) < _TELLING_SHARE:
             return False
-        self._times.believe(rows, self._times[rows] * factor)
+        mine, other = times.of_itself(rows), times.of_itself(last)
+        times.believe(rows, mine * math.sqrt(factor))
+        times.believe(last, other / math.sqrt(factor))
         return True

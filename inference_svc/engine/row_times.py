@@ -1,9 +1,9 @@
 """How long a step takes by its rows, or by the tokens of a row: the warm-up's table, corrected by
 what really happens.
 
-A machine that is busy while a model loads makes some counts look slower than they are. So a belief
-falls as soon as a step was faster, and never rises: longer texts and other programs slow every
-count. Which of two counts is the faster is another question: `row_contest`.
+A machine that is busy while a model loads makes some counts look slower than they are. So what is
+observed lets a belief fall as soon as a step was faster, and never rise: longer texts and other
+programs slow every count. Which of two counts is the faster is another question: `row_contest`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,6 +60,10 @@ class RowTimes:
         """Take over what so many rows take."""
         self._known[rows] = seconds
         self._interpolate()
+
+    def of_itself(self, rows: int) -> float:
+        """What so many rows take; of one row too, which `[]` takes for the fastest count."""
+        return self._known.get(rows, self[rows])
 
     def is_known(self, rows: int) -> bool:
         """Whether so many rows were measured or observed."""

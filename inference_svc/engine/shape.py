@@ -4,7 +4,7 @@ Only consecutive ascending slots share one compute batch, and kernels work in bl
 hole between running slots splits the work, and some row counts cost more than larger ones. This
 module decides which idle slots get a filler row (a token whose cell is removed afterwards) so that
 the whole step is cheapest, by measured step times. Now and then it decides otherwise, for a count
-that never runs could not show that it is better than what is believed of it.
+that never runs could not show that it is better than believed.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -14,12 +14,12 @@ from inference_svc.engine.row_contest import RowContest
 from inference_svc.engine.row_times import BLOCK, TRIAL_INTERVAL, RowTimes
 
 _WORTH_TRYING = 1.5
-"""How many times as long as without them a step with fillers may be believed to take, to be tried."""
+"""Fillers are tried where a step is believed to take at most so many times as long with them."""
 _Choice = tuple[float, tuple[int, ...]]  # the cost of a step, and the slots that are filled
 
 
 class StepShape:
-    """Chooses filler slots from a table of step time (any unit) by rows, as measured at warm-up.
+    """Chooses filler slots from a table of step time, in seconds, by rows, as measured at warm-up.
 
     Row counts that were not measured are interpolated. Without measurements nothing is filled, nor
     where a filler's cell could not be removed (`can_fill`).
@@ -32,7 +32,8 @@ class StepShape:
         self._cost = RowTimes(step_times, slots, in_blocks=True)
         self._contest = RowContest(self._cost)
         self._can_fill = can_fill
-        self._num_doubtful = 0
+        self._num_choices = 0  # since the last trial
+        self._num_trials = 0
         # Bounded: with few slots all patterns fit, with many the common ones recur.
         self._shapes = lru_cache(maxsize=4096)(self._cheapest)
         self._whole_blocks = lru_cache(maxsize=4096)(self._in_whole_blocks)
@@ -43,17 +44,27 @@ class StepShape:
         if not self._cost or not used or not self._can_fill:
             return ()
         chosen = self._shapes(tuple(used), tuple(fillable))[1]
-        other = () if chosen or len(used) == 1 else self._worth_trying(used, fillable)
-        if chosen == other:
+        self._num_choices += 1
+        if len(used) == 1 or self._num_choices < TRIAL_INTERVAL:
             return chosen
-        self._num_doubtful += 1
-        return other if self._num_doubtful % TRIAL_INTERVAL == 0 else chosen
+        others = [other for other in self._others(used, fillable) if other != chosen]
+        if not others:
+            return chosen
+        self._num_choices = 0
+        self._num_trials += 1
+        return others[self._num_trials % len(others)]
 
-    def _worth_trying(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
-        """The fillers that would make whole blocks, unless they surely do not pay."""
-        fillers = self._whole_blocks(tuple(used), tuple(fillable))
-        seconds = self.seconds(sorted((*used, *fillers)))
-        return fillers if seconds <= _WORTH_TRYING * self.seconds(used) else ()
+    def _others(self, used: Sequence[int], fillable: Sequence[int]) -> list[tuple[int, ...]]:
+        """What may be tried: no fillers, and those that make whole blocks unless they surely do not
+        pay; only where all runs are as long, for others teach nothing."""
+        whole_blocks = self._whole_blocks(tuple(used), tuple(fillable))
+        options = {(): list(used), whole_blocks: sorted((*used, *whole_blocks))}
+        most = _WORTH_TRYING * self.seconds(used)
+        return [
+            fillers
+            for fillers, rows in options.items()
+            if len(set(_runs(rows))) == 1 and (not fillers or self.seconds(rows) <= most)
+        ]
 
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
         """Learn from a step with one token in just these slots (ascending). Only steps of the same

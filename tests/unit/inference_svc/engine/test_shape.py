@@ -1,5 +1,7 @@
 """Which idle slots get a filler row."""
 
+from collections import Counter
+
 from inference_svc.engine.row_times import TRIAL_INTERVAL
 from inference_svc.engine.shape import StepShape
 
@@ -46,7 +48,9 @@ def test_rows_beyond_the_measured_ones_are_extrapolated() -> None:
 
 def test_who_runs_alone_is_never_padded() -> None:
     """Whatever a busy machine made of the measurement: its tokens depend on the shape."""
-    assert StepShape({1: 50.0, 2: 12.0, 4: 13.0}, 4).fillers([0], [1, 2, 3]) == ()
+    shape = StepShape({1: 50.0, 2: 12.0, 4: 13.0}, 4)
+
+    assert {shape.fillers([0], [1, 2, 3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
 
 
 def test_a_wrong_measurement_is_corrected_by_what_steps_take() -> None:
@@ -82,6 +86,21 @@ def test_fillers_that_are_not_believed_to_pay_are_tried() -> None:
     shape.observe([0, 1, 2], 28.0)
 
     assert shape.fillers([0, 1, 2], [3]) == (3,)
+
+
+def test_what_would_teach_nothing_is_not_tried() -> None:
+    """Of runs of one and of two rows nobody knows which took how long."""
+    shape = StepShape({1: 10.0, 2: 11.0, 3: 12.0, 4: 12.0}, 4)
+
+    assert {shape.fillers([0, 2, 3], [1]) for _ in range(2 * TRIAL_INTERVAL)} == {(1,)}
+
+
+def test_other_fillers_are_tried_as_well_as_none() -> None:
+    """Ten rows are filled up to eleven; twelve and ten have their turns."""
+    shape = StepShape({1: 20.0, 10: 45.0, 11: 40.0, 12: 42.0}, 12)
+    filled = [shape.fillers(range(10), [10, 11]) for _ in range(2 * TRIAL_INTERVAL)]
+
+    assert Counter(filled) == {(10,): 2 * TRIAL_INTERVAL - 2, (10, 11): 1, (): 1}
 
 
 def test_fillers_that_surely_do_not_pay_are_not_tried() -> None:
