@@ -12,11 +12,11 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Finished, Preempted
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Sampling
-from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.sequences import a_request
+from tests.support.shapes import FixedShape
 
 pytestmark = pytest.mark.timeout(120)  # seconds on an idle machine
 
@@ -48,9 +48,8 @@ def _engine(backend: LlamaBackend) -> Engine:
     return Engine(
         "demo",
         backend,
-        # Holes cost so much that they are filled wherever that is allowed; no step is so short that
-        # it would correct that.
-        shape=StepShape({1: 9.0e-6, 2: 9.1e-6, 3: 9.2e-6, 4: 9.3e-6}, SLOTS),
+        # Holes cost so much that they are filled wherever that is allowed.
+        shape=FixedShape({1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}, SLOTS),
         chunk_cap=CHUNK,
         clock=time.monotonic,
         saved_bytes=2**24,

@@ -16,7 +16,6 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling, Stage
-from inference_svc.engine.shape import StepShape
 from inference_svc.engine.token_batch import Row, TokenBatch
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
@@ -26,6 +25,7 @@ from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.runtime.loading import load
 from inference_svc.runtime.messages import Boot, ModelBoot
 from tests.support.sequences import a_request
+from tests.support.shapes import FixedShape
 
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 ANSWER = "The capital of France is Paris."
@@ -64,7 +64,7 @@ def _engine(backend: LlamaBackend, *, step_times: dict[int, float] | None = None
     return Engine(
         "demo",
         backend,
-        shape=StepShape(step_times or {}, SLOTS),
+        shape=FixedShape(step_times or {}, SLOTS),
         chunk_cap=64,
         clock=time.monotonic,
     )
@@ -133,7 +133,7 @@ def test_company_and_fillers_do_not_change_a_greedy_answer(backend: LlamaBackend
         _request(backend, 2, QUESTION, max_tokens=3),
         _request(backend, 3, STORY, max_tokens=50),
     ]
-    times = {1: 9.0e-6, 2: 9.1e-6, 3: 9.2e-6, 4: 9.3e-6}  # so short that no step corrects them
+    times = {1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}
     together = _run(_engine(backend, step_times=times), *requests)
 
     for request in requests:

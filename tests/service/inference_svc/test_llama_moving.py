@@ -12,13 +12,13 @@ from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Moved
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.shape import StepShape
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.models.references import BUNDLED_PATH
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import a_request
+from tests.support.shapes import FixedShape
 
 SLOTS = 4
 TOKENS = 40
@@ -52,8 +52,8 @@ def _engine(backend: LlamaBackend, costs: CopyCosts, *, moves: bool) -> Engine:
     """One that moves whatever pays at all, or one to which holes cost nothing."""
     for slot in range(SLOTS):
         backend.trim(slot, 0)
-    times = {1: 9e-6, SLOTS: 18e-6} if moves else {}  # so short that no step corrects them
-    shape = StepShape(times, SLOTS, can_fill=backend.can_trim)
+    times = {1: 9e-6, 2: 12e-6, 3: 15e-6, SLOTS: 18e-6} if moves else {}
+    shape = FixedShape(times, SLOTS, can_fill=backend.can_trim)
     return Engine("m", backend, shape=shape, chunk_cap=256, clock=time.monotonic, copy_costs=costs)
 
 
