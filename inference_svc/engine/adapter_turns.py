@@ -27,6 +27,7 @@ class AdapterTurns:
         self._classes: Mapping[AdapterStack, int] = {}
         self._turn_began = 0.0
         self._turn_class = 0
+        self._overtaken: frozenset[AdapterStack] = frozenset()  # by the last step
 
     def take(self, ready: SequenceOf[Sequence], now: float) -> AdapterStack:
         """The stack that is on turn for the next step, of those of `ready` (at least one)."""
@@ -35,6 +36,7 @@ class AdapterTurns:
             self._move_on(now)
         current = next(iter(self._line))
         self._turn_class = self._classes[current]
+        self._overtaken = self._more_urgent(current)
         return current
 
     def _move_on(self, now: float) -> None:
@@ -61,7 +63,7 @@ class AdapterTurns:
         most = max(self._classes[stack] for stack in waiting)
         if self._turn_class >= most:
             for stack in waiting:
-                if self._classes[stack] < self._turn_class and self._is_overdue(line[stack], now):
+                if self._may_overtake(stack) and self._is_overdue(line[stack], now):
                     return stack
         peers = [stack for stack in waiting if self._classes[stack] == most]
         if before is None or before not in line or self._classes[before] < most:
@@ -70,6 +72,16 @@ class AdapterTurns:
             return before
         is_long = now - self._turn_began >= self._max_wait_s / len(peers)
         return peers[0] if is_long or self._is_overdue(line[peers[0]], now) else before
+
+    def _may_overtake(self, stack: AdapterStack) -> bool:
+        """Whether a less urgent stack may have a step: not before those have gone on that the last
+        step overtook, who may be less urgent by now."""
+        is_less_urgent = self._classes[stack] < self._turn_class
+        return is_less_urgent and self._overtaken.isdisjoint(self._more_urgent(stack))
+
+    def _more_urgent(self, stack: AdapterStack) -> frozenset[AdapterStack]:
+        least = self._classes[stack]
+        return frozenset(one for one, its in self._classes.items() if its > least)
 
     def _is_overdue(self, since: float, now: float) -> bool:
         return now - since >= self._max_wait_s

@@ -70,6 +70,20 @@ def test_two_stacks_take_turns_of_the_maximum_wait() -> None:
     assert steps(bench, 8) == [BASE, BASE, A, A, BASE, BASE, A, A]
 
 
+def test_who_was_overtaken_goes_on_first_though_less_urgent_now() -> None:
+    """The most urgent of its sequences is paused just then; two overdue stacks wait."""
+    bench = a_bench(1.0)
+    bench.submit(a_request(0, adapters=A, max_tokens=50, priority=Priority.INTERACTIVE))
+    bench.submit(a_request(1, adapters=A, max_tokens=50, priority=Priority.NORMAL))
+    bench.submit(a_request(2, adapters=B, max_tokens=50, priority=Priority.NORMAL))
+    bench.submit(a_request(3, max_tokens=50, priority=Priority.BATCH))
+    while bench.backend.stacks[-1:] != [B]:
+        steps(bench, 1)
+    bench.engine.pause(0, paused=True)
+
+    assert steps(bench, 1) == [A]
+
+
 def test_the_more_stacks_wait_the_shorter_the_turns() -> None:
     """Three stacks share the same maximum wait."""
     bench = a_bench(4.0)
