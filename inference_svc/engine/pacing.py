@@ -33,9 +33,9 @@ class StepCost:
     def observe_texts(self, *, rows: int, drafted: int, seconds: float) -> bool:
         """Learn from a step without prompts, with `drafted` tokens behind the one of each row; tell
         whether it was faster than believed."""
-        is_faster = self._rows.observe([rows], seconds)
+        is_faster = self._rows.observe(rows, seconds)
         if drafted:
-            is_faster |= self._tokens.observe([rows * (1 + drafted)], seconds)
+            is_faster |= self._tokens.observe(rows * (1 + drafted), seconds)
         return is_faster
 
     def observe_prompts(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:

@@ -9,6 +9,7 @@ the next, hardly anything but the number of rows has changed.
 import math
 from collections import deque
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from statistics import median
 from typing import Final
 
@@ -21,9 +22,13 @@ _TELLING_SHARE: Final = 0.01
 """A smaller correction is noise, and each makes plans anew."""
 _MOST_TOLD: Final = 1.5
 """One step shows a count to be so many times as fast or slow at most: it may have been held up."""
-_MOST_KINDS: Final = 8
+_MOST_KINDS: Final = 8  # that are remembered, those that ran last
 
 _Steps = deque[tuple[int, float]]  # rows and seconds
+
+
+def _no_steps(_kind: Hashable) -> _Steps:
+    return deque(maxlen=_MEMORY_STEPS)
 
 
 class RowContest:
@@ -32,8 +37,8 @@ class RowContest:
 
     def __init__(self, times: RowTimes) -> None:
         self._times = times
-        self._newest: _Steps = deque(maxlen=_MEMORY_STEPS)
-        self._newest_by_kind: dict[Hashable, _Steps] = {}
+        self._steps_of = lru_cache(maxsize=_MOST_KINDS)(_no_steps)
+        self._newest = _no_steps(None)
 
     def observe(self, runs: Sequence[int], seconds: float, kind: Hashable = None) -> bool:
         """Learn from a step of runs of neighbours; tell whether a belief has changed. Runs of
@@ -54,14 +59,6 @@ class RowContest:
         if not self._newest:
             return 1.0
         return median(seconds / self._times.of_itself(rows) for rows, seconds in self._newest)
-
-    def _steps_of(self, kind: Hashable) -> _Steps:
-        steps = self._newest_by_kind.get(kind)
-        if steps is None:
-            if len(self._newest_by_kind) == _MOST_KINDS:
-                del self._newest_by_kind[next(iter(self._newest_by_kind))]
-            steps = self._newest_by_kind[kind] = deque(maxlen=_MEMORY_STEPS)
-        return steps
 
     def _compare(self, last: int, rows: int, seconds: float) -> bool:
         """What takes longer or shorter since the count changed, does so for its sake. Half of that

@@ -6,7 +6,7 @@ observed lets a belief fall as soon as a step was faster, and never rise: longer
 programs slow every count. Which of two counts is the faster is another question: `row_contest`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 _TELLING_SHARE: Final = 0.95
@@ -43,17 +43,11 @@ class RowTimes:
         """Seconds with so many rows; more than `most` take as long as these."""
         return self._seconds[min(rows, len(self._seconds) - 1)] if self._seconds else 0.0
 
-    def observe(self, runs: Sequence[int], seconds: float) -> bool:
-        """Learn from a step of runs of neighbours; tell whether it was faster than believed. Runs
-        of several lengths do not tell which of them was."""
-        lengths = set(runs)
-        if len(lengths) != 1 or seconds <= 0:
+    def observe(self, rows: int, seconds: float) -> bool:
+        """Learn from a step of so many rows; tell whether it was faster than believed."""
+        if not 0 < seconds < self[rows] * _TELLING_SHARE:
             return False
-        (rows,) = lengths
-        each = seconds / len(runs)
-        if not each < self[rows] * _TELLING_SHARE:
-            return False
-        self.believe(rows, each)
+        self.believe(rows, seconds)
         return True
 
     def believe(self, rows: int, seconds: float) -> None:

@@ -29,7 +29,7 @@ def test_no_belief_ever_rises(measured: dict[int, float], steps: list[tuple[int,
     times = RowTimes(measured, MOST)
     for count, seconds in steps:
         before = [times[n] for n in range(1, MOST + 1)]
-        is_faster = times.observe([count], seconds)
+        is_faster = times.observe(count, seconds)
         after = [times[n] for n in range(1, MOST + 1)]
 
         assert times[count] <= seconds or not is_faster
