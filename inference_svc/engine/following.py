@@ -3,8 +3,8 @@
 A waiting sequence follows the running one (its leader) that will have most of its prompt, and takes
 the prefix from there once it is computed. There is nothing to undo: a leader that ends early leaves
 what it has computed, and the first follower in the queue starts from that and leads the others.
-While it leads, a sequence is as urgent as the most urgent of its followers. Nobody waits longer
-than computing the prefix is estimated to take.
+While it leads, a sequence is as urgent as the most urgent of its followers. Nobody waits on where
+nothing more of the prefix is computed in the time that the rest of it is estimated to take.
 """
 
 from collections.abc import Collection, Container
@@ -14,6 +14,9 @@ from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import MIN_REUSED_TOKENS
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import common_prefix
+
+# The estimate is by what prompts took so far; tokens of longer ones take longer.
+_PATIENCE = 2.0
 
 
 class _Following(NamedTuple):
@@ -62,7 +65,7 @@ class Followers:
         leader, shared = self._leader(sequence, running)
         if leader is None or shared - have < MIN_REUSED_TOKENS:
             return False
-        if not self._may_wait(sequence, shared - have, running, now):
+        if not self._may_wait(sequence, have, shared - have, running, now):
             return False
         pair = self._following[sequence.request.sequence_id] = _Following(sequence, leader)
         _lend(pair)
@@ -83,15 +86,16 @@ class Followers:
         return best, most
 
     def _may_wait(
-        self, sequence: Sequence, gain: int, running: Collection[Sequence], now: float
+        self, sequence: Sequence, have: int, gain: int, running: Collection[Sequence], now: float
     ) -> bool:
-        """Whether the time that the wait may take is not over; it begins with the first wait, and
-        with the first estimate."""
-        if sequence.hold_until is None:
+        """Whether the time that the wait may take is not over; it begins anew whenever there is
+        more of the prefix, and with the first estimate."""
+        if sequence.hold_until is None or have > sequence.held_with:
             prompts = sum(not other.is_decoding for other in running)
             stacks = len({other.request.adapters for other in running})  # they take turns
             estimate = self._cost.prefill_s(gain) * max(prompts, 1) * max(stacks, 1)
-            sequence.hold_until = now + estimate if estimate else None
+            sequence.hold_until = now + _PATIENCE * estimate if estimate else None
+            sequence.held_with = have
         return sequence.hold_until is None or now <= sequence.hold_until
 
 

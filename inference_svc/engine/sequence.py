@@ -34,8 +34,10 @@ class Sequence:
         # Its class when it started, raised by the time it had waited.
         self.standing = request.priority
         self.first_token_at: float | None = None
-        # Following: until when it may wait, and what its own followers lend it.
+        # Following: until when it may wait, and for more than how many tokens; what its own
+        # followers lend it.
         self.hold_until: float | None = None
+        self.held_with = 0
         self.led_priority = 0
         self.led_deadline: float | None = None
         # Steps since anything of it was computed.

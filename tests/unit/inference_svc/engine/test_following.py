@@ -97,38 +97,37 @@ def test_a_leader_that_is_paused_is_not_waited_for() -> None:
     assert 2 not in _started(bench)
 
 
-def test_nobody_waits_longer_than_computing_would_take() -> None:
-    """A leader that is slower than estimated is left; what it has is used."""
+def test_a_leader_that_gets_on_is_waited_for_however_slowly() -> None:
+    """What prompts took so far says little of a longer one; what it computes is not left over."""
     bench = _bench(measured={8: 0.8})
+    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=1) for i in range(4)))
+    while bench.engine.has_work:
+        bench.step()
+        bench.clock.now += 3 * CHUNK * 0.1
+
+    assert [_started(bench)[i].cached_tokens for i in range(4)] == [0, *[len(SYSTEM)] * 3]
+
+
+def test_a_leader_that_does_not_get_on_is_left() -> None:
+    """After twice the time that the rest should take, and as much again where adapters take turns.
+    What is there is used."""
+    bench = _bench(measured={8: 0.8}, adapter_wait_s=10.0**6)
+    bench.engine.adapters.load("a", Path("a.gguf"))
     bench.submit(a_request(0, prompt=_prompt(0)))
     bench.step()
-    bench.submit(a_request(1, prompt=_prompt(1)))
-    bench.clock.now = 100.0
-    bench.step()
-    assert 1 not in _started(bench)
-    bench.clock.now += (len(SYSTEM) - CHUNK) * 0.1 + 0.1
-    bench.step()
-
-    assert _started(bench)[1].cached_tokens == 2 * CHUNK
-
-
-def test_a_wait_is_as_much_longer_as_adapters_take_turns() -> None:
-    """A leader computes in its own stack's turns only."""
-    bench = _bench(measured={8: 0.8})
-    bench.engine.adapters.load("a", Path("a.gguf"))
     other = stack_of([AppliedAdapter("a", 1.0)])
-    bench.submit(a_request(2, prompt=[97, 98], max_tokens=99, adapters=other))
+    bench.submit(a_request(2, prompt=[97, 98], max_tokens=99, adapters=other, priority=3))
     bench.step()
-    bench.submit(a_request(0, prompt=_prompt(0)), a_request(1, prompt=_prompt(1)))
+    bench.submit(a_request(1, prompt=_prompt(1)))
     bench.step()
-    alone = len(SYSTEM) * 0.1
-    bench.clock.now += alone + 0.1
+    patience = 2 * 2 * (len(SYSTEM) - CHUNK) * 0.1
+    bench.clock.now = patience - 0.1
     bench.step()
     assert _started(bench).keys() == {0, 2}
-    bench.clock.now += alone
+    bench.clock.now = patience + 0.1
     bench.step()
 
-    assert _started(bench).keys() == {0, 1, 2}
+    assert _started(bench)[1].cached_tokens == CHUNK
 
 
 def test_a_leader_is_as_urgent_as_its_followers() -> None:
