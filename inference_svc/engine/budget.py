@@ -2,8 +2,8 @@
 
 Every running sequence decodes in every step. What a step has left goes to prompts, as far as the
 policy allows: it trades the time between two tokens against the time until a prompt is computed.
-Urgent prompts come first and leave a part to the others; of equals short ones are not held up, and
-long ones take turns, a few in each step.
+Urgent prompts come first and leave a part to the others. Equals are computed one after the other,
+each as soon as it is due: so few wait for all, and no short one waits behind a long one.
 """
 
 import enum
@@ -18,8 +18,8 @@ _LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
 # Attention takes so many queries of a row at once, and all others one by one: a token of rows of 85
 # takes a fifth longer than one of rows of 64, and one of rows of unequal length a fourth.
 _BLOCK = 64
-_MOST_SERVED = 4  # long prompts in a step: in a pass of 256 tokens each would have a block
-_PATIENCE_STEPS = 4  # for how long they wait for short urgent ones
+_MOST_ENDING = 4  # longer prompts in a step
+_PATIENCE_STEPS = 4  # for how long the less urgent wait for short urgent ones
 
 
 class Policy(enum.Enum):
@@ -56,11 +56,13 @@ def prefill_budget(
 
 
 class Share(NamedTuple):
-    """What a prompt has left to compute, its class, and in how many steps it was passed over."""
+    """What a prompt has left to compute, its class, in how many steps it was passed over, and when
+    it is due, in seconds."""
 
     tokens: int
     urgency: int
     passed_over: int = 0
+    due: float = 0.0
 
 
 def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
@@ -103,10 +105,9 @@ def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int, st
 def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
     """Share `budget` tokens, one of so many `steps`, among equals.
 
-    Whoever needs no more than an equal part of all steps gets what it needs: a short prompt does
-    not wait behind long ones. The others take turns of the same length, who was passed over longest
-    first: nobody's first token waits for everybody's, and a step computes few long rows faster than
-    many short ones. A part of the budget may stay unused: odd rows take longer than they are worth.
+    Whoever needs no more than an equal part of all steps gets what it needs. Of the others the one
+    that is due first comes first, two or four of them where all end. A part of the budget may stay
+    unused: odd rows take longer than they are worth.
     """
     chunks = [0] * len(prompts)
     waiting = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)
@@ -114,26 +115,27 @@ def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> lis
         first = waiting.pop(0)
         chunks[first] = prompts[first].tokens
         budget -= chunks[first]
-    waiting.sort(key=lambda i: (-prompts[i].passed_over, i))
-    while waiting and budget > 0:
-        count = _num_served([prompts[i].tokens for i in waiting], budget)
-        turn = _in_blocks(budget // count)
+    waiting.sort(key=lambda i: prompts[i].due)
+    is_used = False
+    while waiting and budget > 0 and not is_used:
+        count = _num_ending([prompts[i].tokens for i in waiting], budget)
         served, waiting = waiting[:count], waiting[count:]
+        turn = _in_blocks(budget // count)
         for i in served:
             chunks[i] = min(turn, prompts[i].tokens)
             budget -= chunks[i]
-        if any(chunks[i] >= _BLOCK for i in served):
-            break
+        is_used = any(chunks[i] >= _BLOCK for i in served)
+        if is_used and waiting and 2 * _BLOCK <= budget < prompts[waiting[0]].tokens:
+            chunks[waiting[0]] = _in_blocks(budget)
     return chunks
 
 
-def _num_served(waiting: Sequence[int], budget: int) -> int:
-    """How many prompts, of those that wait with so many tokens, share a step: a power of two, which
-    divides a pass into whole blocks, and not more than leaves each a turn worth having."""
+def _num_ending(waiting: Sequence[int], budget: int) -> int:
+    """How many prompts, of those that wait with so many tokens, are computed to their ends in this
+    step; or 1. A power of two, which divides a pass into equal rows."""
     count = 1
-    while 2 * count <= min(len(waiting), _MOST_SERVED):
-        needed = min(2 * _BLOCK, max(waiting[: 2 * count]))
-        if budget // (2 * count) < needed:
+    while 2 * count <= min(len(waiting), _MOST_ENDING):
+        if max(waiting[: 2 * count]) > budget // (2 * count):
             break
         count *= 2
     return count

@@ -19,6 +19,10 @@ from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot
 from inference_svc.engine.token_batch import Row
 
+# A prompt is due after so many times what it takes alone. So it waits for shorter ones, but not for
+# those that come much later.
+_FAIR_SLOWDOWN = 8.0
+
 
 class Work(NamedTuple):
     """The part of a plan that belongs to one sequence."""
@@ -99,7 +103,6 @@ def _prefilling(
 ) -> tuple[Plan, ...]:
     """One call for the prompts that end and one for those that go on: the rows of the latter are
     equally long, which divides a pass evenly."""
-    sequences.sort(key=lambda sequence: sequence.due)
     chunks = _chunks(sequences, num_decoding, limits, cost)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk))
@@ -137,13 +140,16 @@ def _chunks(
         num_prompts=len(prefilling),
     )
     return urgent_chunks(
-        [
-            Share(sequence.num_computable, sequence.urgency, sequence.passed_over)
-            for sequence in prefilling
-        ],
+        [_share(sequence, cost) for sequence in prefilling],
         budget,
         steps=1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1),
     )
+
+
+def _share(sequence: Sequence, cost: StepCost) -> Share:
+    alone = cost.prefill_s(sequence.num_remaining)
+    due = min(sequence.due, sequence.arrived_at + _FAIR_SLOWDOWN * alone)
+    return Share(sequence.num_computable, sequence.urgency, sequence.passed_over, due)
 
 
 def _row(sequence: Sequence, count: int) -> Row:

@@ -79,8 +79,8 @@ def test_nobody_is_passed_over_for_ever() -> None:
 
 
 def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
-    """Its long prompts take its turns one after the other: most short urgent prompts have a step
-    for themselves, however many wait beside them."""
+    """Its first prompt takes all its turns: most short urgent prompts have a step for themselves,
+    however many wait beside them."""
     passed_over, turns = [0] * 10, []
     for step in range(50):
         waiting = [Share(1000, 1, steps) for steps in passed_over]
@@ -88,7 +88,7 @@ def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
         turns += [(step, i, chunk) for i, chunk in enumerate(chunks) if chunk]
         passed_over = [0 if chunk else 1 + i for chunk, i in zip(chunks, passed_over, strict=True)]
 
-    assert turns == [(5 * i + 4, i, 20) for i in range(10)]
+    assert turns == [(5 * i + 4, 0, 20) for i in range(10)]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 16])
@@ -107,13 +107,14 @@ def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
     assert computed[0] == max(computed)
 
 
-def test_long_prompts_take_turns() -> None:
-    """Who was passed over longest is next; rows that share a step are equally long, in blocks."""
-    waited = [Share(1000, 1), Share(1000, 1, 2), Share(1000, 1, 1)]
-    assert fair_chunks(waited, 200) == [0, 192, 0]
-    assert fair_chunks(waited, 512) == [0, 256, 256]
-    assert fair_chunks([Share(1000, 1)] * 6, 512) == [128, 128, 128, 128, 0, 0]
-    assert fair_chunks([Share(1000, 1)] * 6, 2048) == [512, 512, 512, 512, 0, 0]
+def test_long_prompts_come_one_after_the_other() -> None:
+    """Who is due first, in whole blocks; the next has what one leaves that ends."""
+    long = [Share(1000, 1, due=3.0), Share(1000, 1, due=1.0), Share(1000, 1, due=2.0)]
+    assert fair_chunks(long, 200) == [0, 192, 0]
+    assert fair_chunks(long, 512) == [0, 512, 0]
+    assert fair_chunks([*long, Share(300, 1, due=0.5)], 512) == [0, 192, 0, 300]
+    assert fair_chunks([*long, Share(300, 1, due=0.5)], 420) == [0, 0, 0, 300]
+    assert fair_chunks([*long, Share(300, 1, due=2.5)], 512) == [0, 512, 0, 0]
 
 
 def test_equals_are_finished_one_after_the_other() -> None:

@@ -75,6 +75,36 @@ def test_a_short_prompt_is_computed_at_once_beside_long_ones() -> None:
     assert bench.finished(4).num_output_tokens == 1
 
 
+@pytest.mark.parametrize(
+    ("arrives_at", "changes", "first"),
+    [(1.0, {}, 1), (150.0, {}, 0), (150.0, {"deadline": 160.0}, 1)],
+)
+def test_a_long_prompt_waits_only_for_shorter_ones_that_come_soon(
+    arrives_at: float, changes: dict[str, float], first: int
+) -> None:
+    """Or for one whose deadline comes before its own time."""
+    limits = NativeLimits(32, 2, 2, 256, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits), chunk_cap=32, measured={2: 0.2})
+    bench.submit(a_request(0, prompt=[65] * 240, max_tokens=1))
+    bench.step()
+    bench.clock.now = arrives_at
+    bench.submit(a_request(1, prompt=[66] * 100, max_tokens=1, **changes))
+    bench.run()
+
+    assert next(event.sequence_id for event in bench.events if isinstance(event, Delta)) == first
+
+
+def test_equal_prompts_are_computed_one_after_the_other() -> None:
+    """The first token of one does not wait for all."""
+    limits = NativeLimits(32, 4, 4, 256, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits), chunk_cap=32, measured={4: 0.4})
+    bench.submit(*(a_request(i, prompt=[65 + i] * 128, max_tokens=1) for i in range(4)))
+    bench.run()
+
+    computed = [sorted(set(batch.slots.tolist())) for batch in bench.backend.batches]
+    assert computed == [[slot] for slot in range(4) for _ in range(4)]
+
+
 def test_a_follow_up_reuses_its_slot() -> None:
     """The common beginning is not computed again and is reported as cached."""
     bench = Bench()
