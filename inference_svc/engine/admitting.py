@@ -48,7 +48,7 @@ class Admitter:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
         self.lacks_cells = False
-        self._followers.begin(self._running.values(), self._queue.ids)
+        self._followers.begin(self._running.values(), self._queue.ids, self._clock())
         if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
             for sequence in self._queue.in_order(self._clock()):
                 if not self._table.has_idle:
@@ -88,8 +88,12 @@ class Admitter:
         self._queue.remove(sequence)
         self._running[request.sequence_id] = sequence
         self._queue.shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
-        sequence.slot = slot
+        sequence.slot, sequence.hold = slot, None
         sequence.standing = aged_class(sequence, now)
+        # It waits with its class, whose wait does not begin anew whenever somebody joins.
+        sequence.passed_over = max(
+            one.passed_over for one in self._running.values() if one.urgency == sequence.urgency
+        )
         if sequence.has_started:
             self._roster.events.append(Resumed(request.sequence_id, slot.index))
             return

@@ -3,7 +3,7 @@
 Every running sequence decodes in every step. What a step has left goes to prompts, as far as the
 policy allows: it trades the time between two tokens against the time until a prompt is computed.
 Urgent prompts come first and leave a part to the others. Equals are computed one after the other,
-each as soon as it is due: so few wait for all, and no short one waits behind a long one.
+who has waited longest for its length first: so few wait for all, and a short one not for long.
 """
 
 import enum
@@ -18,7 +18,7 @@ _LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
 # Attention takes so many queries of a row at once, and all others one by one: a token of rows of 85
 # takes a fifth longer than one of rows of 64, and one of rows of unequal length a fourth.
 _BLOCK = 64
-_MOST_ENDING = 4  # longer prompts in a step
+_MOST_ENDING = 4  # prompts that share a step because all end in it, if they have a block or more
 _PATIENCE_STEPS = 4  # for how long the less urgent wait for short urgent ones
 
 
@@ -56,13 +56,13 @@ def prefill_budget(
 
 
 class Share(NamedTuple):
-    """What a prompt has left to compute, its class, in how many steps it was passed over, and when
-    it is due, in seconds."""
+    """What a prompt has left to compute, its class, in how many steps it was passed over, and its
+    response ratio: how long it has waited for its length."""
 
     tokens: int
     urgency: int
     passed_over: int = 0
-    due: float = 0.0
+    ratio: float = 0.0
 
 
 def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
@@ -106,8 +106,8 @@ def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> lis
     """Share `budget` tokens, one of so many `steps`, among equals.
 
     Whoever needs no more than an equal part of all steps gets what it needs. Of the others the one
-    that is due first comes first, two or four of them where all end. A part of the budget may stay
-    unused: odd rows take longer than they are worth.
+    with the highest response ratio comes first, two or four of them where all end. A part of the
+    budget may stay unused: odd rows take longer than they are worth.
     """
     chunks = [0] * len(prompts)
     waiting = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)
@@ -115,7 +115,7 @@ def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> lis
         first = waiting.pop(0)
         chunks[first] = prompts[first].tokens
         budget -= chunks[first]
-    waiting.sort(key=lambda i: prompts[i].due)
+    waiting.sort(key=lambda i: -prompts[i].ratio)
     is_used = False
     while waiting and budget > 0 and not is_used:
         count = _num_ending([prompts[i].tokens for i in waiting], budget)

@@ -251,15 +251,15 @@ class Engine:
         # Nothing fills the holes beside a deterministic sequence: it stays alone.
         shape = NO_FILLERS if together[0].request.deterministic else self._shape
         slots, limits = self._table.slots, self._plan_limits
-        plans = plan_step(together, slots, limits, shape, self._cost)
+        plans = plan_step(together, slots, limits, shape, self._cost, self._clock())
         while not self._room.holds(plans) and self._admitter.free_cells():
             together = [sequence for sequence in together if sequence.slot is not None]
-            plans = plan_step(together, slots, limits, shape, self._cost)
+            plans = plan_step(together, slots, limits, shape, self._cost, self._clock())
         moved = self._compactor.close_holes(plans[0]) if len(plans) == 1 else None
         if moved is None:
             return plans
         self._roster.events += moved
-        return plan_step(together, slots, limits, shape, self._cost)
+        return plan_step(together, slots, limits, shape, self._cost, self._clock())
 
     def _carry_out(self, plan: Plan) -> None:
         started = self._clock()

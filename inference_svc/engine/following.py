@@ -4,7 +4,7 @@ A waiting sequence follows the running one (its leader) that will have most of i
 the prefix from there once it is computed. There is nothing to undo: a leader that ends early leaves
 what it has computed, and the first follower in the queue starts from that and leads the others.
 While it leads, a sequence is as urgent as the most urgent of its followers. Nobody waits on where
-nothing more of the prefix is computed in the time that the rest of it is estimated to take.
+nothing more of the prefix is computed for twice as long as all prompts that run should take.
 """
 
 from collections.abc import Collection, Container
@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import MIN_REUSED_TOKENS
-from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.sequence import Hold, Sequence
 from inference_svc.engine.slots import common_prefix
 
-# The estimate is by what prompts took so far; tokens of longer ones take longer.
-_PATIENCE = 2.0
+_PATIENCE = 2.0  # the estimate is by what prompts took so far; tokens of longer ones take longer
 
 
 class _Following(NamedTuple):
@@ -43,16 +42,16 @@ class Followers:
         """How many hold back."""
         return len(self._following)
 
-    def begin(self, running: Collection[Sequence], waiting: Container[int]) -> None:
+    def begin(self, running: Collection[Sequence], waiting: Container[int], now: float) -> None:
         """A new pass: leaders are as urgent as those who still follow them, be their turn in this
         pass to come or not; `waiting` are the ids of those without a slot."""
         for sequence in running:
-            sequence.led_priority, sequence.led_deadline = 0, None
+            sequence.led_priority, sequence.led_deadline, sequence.led_ratio = 0, None, 0.0
         self._following = {
             key: pair for key, pair in self._following.items() if pair.goes_on(waiting)
         }
         for pair in self._following.values():
-            _lend(pair)
+            _lend(pair, now)
 
     def holds(
         self, sequence: Sequence, have: int, running: Collection[Sequence], now: float
@@ -68,7 +67,7 @@ class Followers:
         if not self._may_wait(sequence, have, shared - have, running, now):
             return False
         pair = self._following[sequence.request.sequence_id] = _Following(sequence, leader)
-        _lend(pair)
+        _lend(pair, now)
         return True
 
     def _leader(
@@ -88,15 +87,17 @@ class Followers:
     def _may_wait(
         self, sequence: Sequence, have: int, gain: int, running: Collection[Sequence], now: float
     ) -> bool:
-        """Whether the time that the wait may take is not over; it begins anew whenever there is
-        more of the prefix, and with the first estimate."""
-        if sequence.hold_until is None or have > sequence.held_with:
-            prompts = sum(not other.is_decoding for other in running)
+        """Whether the time that the wait may take is not over. All prompts that run may come before
+        the leader; the time begins anew whenever there are more of them, or more of the prefix."""
+        to_compute = sum(other.num_remaining for other in running if not other.is_decoding)
+        hold = sequence.hold
+        if hold is None or have > hold.have or to_compute > hold.to_compute:
             stacks = len({other.request.adapters for other in running})  # they take turns
-            estimate = self._cost.prefill_s(gain) * max(prompts, 1) * max(stacks, 1)
-            sequence.hold_until = now + _PATIENCE * estimate if estimate else None
-            sequence.held_with = have
-        return sequence.hold_until is None or now <= sequence.hold_until
+            estimate = self._cost.prefill_s(max(gain, to_compute)) * max(stacks, 1)
+            if not estimate:
+                return True
+            hold = sequence.hold = Hold(now + _PATIENCE * estimate, have, to_compute)
+        return now <= hold.until
 
 
 def _may_share(one: Sequence, other: Sequence) -> bool:
@@ -107,8 +108,9 @@ def _may_lead(sequence: Sequence) -> bool:
     return not sequence.paused and not sequence.is_decoding
 
 
-def _lend(pair: _Following) -> None:
+def _lend(pair: _Following, now: float) -> None:
     follower, leader = pair
     leader.led_priority = max(leader.led_priority, follower.urgency)
+    leader.led_ratio = max(leader.led_ratio, follower.response_ratio(now))
     deadlines = [at for at in (leader.led_deadline, follower.request.deadline) if at is not None]
     leader.led_deadline = min(deadlines, default=None)

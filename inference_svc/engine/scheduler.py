@@ -19,10 +19,6 @@ from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import Slot
 from inference_svc.engine.token_batch import Row
 
-# A prompt is due after so many times what it takes alone. So it waits for shorter ones, but not for
-# those that come much later.
-_FAIR_SLOWDOWN = 8.0
-
 
 class Work(NamedTuple):
     """The part of a plan that belongs to one sequence."""
@@ -68,14 +64,16 @@ def plan_step(
     limits: PlanLimits,
     shape: StepShape,
     cost: StepCost,
+    now: float,
 ) -> tuple[Plan, ...]:
     """The calls of the next step for `running` sequences (each with a slot, none paused or
-    stalled): those who decode, then prompts; none where there is nothing to do."""
+    stalled): those who decode, then prompts; none where there is nothing to do. `now` is on the
+    engine's clock."""
     decoding = [sequence for sequence in running if sequence.is_decoding]
     prefilling = [sequence for sequence in running if not sequence.is_decoding]
     plans = (
         _decoding(decoding, slots, limits, shape),
-        *_prefilling(prefilling, len(decoding), limits, cost),
+        *_prefilling(prefilling, len(decoding), limits, cost, now),
     )
     return tuple(plan for plan in plans if plan.rows)
 
@@ -99,11 +97,16 @@ def _decoding(
 
 
 def _prefilling(
-    sequences: list[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
+    sequences: list[Sequence],
+    num_decoding: int,
+    limits: PlanLimits,
+    cost: StepCost,
+    now: float,
 ) -> tuple[Plan, ...]:
     """One call for the prompts that end and one for those that go on: the rows of the latter are
     equally long, which divides a pass evenly."""
-    chunks = _chunks(sequences, num_decoding, limits, cost)
+    sequences.sort(key=lambda sequence: sequence.due)
+    chunks = _chunks(sequences, num_decoding, limits, cost, now)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk))
         for sequence, chunk in zip(sequences, chunks, strict=True)
@@ -125,7 +128,11 @@ def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:
 
 
 def _chunks(
-    prefilling: SequenceOf[Sequence], num_decoding: int, limits: PlanLimits, cost: StepCost
+    prefilling: SequenceOf[Sequence],
+    num_decoding: int,
+    limits: PlanLimits,
+    cost: StepCost,
+    now: float,
 ) -> list[int]:
     fitting, cap = None, min(limits.chunk_cap, limits.pass_tokens)
     if num_decoding:  # whose pass each step pays for
@@ -140,16 +147,15 @@ def _chunks(
         num_prompts=len(prefilling),
     )
     return urgent_chunks(
-        [_share(sequence, cost) for sequence in prefilling],
+        [_share(sequence, now) for sequence in prefilling],
         budget,
         steps=1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1),
     )
 
 
-def _share(sequence: Sequence, cost: StepCost) -> Share:
-    alone = cost.prefill_s(sequence.num_remaining)
-    due = min(sequence.due, sequence.arrived_at + _FAIR_SLOWDOWN * alone)
-    return Share(sequence.num_computable, sequence.urgency, sequence.passed_over, due)
+def _share(sequence: Sequence, now: float) -> Share:
+    ratio = max(sequence.response_ratio(now), sequence.led_ratio)
+    return Share(sequence.num_computable, sequence.urgency, sequence.passed_over, ratio)
 
 
 def _row(sequence: Sequence, count: int) -> Row:

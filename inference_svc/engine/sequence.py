@@ -5,6 +5,7 @@ token of a decoding sequence has been sampled but not computed yet.
 """
 
 from array import array
+from typing import NamedTuple
 
 from inference_svc.engine.backend import Sampler
 from inference_svc.engine.guessing import Guesses
@@ -13,6 +14,18 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved import SavedPrefix
 from inference_svc.engine.slots import Slot
 from inference_svc.engine.stop import TextStream
+
+# A prompt counts as if it had waited so long when it came: of new ones the shortest is first.
+_HEAD_START_S = 1.0
+
+
+class Hold(NamedTuple):
+    """That a sequence waits for a prefix `until` then, with so many tokens of it there and so many
+    tokens of all prompts still to compute when that was set."""
+
+    until: float
+    have: int
+    to_compute: int
 
 
 class Sequence:
@@ -34,12 +47,11 @@ class Sequence:
         # Its class when it started, raised by the time it had waited.
         self.standing = request.priority
         self.first_token_at: float | None = None
-        # Following: until when it may wait, and for more than how many tokens; what its own
-        # followers lend it.
-        self.hold_until: float | None = None
-        self.held_with = 0
+        # Following: how long it may wait; and what its own followers lend it.
+        self.hold: Hold | None = None
         self.led_priority = 0
         self.led_deadline: float | None = None
+        self.led_ratio = 0.0
         # Steps since anything of it was computed.
         self.passed_over = 0
         # The stored object that it is part of, for as long as that is there.
@@ -98,6 +110,11 @@ class Sequence:
         """The earliest deadline, its own or a follower's."""
         deadlines = (self.request.deadline, self.led_deadline)
         return min((at for at in deadlines if at is not None), default=float("inf"))
+
+    def response_ratio(self, now: float) -> float:
+        """How long it has waited, in seconds, for each token that it has left to compute: of equals
+        the highest is next (Brinch Hansen's rule, here between chunks)."""
+        return (now - self.arrived_at + _HEAD_START_S) / max(self.num_remaining, 1)
 
     @property
     def phase(self) -> str:

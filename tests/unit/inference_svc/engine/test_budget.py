@@ -108,13 +108,14 @@ def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
 
 
 def test_long_prompts_come_one_after_the_other() -> None:
-    """Who is due first, in whole blocks; the next has what one leaves that ends."""
-    long = [Share(1000, 1, due=3.0), Share(1000, 1, due=1.0), Share(1000, 1, due=2.0)]
+    """Who has waited longest for its length, in whole blocks; the next has what one leaves that
+    ends."""
+    long = [Share(1000, 1, ratio=1.0), Share(1000, 1, ratio=3.0), Share(1000, 1, ratio=2.0)]
     assert fair_chunks(long, 200) == [0, 192, 0]
     assert fair_chunks(long, 512) == [0, 512, 0]
-    assert fair_chunks([*long, Share(300, 1, due=0.5)], 512) == [0, 192, 0, 300]
-    assert fair_chunks([*long, Share(300, 1, due=0.5)], 420) == [0, 0, 0, 300]
-    assert fair_chunks([*long, Share(300, 1, due=2.5)], 512) == [0, 512, 0, 0]
+    assert fair_chunks([*long, Share(300, 1, ratio=4.0)], 512) == [0, 192, 0, 300]
+    assert fair_chunks([*long, Share(300, 1, ratio=4.0)], 420) == [0, 0, 0, 300]
+    assert fair_chunks([*long, Share(300, 1, ratio=1.5)], 512) == [0, 512, 0, 0]
 
 
 def test_equals_are_finished_one_after_the_other() -> None:
@@ -122,6 +123,7 @@ def test_equals_are_finished_one_after_the_other() -> None:
     assert fair_chunks([Share(128, 1)] * 6, 300) == [128, 128, 0, 0, 0, 0]
     assert fair_chunks([Share(128, 1)] * 6, 384) == [128, 128, 0, 0, 0, 0]
     assert fair_chunks([Share(74, 1)] * 7, 300) == [74, 74, 74, 74, 0, 0, 0]
+    assert fair_chunks([Share(64, 1)] * 9, 512) == [64, 64, 64, 64, 0, 0, 0, 0, 0]
 
 
 def test_tiny_prompts_are_computed_together() -> None:

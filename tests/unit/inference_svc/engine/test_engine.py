@@ -75,23 +75,30 @@ def test_a_short_prompt_is_computed_at_once_beside_long_ones() -> None:
     assert bench.finished(4).num_output_tokens == 1
 
 
-@pytest.mark.parametrize(
-    ("arrives_at", "changes", "first"),
-    [(1.0, {}, 1), (150.0, {}, 0), (150.0, {"deadline": 160.0}, 1)],
-)
-def test_a_long_prompt_waits_only_for_shorter_ones_that_come_soon(
-    arrives_at: float, changes: dict[str, float], first: int
-) -> None:
-    """Or for one whose deadline comes before its own time."""
+def _first_to_speak(first_at: int, arrives_at: float, length: int) -> int:
+    """Of a prompt of 240 tokens, of which so many are computed, and one that arrives then."""
     limits = NativeLimits(32, 2, 2, 256, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits), chunk_cap=32, measured={2: 0.2})
+    bench = Bench(FakeBackend(limits), chunk_cap=32)
     bench.submit(a_request(0, prompt=[65] * 240, max_tokens=1))
-    bench.step()
+    while sum(len(batch.tokens) for batch in bench.backend.batches) < first_at:
+        bench.step()
     bench.clock.now = arrives_at
-    bench.submit(a_request(1, prompt=[66] * 100, max_tokens=1, **changes))
+    bench.submit(a_request(1, prompt=[66] * length, max_tokens=1))
     bench.run()
+    return next(event.sequence_id for event in bench.events if isinstance(event, Delta))
 
-    assert next(event.sequence_id for event in bench.events if isinstance(event, Delta)) == first
+
+@pytest.mark.parametrize(("arrives_at", "first"), [(0.5, 1), (3.0, 0)])
+def test_a_long_prompt_waits_only_for_shorter_ones_that_come_soon(
+    arrives_at: float, first: int
+) -> None:
+    """Then it has waited longer for its length than those that come."""
+    assert _first_to_speak(32, arrives_at, 100) == first
+
+
+def test_a_prompt_that_was_begun_is_finished() -> None:
+    """What it has left counts, not its length: a shorter one that comes at its end is longer."""
+    assert _first_to_speak(192, 0.0, 100) == 0
 
 
 def test_equal_prompts_are_computed_one_after_the_other() -> None:
@@ -103,6 +110,20 @@ def test_equal_prompts_are_computed_one_after_the_other() -> None:
 
     computed = [sorted(set(batch.slots.tolist())) for batch in bench.backend.batches]
     assert computed == [[slot] for slot in range(4) for _ in range(4)]
+
+
+def test_a_class_waits_no_longer_because_others_join_it() -> None:
+    """Beside short urgent prompts in each step it has its turn, whoever came last."""
+    limits = NativeLimits(160, 32, 32, 256, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits), chunk_cap=160)
+    for step in range(20):
+        urgent = a_request(100 + step, prompt=[97] * 30, priority=3, max_tokens=1, reuse=False)
+        bench.submit(urgent)
+        if step % 3 == 0:
+            bench.submit(a_request(step, prompt=[70] * 200, priority=1, reuse=False))
+        bench.step()
+
+    assert sum(len(batch.tokens) for batch in bench.backend.batches) > 20 * 30
 
 
 def test_a_follow_up_reuses_its_slot() -> None:

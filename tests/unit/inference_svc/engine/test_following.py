@@ -120,7 +120,7 @@ def test_a_leader_that_does_not_get_on_is_left() -> None:
     bench.step()
     bench.submit(a_request(1, prompt=_prompt(1)))
     bench.step()
-    patience = 2 * 2 * (len(SYSTEM) - CHUNK) * 0.1
+    patience = 2 * 2 * (len(SYSTEM) + 1 - CHUNK) * 0.1
     bench.clock.now = patience - 0.1
     bench.step()
     assert _started(bench).keys() == {0, 2}
@@ -128,6 +128,36 @@ def test_a_leader_that_does_not_get_on_is_left() -> None:
     bench.step()
 
     assert _started(bench)[1].cached_tokens == CHUNK
+
+
+def test_a_leader_may_wait_for_all_who_run() -> None:
+    """Those that start after its follower came to wait as well: each is computed to its end."""
+    bench = _bench(measured={8: 0.8})
+    bench.submit(*(a_request(i, prompt=[*SYSTEM, *[98 + i] * 140], max_tokens=1) for i in range(2)))
+    bench.submit(*(a_request(2 + i, prompt=[65 + i] * 200, max_tokens=1) for i in range(5)))
+    while bench.engine.has_work:
+        bench.step()
+        bench.clock.now += 1.5 * CHUNK * 0.1
+
+    assert _started(bench)[1].cached_tokens == len(SYSTEM)
+
+
+def test_a_leader_comes_when_its_followers_would() -> None:
+    """A short one does not wait behind all whom its long leader waits behind."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=[97] * 200), a_request(1, prompt=[*SYSTEM, *[98] * 130]))
+    bench.step()
+    bench.clock.now = 0.5
+    bench.step()
+    assert _slots(bench)[-2:] == [{0}, {0}]
+    bench.submit(a_request(2, prompt=SYSTEM[:90]))
+    bench.step()
+
+    assert _slots(bench)[-1] == {1}
+
+
+def _slots(bench: Bench) -> list[set[int]]:
+    return [set(batch.slots.tolist()) for batch in bench.backend.batches]
 
 
 def test_a_leader_is_as_urgent_as_its_followers() -> None:
