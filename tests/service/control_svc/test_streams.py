@@ -405,6 +405,7 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
         await begin(jobs, stream_id)
 
     async def refused(_repositories: Repositories) -> None:
+        await committing  # so the group looks at the second stream while its change is under way
         raise ValueError("refused")
 
     async with AsyncExitStack() as stack:
