@@ -88,12 +88,8 @@ class Admitter:
         self._queue.remove(sequence)
         self._running[request.sequence_id] = sequence
         self._queue.shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
-        sequence.slot, sequence.hold = slot, None
+        sequence.slot = slot
         sequence.standing = aged_class(sequence, now)
-        # It waits with its class, whose wait does not begin anew whenever somebody joins.
-        sequence.passed_over = max(
-            one.passed_over for one in self._running.values() if one.urgency == sequence.urgency
-        )
         if sequence.has_started:
             self._roster.events.append(Resumed(request.sequence_id, slot.index))
             return
@@ -135,6 +131,8 @@ class Admitter:
 
     def _send_back(self, victim: Sequence) -> None:
         del self._running[victim.request.sequence_id]
+        victim.forget_loans()
+        victim.hold = None
         self._placer.leave(victim, keep=True)
         self._queue.push(victim)
         self.num_preemptions += 1

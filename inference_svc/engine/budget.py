@@ -56,7 +56,7 @@ def prefill_budget(
 
 
 class Share(NamedTuple):
-    """What a prompt has left to compute, its class, in how many steps it was passed over, and its
+    """What a prompt has left to compute, its class, in how many steps that was passed over, and its
     response ratio: how long it has waited for its length."""
 
     tokens: int
@@ -91,10 +91,9 @@ def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> l
 
 def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int, steps: int) -> int:
     """What the less urgent classes get beside so many tokens: where one waited long enough,
-    something. It waits since any of it had a turn: else a class of many would have one in every
-    step."""
+    something."""
     part = min(steps * budget // _LEFT_TO_OTHERS, budget // 2)
-    waited = max((min(one.passed_over for one in group) for group in below), default=0)
+    waited = max((one.passed_over for group in below for one in group), default=0)
     if waited >= _PATIENCE_STEPS:
         part = max(part, min(budget, 1))
     elif beside < budget or waited < steps - 1:
@@ -106,8 +105,9 @@ def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> lis
     """Share `budget` tokens, one of so many `steps`, among equals.
 
     Whoever needs no more than an equal part of all steps gets what it needs. Of the others the one
-    with the highest response ratio comes first, two or four of them where all end. A part of the
-    budget may stay unused: odd rows take longer than they are worth.
+    with the highest response ratio comes first, two or four of them where all end; the next has
+    what they leave in whole blocks, if it goes on. A part of the budget may stay unused: odd rows
+    take longer than they are worth.
     """
     chunks = [0] * len(prompts)
     waiting = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)

@@ -234,8 +234,7 @@ class Engine:
         active = self.adapters.take_turn(ready, self._clock())
         for together in apart(active):
             plans = self._plan(together)
-            for sequence in together:
-                sequence.passed_over += 1
+            _count_turns(together, plans)
             if len(plans) == 1:
                 others_wait = len(ready) > plans[0].num_decoding
                 plans = (self._drafter.extend(plans[0], others_wait=others_wait),)
@@ -342,3 +341,11 @@ class Engine:
         if not self._placer.is_settled:
             raise IntegrityError("a copy was planned and never queued")
         self._roster.check()
+
+
+def _count_turns(sequences: SequenceOf[Sequence], plans: SequenceOf[Plan]) -> None:
+    """A class of prompts has a turn where any of them is computed."""
+    work = [item.sequence for plan in plans for item in plan.work]
+    served = {sequence.urgency for sequence in work if not sequence.is_decoding}
+    for sequence in sequences:
+        sequence.passed_over = 0 if sequence.urgency in served else sequence.passed_over + 1

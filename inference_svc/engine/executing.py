@@ -69,7 +69,6 @@ class Executor:
         for sequence, row in work:
             if sequence.slot is not None:
                 sequence.slot.tokens.extend(row.certain)
-            sequence.passed_over = 0
             if not sequence.is_decoding:
                 self.prompt_tokens += len(row.tokens)
         self._sample(work, rows)

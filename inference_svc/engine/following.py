@@ -21,6 +21,7 @@ _PATIENCE = 2.0  # the estimate is by what prompts took so far; tokens of longer
 class _Following(NamedTuple):
     follower: Sequence
     leader: Sequence
+    shared: int
 
     def goes_on(self, waiting: Container[int]) -> bool:
         """Whether the one still waits and the other still computes what it waits for."""
@@ -46,7 +47,7 @@ class Followers:
         """A new pass: leaders are as urgent as those who still follow them, be their turn in this
         pass to come or not; `waiting` are the ids of those without a slot."""
         for sequence in running:
-            sequence.led_priority, sequence.led_deadline, sequence.led_ratio = 0, None, 0.0
+            sequence.forget_loans()
         self._following = {
             key: pair for key, pair in self._following.items() if pair.goes_on(waiting)
         }
@@ -64,9 +65,9 @@ class Followers:
         leader, shared = self._leader(sequence, running)
         if leader is None or shared - have < MIN_REUSED_TOKENS:
             return False
-        if not self._may_wait(sequence, have, shared - have, running, now):
+        if not self._may_wait(sequence, have, running, now):
             return False
-        pair = self._following[sequence.request.sequence_id] = _Following(sequence, leader)
+        pair = self._following[sequence.request.sequence_id] = _Following(sequence, leader, shared)
         _lend(pair, now)
         return True
 
@@ -85,15 +86,16 @@ class Followers:
         return best, most
 
     def _may_wait(
-        self, sequence: Sequence, have: int, gain: int, running: Collection[Sequence], now: float
+        self, sequence: Sequence, have: int, running: Collection[Sequence], now: float
     ) -> bool:
         """Whether the time that the wait may take is not over. All prompts that run may come before
-        the leader; the time begins anew whenever there are more of them, or more of the prefix."""
+        the leader; the time begins anew whenever they, or what is there of the prefix, are more
+        than when it was set."""
         to_compute = sum(other.num_remaining for other in running if not other.is_decoding)
         hold = sequence.hold
         if hold is None or have > hold.have or to_compute > hold.to_compute:
             stacks = len({other.request.adapters for other in running})  # they take turns
-            estimate = self._cost.prefill_s(max(gain, to_compute)) * max(stacks, 1)
+            estimate = self._cost.prefill_s(to_compute) * stacks
             if not estimate:
                 return True
             hold = sequence.hold = Hold(now + _PATIENCE * estimate, have, to_compute)
@@ -109,8 +111,9 @@ def _may_lead(sequence: Sequence) -> bool:
 
 
 def _lend(pair: _Following, now: float) -> None:
-    follower, leader = pair
+    follower, leader, shared = pair
     leader.led_priority = max(leader.led_priority, follower.urgency)
-    leader.led_ratio = max(leader.led_ratio, follower.response_ratio(now))
+    if leader.num_computed < shared:  # else the follower waits for a slot
+        leader.led_ratio = max(leader.led_ratio, follower.response_ratio(now))
     deadlines = [at for at in (leader.led_deadline, follower.request.deadline) if at is not None]
     leader.led_deadline = min(deadlines, default=None)

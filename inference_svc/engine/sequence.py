@@ -52,7 +52,7 @@ class Sequence:
         self.led_priority = 0
         self.led_deadline: float | None = None
         self.led_ratio = 0.0
-        # Steps since anything of it was computed.
+        # Steps since any prompt of its class was computed.
         self.passed_over = 0
         # The stored object that it is part of, for as long as that is there.
         self.kept_for = request.keep_for.object_id if request.keep_for is not None else ""
@@ -110,6 +110,10 @@ class Sequence:
         """The earliest deadline, its own or a follower's."""
         deadlines = (self.request.deadline, self.led_deadline)
         return min((at for at in deadlines if at is not None), default=float("inf"))
+
+    def forget_loans(self) -> None:
+        """Take nothing as lent by followers."""
+        self.led_priority, self.led_deadline, self.led_ratio = 0, None, 0.0
 
     def response_ratio(self, now: float) -> float:
         """How long it has waited, in seconds, for each token that it has left to compute: of equals

@@ -86,7 +86,7 @@ def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
         waiting = [Share(1000, 1, steps) for steps in passed_over]
         chunks = urgent_chunks([Share(30, 3), *waiting], 160)[1:]
         turns += [(step, i, chunk) for i, chunk in enumerate(chunks) if chunk]
-        passed_over = [0 if chunk else 1 + i for chunk, i in zip(chunks, passed_over, strict=True)]
+        passed_over = [0 if any(chunks) else 1 + i for i in passed_over]
 
     assert turns == [(5 * i + 4, 0, 20) for i in range(10)]
 

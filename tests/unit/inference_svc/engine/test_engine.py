@@ -96,8 +96,8 @@ def test_a_long_prompt_waits_only_for_shorter_ones_that_come_soon(
     assert _first_to_speak(32, arrives_at, 100) == first
 
 
-def test_a_prompt_that_was_begun_is_finished() -> None:
-    """What it has left counts, not its length: a shorter one that comes at its end is longer."""
+def test_what_a_prompt_has_left_counts_not_its_length() -> None:
+    """A shorter one that comes at its end is longer."""
     assert _first_to_speak(192, 0.0, 100) == 0
 
 
@@ -112,18 +112,27 @@ def test_equal_prompts_are_computed_one_after_the_other() -> None:
     assert computed == [[slot] for slot in range(4) for _ in range(4)]
 
 
-def test_a_class_waits_no_longer_because_others_join_it() -> None:
-    """Beside short urgent prompts in each step it has its turn, whoever came last."""
+@pytest.mark.parametrize(("length", "joins"), [(200, 3), (20, 1), (16, 1)])
+def test_a_class_has_its_turn_whoever_joins_it_or_ends(length: int, joins: int) -> None:
+    """Beside short urgent prompts it has every fifth step, be its prompts long or done at once."""
     limits = NativeLimits(160, 32, 32, 256, VOCABULARY_SIZE)
     bench = Bench(FakeBackend(limits), chunk_cap=160)
+    bench.submit(a_request(500, prompt=[98] * 200, priority=1, max_tokens=99, reuse=False))
+    bench.step()
+    bench.step()
+    turns = []
     for step in range(20):
         urgent = a_request(100 + step, prompt=[97] * 30, priority=3, max_tokens=1, reuse=False)
         bench.submit(urgent)
-        if step % 3 == 0:
-            bench.submit(a_request(step, prompt=[70] * 200, priority=1, reuse=False))
+        if step % joins == 0:
+            less = a_request(step, prompt=[70] * length, priority=1, max_tokens=1, reuse=False)
+            bench.submit(less)
+        before = len(bench.backend.batches)
         bench.step()
+        prompts = sum(len(batch.tokens) for batch in bench.backend.batches[before:]) - 1
+        turns += [step] if prompts > 30 else []
 
-    assert sum(len(batch.tokens) for batch in bench.backend.batches) > 20 * 30
+    assert turns == [4, 9, 14, 19]
 
 
 def test_a_follow_up_reuses_its_slot() -> None:

@@ -156,6 +156,19 @@ def test_a_leader_comes_when_its_followers_would() -> None:
     assert _slots(bench)[-1] == {1}
 
 
+def test_a_leader_comes_for_its_own_part_when_that_would() -> None:
+    """Once the prefix is there, its follower waits for a slot, not for the rest of its prompt."""
+    bench, prefix = _bench(3), SYSTEM[:CHUNK]
+    bench.submit(a_request(0, prompt=[97] * 200), a_request(1, prompt=[*prefix, *[98] * 200]))
+    bench.step()
+    bench.submit(a_request(2, prompt=[*prefix, 99]), a_request(3, prompt=[99] * 200))
+    bench.step()
+    bench.step()
+
+    assert _slots(bench) == [{0}, {1}, {0}]
+    assert 2 not in _started(bench)
+
+
 def _slots(bench: Bench) -> list[set[int]]:
     return [set(batch.slots.tolist()) for batch in bench.backend.batches]
 
@@ -170,6 +183,10 @@ def test_a_leader_is_as_urgent_as_its_followers() -> None:
     bench.submit(a_request(2, prompt=_prompt(2), priority=2, deadline=70.0))
     bench.step()
     assert (leader.urgency, leader.due) == (3, 50.0)
+    bench.clock.now = 2.0
+    bench.submit(a_request(3, prompt=_prompt(3), priority=1))
+    bench.step()
+    assert leader.led_ratio == 3.0 / (len(SYSTEM) + 1)
 
     bench.engine.cancel(1, arrived_in_step=1, step=2)
     bench.step()
