@@ -115,5 +115,3 @@ def _lend(pair: _Following, now: float) -> None:
     leader.led_priority = max(leader.led_priority, follower.urgency)
     if leader.num_computed < shared:  # else the follower waits for a slot
         leader.led_ratio = max(leader.led_ratio, follower.response_ratio(now))
-    deadlines = [at for at in (leader.led_deadline, follower.request.deadline) if at is not None]
-    leader.led_deadline = min(deadlines, default=None)

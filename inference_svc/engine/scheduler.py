@@ -105,7 +105,6 @@ def _prefilling(
 ) -> tuple[Plan, ...]:
     """One call for the prompts that end and one for those that go on: the rows of the latter are
     equally long, which divides a pass evenly."""
-    sequences.sort(key=lambda sequence: sequence.due)
     chunks = _chunks(sequences, num_decoding, limits, cost, now)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk))

@@ -50,7 +50,6 @@ class Sequence:
         # Following: how long it may wait; and what its own followers lend it.
         self.hold: Hold | None = None
         self.led_priority = 0
-        self.led_deadline: float | None = None
         self.led_ratio = 0.0
         # Steps since any prompt of its class was computed.
         self.passed_over = 0
@@ -105,15 +104,9 @@ class Sequence:
         """The class it started with, or the highest of those who wait for what it computes."""
         return max(self.standing, self.led_priority)
 
-    @property
-    def due(self) -> float:
-        """The earliest deadline, its own or a follower's."""
-        deadlines = (self.request.deadline, self.led_deadline)
-        return min((at for at in deadlines if at is not None), default=float("inf"))
-
     def forget_loans(self) -> None:
         """Take nothing as lent by followers."""
-        self.led_priority, self.led_deadline, self.led_ratio = 0, None, 0.0
+        self.led_priority, self.led_ratio = 0, 0.0
 
     def response_ratio(self, now: float) -> float:
         """How long it has waited, in seconds, for each token that it has left to compute: of equals

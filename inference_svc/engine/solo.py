@@ -18,6 +18,11 @@ def apart(active: SequenceOf[Sequence]) -> list[list[Sequence]]:
     shared = [sequence for sequence in active if not sequence.request.deterministic]
     alone = [sequence for sequence in active if sequence.request.deterministic]
     prompts = [sequence for sequence in alone if not sequence.is_decoding]
-    prompts.sort(key=lambda sequence: (-sequence.urgency, sequence.due, sequence.arrived_at))
+    prompts.sort(key=_order)
     solos = [sequence for sequence in alone if sequence.is_decoding] + prompts[:1]
     return ([shared] if shared else []) + [[sequence] for sequence in solos]
+
+
+def _order(sequence: Sequence) -> tuple[int, float, float]:
+    deadline = sequence.request.deadline
+    return -sequence.urgency, float("inf") if deadline is None else deadline, sequence.arrived_at

@@ -174,15 +174,15 @@ def _slots(bench: Bench) -> list[set[int]]:
 
 
 def test_a_leader_is_as_urgent_as_its_followers() -> None:
-    """Class and deadline are lent for as long as they follow."""
+    """Class and response ratio are lent for as long as they follow."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=_prompt(0), priority=1, deadline=90.0))
+    bench.submit(a_request(0, prompt=_prompt(0), priority=1))
     bench.step()
     (leader,) = bench.engine.running
-    bench.submit(a_request(1, prompt=_prompt(1), priority=3, deadline=50.0))
-    bench.submit(a_request(2, prompt=_prompt(2), priority=2, deadline=70.0))
+    bench.submit(a_request(1, prompt=_prompt(1), priority=3))
+    bench.submit(a_request(2, prompt=_prompt(2), priority=2))
     bench.step()
-    assert (leader.urgency, leader.due) == (3, 50.0)
+    assert leader.urgency == 3
     bench.clock.now = 2.0
     bench.submit(a_request(3, prompt=_prompt(3), priority=1))
     bench.step()
@@ -190,7 +190,7 @@ def test_a_leader_is_as_urgent_as_its_followers() -> None:
 
     bench.engine.cancel(1, arrived_in_step=1, step=2)
     bench.step()
-    assert (leader.urgency, leader.due) == (2, 70.0)
+    assert leader.urgency == 2
 
 
 def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
