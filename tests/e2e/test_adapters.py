@@ -18,7 +18,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.references import BUNDLED_FOLDER
 from tests.e2e.conftest import PIRATE, PIRATE_FILE, ROBOT, ROBOT_FILE, Adapted, digest_of
-from tests.support.processes import PATIENCE_S, Ends
+from tests.support.processes import PATIENCE_S
 from tests.support.rpc import (
     PARIS,
     RichError,
@@ -27,11 +27,10 @@ from tests.support.rpc import (
     connect,
     endless,
     first_delta,
-    gather,
     rich,
     user,
 )
-from tests.support.services import MODEL, start, wait_until_serving
+from tests.support.services import MODEL, start, until_serving_again
 
 pytestmark = pytest.mark.e2e
 
@@ -399,11 +398,9 @@ async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adap
     shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "kept.gguf")
     spoken = await said(rpc, stack("kept"))
     engine = adapted.program.member(ENGINE).pid
-    with Ends([engine]) as ends:
+    with until_serving_again(adapted.target):
         os.kill(engine, signal.SIGKILL)
-        ends.wait()
-    await asyncio.to_thread(wait_until_serving, adapted.target)
-    again = await gather(rpc.inference.Chat(a_chat(adapters=stack("kept")), wait_for_ready=True))
+    again = await rpc.chat(a_chat(adapters=stack("kept")))
     (after,) = await listed(rpc, "kept")
     await unload(rpc, "kept")
 

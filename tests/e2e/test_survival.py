@@ -17,7 +17,7 @@ from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
 from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
 from tests.support.sdk import begun_story, capital_of_france
-from tests.support.services import corral_up, inference_alone, wait_until_serving
+from tests.support.services import corral_up, inference_alone, until_serving_again
 
 pytestmark = pytest.mark.e2e
 
@@ -43,10 +43,10 @@ async def test_a_killed_engine_ends_streams_and_is_back_soon(tmp_path: Path) -> 
                 await first_delta(stream)
             engine = service.program.member(ENGINE).pid
             with Ends([engine]) as ends:
-                os.kill(engine, signal.SIGKILL)
-                killed_at = time.monotonic()
-                errors = [await failure_of(stream) for stream in streams]
-                await asyncio.to_thread(wait_until_serving, service.target)
+                with until_serving_again(service.target):
+                    os.kill(engine, signal.SIGKILL)
+                    killed_at = time.monotonic()
+                    errors = [await failure_of(stream) for stream in streams]
                 answer = await rpc.chat(a_chat())
                 took = time.monotonic() - killed_at
                 still_running = ends.wait(0)

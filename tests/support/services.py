@@ -123,11 +123,32 @@ def inference_alone(directory: Path, settings: Settings | None = None) -> Iterat
 
 def wait_until_serving(target: str) -> None:
     """Return when health says SERVING, told by the service itself rather than asked for."""
+    with _health(target) as said:
+        _await(said, health_pb2.HealthCheckResponse.SERVING)
+
+
+@contextmanager
+def until_serving_again(target: str) -> Iterator[None]:
+    """Around what kills an engine: leaving waits until health has said that it is away, and then
+    that it is back. To ask only whether it serves may be answered before the death is noticed.
+    """
+    with _health(target) as said:
+        _await(said, health_pb2.HealthCheckResponse.SERVING)
+        yield
+        _await(said, health_pb2.HealthCheckResponse.NOT_SERVING)
+        _await(said, health_pb2.HealthCheckResponse.SERVING)
+
+
+@contextmanager
+def _health(target: str) -> Iterator[Iterator[health_pb2.HealthCheckResponse]]:
     with grpc.insecure_channel(target) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(
             health_pb2.HealthCheckRequest(), timeout=PATIENCE_S
         )
-        for answer in watch:
-            if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                watch.cancel()
-                return
+        yield watch
+        watch.cancel()
+
+
+def _await(said: Iterator[health_pb2.HealthCheckResponse], status: int) -> None:
+    while next(said).status != status:
+        pass
