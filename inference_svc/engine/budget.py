@@ -8,6 +8,7 @@ who has waited longest for its length first: so few wait for all, and a short on
 
 import enum
 from collections.abc import Sequence
+from heapq import nlargest
 from itertools import groupby
 from typing import NamedTuple
 
@@ -30,31 +31,6 @@ class Policy(enum.Enum):
     THROUGHPUT_FIRST = "throughput_first"
 
 
-def prefill_budget(
-    policy: Policy,
-    *,
-    left: int,
-    cap: int,
-    fitting: int | None,
-    num_decoding: int,
-    num_prompts: int,
-) -> int:
-    """The prompt tokens of one step: `left` are what the batch holds beside decoding rows, `cap`
-    is the operator's bound, `fitting` what holds the target time between tokens (None where nobody
-    decodes, or nothing is known yet). Balanced holds that unless prompts would crawl, the less the
-    more of them there are: what decodes is a pass of its own in each step, which small chunks
-    pay often."""
-    fits = cap if fitting is None else fitting
-    match policy:
-        case Policy.LATENCY_FIRST:
-            return min(left, cap, max(fits, LEAST_CHUNK))
-        case Policy.BALANCED:
-            outnumbering = min(max(num_prompts / max(num_decoding, 1), 1.0), _MOST_FLOORS)
-            return min(left, cap, max(fits, int(cap * outnumbering) // _BALANCED_FLOOR))
-        case Policy.THROUGHPUT_FIRST:
-            return left
-
-
 class Share(NamedTuple):
     """What a prompt has left to compute, its class, in how many steps that was passed over, and its
     response ratio: how long it has waited for its length."""
@@ -63,6 +39,40 @@ class Share(NamedTuple):
     urgency: int
     passed_over: int = 0
     ratio: float = 0.0
+
+
+def prefill_budget(
+    policy: Policy,
+    prompts: Sequence[Share],
+    *,
+    left: int,
+    cap: int,
+    fitting: int | None,
+    num_decoding: int,
+) -> int:
+    """The prompt tokens of one step: `left` are what the batch holds beside decoding rows, `cap`
+    is the operator's bound, `fitting` what holds the target time between tokens (None where nobody
+    decodes, or nothing is known yet). Balanced holds that unless prompts would crawl, the less the
+    more of them there are: what decodes is a pass of its own in each step, which small chunks
+    pay often. Two short prompts are computed together, which takes less than one after the other.
+    """
+    fits = cap if fitting is None else fitting
+    match policy:
+        case Policy.LATENCY_FIRST:
+            return min(left, cap, max(fits, LEAST_CHUNK))
+        case Policy.BALANCED:
+            floors = min(len(prompts) / max(num_decoding, 1), _MOST_FLOORS)
+            floors = max(floors, 2.0 if _are_short(prompts, cap // _BALANCED_FLOOR) else 1.0)
+            return min(left, cap, max(fits, int(cap * floors) // _BALANCED_FLOOR))
+        case Policy.THROUGHPUT_FIRST:
+            return left
+
+
+def _are_short(prompts: Sequence[Share], floor: int) -> bool:
+    """Whether each of the next two fits into a floor, and both do not."""
+    following = nlargest(2, prompts, key=lambda one: (one.urgency, one.ratio))
+    tokens = [one.tokens for one in following]
+    return max(tokens, default=0) <= floor < sum(tokens)
 
 
 def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:

@@ -137,19 +137,17 @@ def _chunks(
     if num_decoding:  # whose pass each step pays for
         cap = limits.chunk_cap
         fitting = cost.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
+    prompts = [_share(sequence, now) for sequence in prefilling]
     budget = prefill_budget(
         limits.policy,
+        prompts,
         left=limits.batch_tokens,
         cap=cap,
         fitting=fitting,
         num_decoding=num_decoding,
-        num_prompts=len(prefilling),
     )
-    return urgent_chunks(
-        [_share(sequence, now) for sequence in prefilling],
-        budget,
-        steps=1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1),
-    )
+    steps = 1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1)
+    return urgent_chunks(prompts, budget, steps=steps)
 
 
 def _share(sequence: Sequence, now: float) -> Share:

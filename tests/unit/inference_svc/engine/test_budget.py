@@ -11,6 +11,20 @@ from inference_svc.engine.budget import (
     urgent_chunks,
 )
 
+LONG = Share(1000, 1)
+
+
+def balanced(prompts: list[Share], *, fitting: int = 0, num_decoding: int = 14) -> int:
+    """The balanced budget beside those who decode, whose step holds `fitting` tokens in time."""
+    return prefill_budget(
+        Policy.BALANCED,
+        prompts,
+        left=2000,
+        cap=512,
+        fitting=fitting,
+        num_decoding=num_decoding,
+    )
+
 
 @pytest.mark.parametrize(
     ("policy", "fitting", "budget"),
@@ -30,9 +44,7 @@ def test_each_policy_trades_in_its_own_way(
     policy: Policy, fitting: int | None, budget: int
 ) -> None:
     """Hold the target, hold it unless prompts would crawl, or ignore it."""
-    given = prefill_budget(
-        policy, left=2000, cap=512, fitting=fitting, num_decoding=8, num_prompts=1
-    )
+    given = prefill_budget(policy, [LONG], left=2000, cap=512, fitting=fitting, num_decoding=8)
     assert given == budget
 
 
@@ -44,21 +56,34 @@ def test_balanced_weighs_who_waits_for_what(
     num_decoding: int, num_prompts: int, budget: int
 ) -> None:
     """The more of them wait for their first token, the larger the part of a step that is theirs."""
-    given = prefill_budget(
-        Policy.BALANCED,
-        left=2000,
-        cap=512,
-        fitting=0,
-        num_decoding=num_decoding,
-        num_prompts=num_prompts,
+    assert balanced([LONG] * num_prompts, num_decoding=num_decoding) == budget
+
+
+def test_balanced_computes_two_short_prompts_together() -> None:
+    """Where each of the next two fits into the least that balanced gives, and both do not."""
+    short, shorter = Share(128, 1, ratio=2.0), Share(100, 1, ratio=2.0)
+    assert balanced([short] * 5) == 256
+    assert balanced([short, shorter]) == 256
+    assert balanced([short]) == 128
+    assert balanced([Share(16, 1), Share(16, 1)]) == 128
+    assert balanced([Share(129, 1), short]) == 128
+    assert balanced([Share(1000, 1, ratio=3.0), short, short]) == 128
+    assert balanced([Share(1000, 1, ratio=1.0), short, short]) == 256
+    assert balanced([Share(1000, 3), short, short]) == 128
+    assert balanced([short] * 5, fitting=300) == 300
+    assert fair_chunks([shorter, short, short, short], 256) == [100, 128, 0, 0]
+    assert (
+        prefill_budget(
+            Policy.LATENCY_FIRST, [short] * 5, left=2000, cap=512, fitting=0, num_decoding=8
+        )
+        == LEAST_CHUNK
     )
-    assert given == budget
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_decoding_rows_come_first(policy: Policy) -> None:
     """What they take is not there for prompts."""
-    given = prefill_budget(policy, left=4, cap=512, fitting=100, num_decoding=8, num_prompts=8)
+    given = prefill_budget(policy, [LONG] * 8, left=4, cap=512, fitting=100, num_decoding=8)
     assert given == 4
 
 
