@@ -1,5 +1,6 @@
 """The `corral` command: every subcommand in one group, and failures as one line."""
 
+import errno
 import platform
 import sys
 from importlib.metadata import version as installed_version
@@ -21,8 +22,40 @@ from corral_cli.up import up
 from corral_cli.usage import usage
 from svc_kit.startup import StartupError
 
+_SERVERS = frozenset({"up", "serve"})
+_FILE_ERRORS = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
 
-@click.group()
+
+class Commands(click.Group):
+    """Subcommands, of which those for operators tell of a full disk, or of a file that they may not
+    read or write, in one line. Of a server it is the traceback that helps."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the subcommand. Raises click.ClickException."""
+        try:
+            return super().invoke(ctx)
+        except OSError as problem:
+            if ctx.invoked_subcommand in _SERVERS or problem.errno not in _FILE_ERRORS:
+                raise
+            where = f"{problem.filename}: " if problem.filename else ""
+            raise click.ClickException(f"{where}{problem.strerror}") from problem
+
+
+@click.group(cls=Commands)
 def cli() -> None:
     """Serve GGUF models behind the OpenAI API and gRPC."""
 

@@ -1,12 +1,14 @@
 """The subcommands that start nothing."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from corral_cli.__main__ import cli, main
+from corral_cli.__main__ import Commands, cli, main
 from corral_cli.up import NamedFile, listen_flag
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
@@ -38,6 +40,41 @@ def test_version_names_what_a_bug_report_needs() -> None:
     assert [line.split()[0] for line in output.splitlines()[:5]] == [
         *("corral", "llama-cpp-python", "grpcio", "protobuf", "Python")
     ]
+
+
+def test_a_full_disk_is_one_line() -> None:
+    """Whatever the command writes, to stdout too; it fails."""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "corral_cli", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert (ended.returncode, ended.stderr) == (1, "Error: No space left on device\n")
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The file and why; but a server's failure keeps its traceback."""
+
+    def writing() -> None:
+        (tmp_path / "away" / "file").write_text("")
+
+    @click.group(cls=Commands)
+    def group() -> None:
+        pass
+
+    for name in ("export", "serve"):
+        group.add_command(click.Command(name, callback=writing))
+
+    ended = CliRunner().invoke(group, ["export"])
+    served = CliRunner().invoke(group, ["serve"])
+
+    assert ended.exit_code == 1
+    assert ended.output == f"Error: {tmp_path / 'away' / 'file'}: No such file or directory\n"
+    assert isinstance(served.exception, FileNotFoundError)
 
 
 @pytest.mark.parametrize("name", ['the "red" ones', "back\\slash", "\x7f \u2028 \U0001f40e é"])
