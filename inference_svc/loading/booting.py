@@ -64,8 +64,14 @@ class Booting:
     settings: InferenceSettings
     num_models: int
 
-    def boot(self, file: ModelFile, requested: RequestedLimits, limits: ResolvedLimits) -> Boot:
-        """The boot of one model's engine."""
+    def boot(
+        self,
+        file: ModelFile,
+        requested: RequestedLimits,
+        limits: ResolvedLimits,
+        digest: str = "",
+    ) -> Boot:
+        """The boot of one model's engine; `digest` is that of its files, once it is known."""
         own = self.settings.per_model.get(file.name, ModelSettings())
         engine, cores = self.settings.engine, available_cores()
         interval_ms = engine.stream_interval_ms
@@ -96,6 +102,7 @@ class Booting:
             embedding=self._embedding(file, own, requested, limits, backend),
             generates=file.generates,
             stamps=file.stamps,
+            digest=digest,
         )
         return Boot(
             model,

@@ -1,9 +1,9 @@
 """Opens the fronts of models and starts their engines, as the settings say."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from inference_svc.catalog import KnownModel, ServedModel
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
@@ -13,7 +13,7 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.sampling import default_sampling
 from inference_svc.metrics import EngineObserver
-from inference_svc.models.description import ModelFile, check_unchanged
+from inference_svc.models.file_identity import digest_of, recognise
 from inference_svc.models.sizing import ResolvedLimits
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import ReaderLimits
@@ -25,8 +25,6 @@ from svc_kit.sandbox.pool import SandboxPool
 from svc_kit.startup import StartupError
 
 log = logging.getLogger(__name__)
-
-_DIGEST_BLOCK = 1 << 20
 
 
 class ModelLoader:
@@ -52,9 +50,10 @@ class ModelLoader:
     async def check(self, known: KnownModel) -> None:
         """Raise `StartupError` where a model's files are others than those that were described."""
         try:
-            await asyncio.to_thread(check_unchanged, known.file.stamps)
+            stamps = await asyncio.to_thread(recognise, known.file.stamps, known.digest)
         except ModelFileInvalid as problem:
             raise StartupError(f"model {problem.path}: {problem.problem}") from problem
+        known.file = replace(known.file, stamps=stamps)
 
     async def open(self, known: KnownModel) -> ServedModel:
         """Open a model's vocabulary and template. Raises `StartupError`."""
@@ -95,7 +94,7 @@ class ModelLoader:
             on_change()
 
         worker = EngineWorker(
-            self._booting.boot(known.file, known.requested, sizes),
+            self._booting.boot(known.file, known.requested, sizes, known.digest),
             QueueLimits(engine.queued_requests, engine.queued_tokens),
             ReaderLimits(engine.unread_events, engine.reader_patience_s),
             on_state=on_state,
@@ -124,22 +123,13 @@ async def compute_digest(known: KnownModel) -> None:
     """Learn the digest of a model; it stays empty where a file cannot be read or is another one by
     now, and whoever waits goes on."""
     try:
-        known.digest = await asyncio.to_thread(_digest, known.file)
-    except (OSError, ModelFileInvalid) as error:
+        known.digest = await asyncio.to_thread(digest_of, known.file.stamps)
+        if known.worker is not None:
+            known.worker.learn_digest(known.digest)
+    except ModelFileInvalid as error:
         log.error("the digest of model %s cannot be computed: %s", known.name, error)
     finally:
         known.digest_known.set()
-
-
-def _digest(file: ModelFile) -> str:
-    """Raises `ModelFileInvalid` where it would be that of files which came later."""
-    digest = hashlib.sha256()
-    for path in file.paths:
-        with path.open("rb") as part:
-            while block := part.read(_DIGEST_BLOCK):
-                digest.update(block)
-    check_unchanged(file.stamps)
-    return digest.hexdigest()
 
 
 def _log_ready(known: KnownModel, sizes: ResolvedLimits) -> None:

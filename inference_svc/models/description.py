@@ -7,12 +7,13 @@ projectors are GGUF files too).
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Self
+from typing import NoReturn
 
+from inference_svc.models.file_identity import FileStamp
 from model_files.ggml_types import KvType
 from model_files.gguf import GgufHeader, ModelFileInvalid, read_header
 from svc_kit.errors import ModelCannot
@@ -80,34 +81,6 @@ class FileRole(StrEnum):
     ADAPTER = "adapter"
     PROJECTOR = "projector"
     LATER_PART = "later part of a split model"
-
-
-class FileStamp(NamedTuple):
-    """What tells a file from another one in its place, or from itself written to since."""
-
-    path: Path
-    inode: int
-    size: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """The stamp of the file that is there now. Raises `ModelFileInvalid`."""
-        try:
-            found = path.stat()
-        except OSError as problem:
-            raise ModelFileInvalid(path, problem.strerror or str(problem)) from problem
-        return cls(path, found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def check_unchanged(stamps: Iterable[FileStamp]) -> None:
-    """Raise `ModelFileInvalid` where another file is in the place of one of a model's by now, or
-    none: all that is known of the model is of the old one. Blocks."""
-    for stamp in stamps:
-        if FileStamp.of(stamp.path) != stamp:
-            problem = "it was replaced or written to since the start"
-            remedy = "Restart the inference service to serve what is there now"
-            raise ModelFileInvalid(stamp.path, f"{problem}. {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

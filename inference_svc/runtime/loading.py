@@ -16,8 +16,8 @@ from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.llama.warmup import WarmUp, compute_full_batch, warm_up
 from inference_svc.llama.weights import ModelLoadError, load_model
-from inference_svc.models.description import check_unchanged
-from inference_svc.runtime.messages import Boot, LoadPhase, LoadProgress, ModelBoot, ModelReady
+from inference_svc.models.file_identity import FileStamp, recognise
+from inference_svc.runtime.messages import Boot, LoadPhase, LoadProgress, ModelReady
 from inference_svc.runtime.snapshot_desk import Served
 from inference_svc.snapshots.description import Fingerprint
 from model_files.gguf import ModelFileInvalid
@@ -38,7 +38,7 @@ Tell = Callable[[LoadProgress], None]
 def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
     `ModelTooLarge`."""
-    _check_files(boot.model)
+    stamps = _recognise(boot.model.stamps, boot.model.digest)
     library.start()
     memory = EngineMemory(boot.model.backend.placement)
     load_parts = _load_decoder if boot.model.generates else _load_encoder
@@ -48,15 +48,15 @@ def load(boot: Boot, tell: Tell = lambda _: None) -> Loaded:
     except DecodeError as error:
         problem = f"{boot.model.name} cannot compute a first input (code {error.code})"
         raise ModelLoadError(problem) from error
-    _check_files(boot.model)  # a large one takes minutes to read
+    _recognise(stamps)  # a large one takes minutes to read
     return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.news() or {}))
 
 
-def _check_files(model: ModelBoot) -> None:
+def _recognise(stamps: tuple[FileStamp, ...], digest: str = "") -> tuple[FileStamp, ...]:
     """An engine that dies comes back without anybody looking: a file that took the place of its
     model's would answer under the old one's digest."""
     try:
-        check_unchanged(model.stamps)
+        return recognise(stamps, digest)
     except ModelFileInvalid as problem:
         raise ModelLoadError(f"model {problem.path}: {problem.problem}") from problem
 

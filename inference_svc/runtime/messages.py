@@ -10,7 +10,7 @@ from inference_svc.engine.embedding import EmbeddingLimits
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
-from inference_svc.models.description import FileStamp
+from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.sizing import Layout
 from inference_svc.snapshots.description import Snapshot
 from inference_svc.snapshots.folder import KEEP_NONE, FolderLimits, FolderUse
@@ -21,7 +21,8 @@ from svc_kit.errors import DomainError
 class ModelBoot:
     """A model to load. `warm_up` holds what an earlier process measured, so that a restart need not
     measure again. `saved_bytes` are for prefixes that lost their slot. One that does not generate
-    has a context for embeddings only. `stamps` are those of its files as they were described."""
+    has a context for embeddings only. `stamps` are those of its files as they were described,
+    `digest` is theirs, once it is known."""
 
     name: str
     backend: BackendSettings
@@ -35,6 +36,7 @@ class ModelBoot:
     embedding: EmbeddingSettings | None = None
     generates: bool = True
     stamps: tuple[FileStamp, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

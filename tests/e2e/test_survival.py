@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import grpc
 import openai
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import inference_service_pb2 as pb
 
 from tests.e2e.conftest import Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
@@ -17,7 +19,7 @@ from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
 from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
 from tests.support.sdk import begun_story, capital_of_france
-from tests.support.services import corral_up, inference_alone, until_serving_again
+from tests.support.services import MODEL, corral_up, inference_alone, until_serving_again
 
 pytestmark = pytest.mark.e2e
 
@@ -109,6 +111,25 @@ async def test_while_the_engine_restarts_requests_are_refused_with_advice(
     assert info.engine_pid == 0
     assert probes == [200, 503]
     assert answer == PARIS
+
+
+async def test_the_same_bytes_are_the_same_model(mortal: Mortal, mortal_rpc: Rpc) -> None:
+    """Copied back or touched, by whom nothing is told: an engine comes back with them, and they
+    are loaded again."""
+    asked = pb.GetModelRequest(model=MODEL)
+    while not (await mortal_rpc.inference.GetModel(asked)).model.digest:
+        pass  # until it is computed; each question takes a round trip
+    copy = shutil.copy(mortal.model, f"{mortal.model}.copy")
+    shutil.move(copy, mortal.model)
+    with until_serving_again(mortal.target):
+        os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
+    after_death = await mortal_rpc.chat(a_chat())
+    os.utime(mortal.model, (0, 0))
+    await mortal_rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=MODEL))
+    await mortal_rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL, wait=True))
+    after_load = await mortal_rpc.chat(a_chat())
+
+    assert after_death.text[0] == after_load.text[0] == PARIS
 
 
 async def test_a_killed_frontend_takes_its_engine_along_and_is_restarted(

@@ -88,6 +88,16 @@ def write_model(path: Path, **changes: Any) -> Path:
     return path
 
 
+def write_split(folder: Path, numbers: tuple[int, ...] = (0, 1, 2)) -> Path:
+    """Write a model in three parts, of which the later have tensors only; return the first."""
+    for place, number in enumerate(numbers):
+        split = {"split.no": number, "split.count": len(numbers)}
+        metadata = {**model_metadata(), **split} if place == 0 else split
+        path = folder / f"big-{place + 1:05}-of-{len(numbers):05}.gguf"
+        path.write_bytes(gguf_bytes(metadata, [F32Tensor("w", (8, 4))]))
+    return folder / "big-00001-of-00003.gguf"
+
+
 def _value(item: Any) -> tuple[int, bytes]:
     match item:
         case bool():

@@ -36,6 +36,7 @@ class FakeEngine:
         self.closed_with: DomainError | None = None
         self.is_closed = False
         self.snapshots: object = None
+        self.digest = ""
         self.may_end = asyncio.Event()
         self.may_end.set()
         self._on_change = on_change
@@ -45,6 +46,10 @@ class FakeEngine:
     def memory(self) -> PlacedBytes:
         """What it takes; nothing while it is down."""
         return PlacedBytes() if self.state is EngineState.RESTARTING else self._takes
+
+    def learn_digest(self, digest: str) -> None:
+        """Note it."""
+        self.digest = digest
 
     @property
     def is_loading(self) -> bool:

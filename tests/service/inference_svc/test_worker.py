@@ -26,7 +26,7 @@ from inference_svc.engine.request import (
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.llama.weights import ModelLoadError
-from inference_svc.models.description import FileStamp
+from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.references import BUNDLED_PATH
 from inference_svc.runtime.door import QueueLimits
 from inference_svc.runtime.generation import Generation, ReaderLimits

@@ -10,6 +10,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from inference_svc.api.snapshots import Snapshots
 from inference_svc.engine.request import DropArchived, FileCommand
 from inference_svc.loading.loader import compute_digest
+from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.residency import LoadPolicy
 from inference_svc.snapshots.archive import Archive
 from inference_svc.snapshots.description import Snapshot
@@ -189,11 +190,11 @@ async def test_no_more_are_dropped_at_once_than_a_step_can_bear(over: Over, fiel
 async def test_a_model_without_a_digest_has_no_snapshots(over: Over) -> None:
     """It does not keep others from theirs, and nobody waits for it."""
     pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots = over(pooled)
+    snapshots, gone = over(pooled), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
     for name in "ab":
         pooled[name].digest = ""
         pooled[name].digest_known.clear()
-        pooled[name].file = a_known(name, file={"paths": (Path("/nowhere.gguf"),)}).file
+        pooled[name].file = a_known(name, file={"stamps": (gone,)}).file
         await compute_digest(pooled[name])
     with pytest.raises(StorageFailed, match="the model 'a'"):
         await snapshots.save(SAVE)

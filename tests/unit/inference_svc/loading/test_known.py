@@ -15,7 +15,8 @@ from inference_svc.config import (
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.loading.booting import Booting
 from inference_svc.loading.known import find_models
-from inference_svc.models.description import FileStamp, ModelClass
+from inference_svc.models.description import ModelClass
+from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.placement import FlashAttention, Rope, RopeScaling, SplitMode
 from inference_svc.models.residency import LoadPolicy
 from inference_svc.models.room import Spread

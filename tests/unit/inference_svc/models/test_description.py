@@ -1,6 +1,5 @@
 """What a model file is said to be."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from inference_svc.models.description import (
     FileRole,
     ModelClass,
-    check_unchanged,
     default_name,
     describe_model,
     file_role,
@@ -17,7 +15,13 @@ from inference_svc.models.description import (
 from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import ModelCannot
-from tests.support.gguf_files import F32Tensor, gguf_bytes, model_metadata, write_model
+from tests.support.gguf_files import (
+    F32Tensor,
+    gguf_bytes,
+    model_metadata,
+    write_model,
+    write_split,
+)
 
 
 def test_the_demo_model_is_described_from_its_header() -> None:
@@ -172,16 +176,6 @@ def test_adapters_and_projectors_are_not_models(tmp_path: Path) -> None:
     assert file_role(BUNDLED_PATH) is FileRole.MODEL
 
 
-def write_split(folder: Path, numbers: tuple[int, ...] = (0, 1, 2)) -> Path:
-    """Write three parts; the second and third have tensors only."""
-    for place, number in enumerate(numbers):
-        split = {"split.no": number, "split.count": len(numbers)}
-        metadata = {**model_metadata(), **split} if place == 0 else split
-        path = folder / f"big-{place + 1:05}-of-{len(numbers):05}.gguf"
-        path.write_bytes(gguf_bytes(metadata, [F32Tensor("w", (8, 4))]))
-    return folder / "big-00001-of-00003.gguf"
-
-
 def test_a_split_model_is_one_model(tmp_path: Path) -> None:
     """Sizes are summed, and all parts are named."""
     first = write_split(tmp_path)
@@ -229,27 +223,6 @@ def test_a_later_part_points_to_the_first() -> None:
         split_paths(Path("x-00002-of-00003.gguf"))
     with pytest.raises(ModelFileInvalid, match="claims 0 parts"):
         split_paths(Path("x-00001-of-00000.gguf"))
-
-
-def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
-    """Whether it was moved there, written to, or is gone; a later part of several counts too."""
-    first = write_split(tmp_path)
-    model = describe_model(first, "m")
-    check_unchanged(model.stamps)
-
-    before = first.read_bytes()
-    first.rename(tmp_path / "away")
-    with pytest.raises(ModelFileInvalid, match="No such file"):
-        check_unchanged(model.stamps)
-    first.write_bytes(before)
-    with pytest.raises(ModelFileInvalid, match="replaced"):
-        check_unchanged(model.stamps)
-
-    model = describe_model(first, "m")
-    last = model.paths[-1]
-    os.utime(last, ns=(0, last.stat().st_mtime_ns + 1))
-    with pytest.raises(ModelFileInvalid, match="written to"):
-        check_unchanged(model.stamps)
 
 
 def test_recommended_sampling_is_kept_as_it_stands(tmp_path: Path) -> None:
