@@ -65,20 +65,24 @@ def begin(client: openai.OpenAI, lines: Sequence[object]) -> Batch:
 def follow(corral: Corral, batch_id: str, completed: int | None = None) -> None:
     """Wait until so many lines have completed (unset: until the end), told by the service itself.
 
-    What is killed meanwhile is waited for.
+    What is killed meanwhile is waited for; lines may take as long as they like while others end.
     """
+    num_ended = -1
     while True:
+        before = num_ended
         try:
             with grpc.insecure_channel(corral.control) as channel:
                 stub = BatchServiceStub(channel)
                 request = pb.WatchBatchRequest(batch_id=batch_id)
                 for answer in stub.WatchBatch(request, timeout=PATIENCE_S, wait_for_ready=True):
                     counts = answer.batch.request_counts
+                    num_ended = counts.completed + counts.failed
                     if completed is not None and counts.completed >= completed:
                         return
                 return
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            gets_on = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and num_ended > before
+            if error.code() is not grpc.StatusCode.UNAVAILABLE and not gets_on:
                 raise
 
 
