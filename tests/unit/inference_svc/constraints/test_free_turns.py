@@ -5,7 +5,14 @@ from llguidance import LLMatcher, LLTokenizer
 
 from inference_svc.api.call_writings import OTHER_TRIGGERS, TRIGGERS, WRITINGS
 from inference_svc.chat.parsers import CallNotation
-from inference_svc.constraints.asked import Asked, CallableTool, Calls, CallWriting, Thought
+from inference_svc.constraints.asked import (
+    NUMBER,
+    Asked,
+    CallableTool,
+    Calls,
+    CallWriting,
+    Thought,
+)
 from inference_svc.constraints.compile_job import byte_tokenizer
 from inference_svc.constraints.grammars import whole_grammar
 
@@ -19,7 +26,8 @@ NOTATIONS = [pytest.param(notation, id=notation.value) for notation in TRIGGERS]
 
 def written(way: CallWriting, arguments: str, name: str = "f") -> str:
     """One call and what stands around it."""
-    return f"{way.before}{way.head}{name}{way.middle}{arguments}{way.tail}{way.after}"
+    call = f"{way.before}{way.head}{name}{way.middle}{arguments}{way.tail}{way.after}"
+    return call.replace(NUMBER, "0")
 
 
 class Turn:
