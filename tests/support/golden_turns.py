@@ -206,6 +206,12 @@ _PYTHONIC = [
         Parsed(calls=TWO),
     ),
     Golden(
+        "a bracket too many",
+        PYTHONIC,
+        "<function_calls>get_time()]</function_calls> ok",
+        Parsed("ok", calls=(("get_time", "{}"),)),
+    ),
+    Golden(
         "OLMo's, the second is malformed",
         PYTHONIC,
         '<function_calls>get_weather(city="Paris")\nget_time(</function_calls>',
@@ -274,6 +280,12 @@ _MISTRAL = [
         "[TOOL_CALLS]get_time[ARGS]",
         "[TOOL_CALLS]get_time[ARGS]nothing",
         "a [TOOL_CALLS] {} b",
+    ),
+    Golden(
+        "arguments that break in a list, then a good call",
+        MISTRAL,
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {\'city\'}}][TOOL_CALLS]get_time[ARGS]{}',
+        Parsed(calls=(("get_weather", "{'city'}}]"), ("get_time", "{}"))),
     ),
     Golden(
         "arguments that break, then a good call",
@@ -513,8 +525,8 @@ _COHERE = [
     Golden(
         "malformed, around a frame",
         COHERE,
-        '<|START_ACTION|>["<|START_TEXT|>"]<|END_ACTION|>',
-        _content('<|START_ACTION|>[""]<|END_ACTION|>'),
+        '<|START_ACTION|>[{"a": "<|START_TEXT|>"}]<|END_ACTION|>',
+        _content('<|START_ACTION|>[{"a": ""}]<|END_ACTION|>'),
     ),
 ]
 _APERTUS = [
@@ -554,7 +566,7 @@ _APERTUS = [
         "<|tools_prefix|>",
         "<|tools_prefix|>[]<|tools_suffix|>",
         '<|tools_prefix|>[{"get_time": 1}]<|tools_suffix|>',
-        '<|tools_prefix|>[["get_time": {}]]<|tools_suffix|>',
+        '<|tools_prefix|>["get_time": {}]<|tools_suffix|>',
         '<|tools_prefix|>[{"": {}}]<|tools_suffix|>',
         "a <|tools_prefix|> b <|tools_suffix|> c",
     ),

@@ -72,12 +72,12 @@ def read_python_calls(
             return False
         writer.write_call(name, arguments)
         yield from source.spaces()
-        end = yield from source.literal(",", *(["]"] if in_list else []))
+        end = yield from source.literal(",", "]")
         source.mark()
-        if in_list and end != ",":
-            return end == "]"
-        if end != "," and not (yield from source.peek()).isidentifier():
+        if end == "]":
             return True
+        if not end and (in_list or not (yield from source.peek()).isidentifier()):
+            return not in_list
 
 
 def read_python_arguments(source: Source) -> Wait[str | None]:
