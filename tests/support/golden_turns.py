@@ -206,6 +206,13 @@ _PYTHONIC = [
         Parsed(calls=TWO),
     ),
     Golden(
+        "a list of lines, and one that nothing ends",
+        PYTHONIC,
+        '<|tool_call_start|>[get_weather(city="Paris")\nget_time()] ok '
+        "<|tool_call_start|>[get_time() </s>",
+        Parsed("ok</s>", calls=(*TWO, TWO[1])),
+    ),
+    Golden(
         "a bracket too many",
         PYTHONIC,
         "<function_calls>get_time()]</function_calls> ok",
@@ -284,7 +291,8 @@ _MISTRAL = [
     Golden(
         "arguments that break in a list, then a good call",
         MISTRAL,
-        '[TOOL_CALLS][{"name": "get_weather", "arguments": {\'city\'}}][TOOL_CALLS]get_time[ARGS]{}',
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {\'city\'}}]'
+        "[TOOL_CALLS]get_time[ARGS]{}",
         Parsed(calls=(("get_weather", "{'city'}}]"), ("get_time", "{}"))),
     ),
     Golden(

@@ -76,7 +76,7 @@ def read_python_calls(
         source.mark()
         if end == "]":
             return True
-        if not end and (in_list or not (yield from source.peek()).isidentifier()):
+        if not end and not (yield from source.peek()).isidentifier():
             return not in_list
 
 
