@@ -6,8 +6,8 @@ Arguments in tags or as Python are no JSON that a schema could hold, so such fam
 write Hermes' notation, which their readers are then exchanged for.
 """
 
-from inference_svc.chat.parsers import CallNotation, deepseek, hermes, mistral
-from inference_svc.constraints.asked import CallWriting
+from inference_svc.chat.parsers import CallNotation, hermes, listed, mistral, sections
+from inference_svc.constraints.asked import NUMBER, CallWriting
 
 _HERMES = CallWriting(
     head=f'{hermes.BEGIN}\n{{"name": "',
@@ -15,7 +15,8 @@ _HERMES = CallWriting(
     tail=f"}}\n{hermes.END}",
     between="\n",
 )
-_BEGIN, _SEPARATOR, _END = deepseek.CALL_BEGIN, deepseek.SEPARATOR, deepseek.CALL_END
+_DEEPSEEK, _KIMI = sections.DEEPSEEK, sections.KIMI
+_COHERE, _APERTUS = listed.COHERE, listed.APERTUS
 WRITINGS: dict[CallNotation, tuple[CallWriting, ...]] = {
     CallNotation.HERMES: (_HERMES,),
     CallNotation.LLAMA: (
@@ -34,19 +35,48 @@ WRITINGS: dict[CallNotation, tuple[CallWriting, ...]] = {
     ),
     CallNotation.DEEPSEEK: (
         CallWriting(
-            before=deepseek.CALLS_BEGIN[0],
-            head=f"{_BEGIN}function{_SEPARATOR}",
+            before=_DEEPSEEK.begins[0],
+            head=f"{_DEEPSEEK.call}function{_DEEPSEEK.separator}",
             middle="\n```json\n",
-            tail=f"\n```{_END}",
+            tail=f"\n```{_DEEPSEEK.call_end}",
             between="\n",
-            after=deepseek.CALLS_END,
+            after=_DEEPSEEK.end,
         ),
         CallWriting(
-            before=deepseek.CALLS_BEGIN[0],
-            head=_BEGIN,
-            middle=_SEPARATOR,
-            tail=_END,
-            after=deepseek.CALLS_END,
+            before=_DEEPSEEK.begins[0],
+            head=_DEEPSEEK.call,
+            middle=_DEEPSEEK.separator,
+            tail=_DEEPSEEK.call_end,
+            after=_DEEPSEEK.end,
+        ),
+    ),
+    CallNotation.KIMI: (
+        CallWriting(
+            before=_KIMI.begins[0],
+            head=f"{_KIMI.call}functions.",
+            middle=f":{NUMBER}{_KIMI.separator}",
+            tail=_KIMI.call_end,
+            after=_KIMI.end,
+        ),
+    ),
+    CallNotation.COHERE: (
+        CallWriting(
+            before=f"{_COHERE.begin}[\n    ",
+            head=f'{{"tool_call_id": "{NUMBER}", "tool_name": "',
+            middle='", "parameters": ',
+            tail="}",
+            between=",\n    ",
+            after=f"\n]{_COHERE.end}",
+        ),
+    ),
+    CallNotation.APERTUS: (
+        CallWriting(
+            before=f"{_APERTUS.begin}[",
+            head='{"',
+            middle='": ',
+            tail="}",
+            between=", ",
+            after=f"]{_APERTUS.end}",
         ),
     ),
 }
@@ -54,11 +84,15 @@ WRITINGS: dict[CallNotation, tuple[CallWriting, ...]] = {
 TRIGGERS: dict[CallNotation, str] = {
     CallNotation.HERMES: hermes.BEGIN,
     CallNotation.MISTRAL: mistral.BEGIN,
-    CallNotation.DEEPSEEK: deepseek.CALLS_BEGIN[0],
+    CallNotation.DEEPSEEK: _DEEPSEEK.begins[0],
+    CallNotation.KIMI: _KIMI.begins[0],
+    CallNotation.COHERE: _COHERE.begin,
+    CallNotation.APERTUS: _APERTUS.begin,
 }
 """What tells a call from free text. Nothing does of Llama's, which are JSON like any other."""
 OTHER_TRIGGERS: dict[CallNotation, tuple[str, ...]] = {
-    CallNotation.DEEPSEEK: (*deepseek.CALLS_BEGIN[1:], deepseek.CALL_BEGIN),
+    CallNotation.DEEPSEEK: (*_DEEPSEEK.begins[1:], _DEEPSEEK.call),
+    CallNotation.KIMI: (*_KIMI.begins[1:], _KIMI.call),
 }
 """What its readers take for the beginning of a call besides."""
 

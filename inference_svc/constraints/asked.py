@@ -12,6 +12,8 @@ from svc_kit.errors import TooLong
 MAX_FORM_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
 MAX_CHOICES = 1024
+NUMBER = "\0"
+"""Stands for a number of the model's choice in the texts of a `CallWriting`."""
 
 
 class FormKind(StrEnum):

@@ -13,6 +13,7 @@ from typing import Any
 from llguidance import LLMatcher, grammar_from
 
 from inference_svc.constraints.asked import (
+    NUMBER,
     Asked,
     CallableTool,
     Calls,
@@ -25,6 +26,7 @@ from inference_svc.constraints.free_turns import ANYTHING, ControlTokens, free_r
 Grammar = dict[str, Any]
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SPACE = r"/[ \t\n]{0,4}/"
+_NUMBER = "/[0-9]{1,4}/"
 
 
 class FormInvalid(Exception):
@@ -151,15 +153,9 @@ def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
 
 
 def _marker(text: str, control: ControlTokens) -> str:
-    """A text as llguidance writes it: control tokens by their ids, anything else as text."""
-    if not text:
-        return ""
-    inside = sorted((token for token in control if token in text), key=len, reverse=True)
-    if not inside:
-        return json.dumps(text)
-    pieces = re.split(f"({'|'.join(map(re.escape, inside))})", text)
-    return " ".join(
-        f"<[{control[piece]}]>" if piece in control else json.dumps(piece)
-        for piece in pieces
-        if piece
-    )
+    """A text as llguidance writes it: control tokens by their ids, numbers as any, the rest as
+    text."""
+    special = {token: f"<[{number}]>" for token, number in control.items()} | {NUMBER: _NUMBER}
+    inside = sorted((token for token in special if token in text), key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(map(re.escape, inside))})", text) if inside else [text]
+    return " ".join(special.get(piece) or json.dumps(piece) for piece in pieces if piece)

@@ -9,6 +9,9 @@ PYTHONIC = TurnFormat(tool_calls=CallNotation.PYTHONIC)
 MISTRAL = TurnFormat(ReasoningNotation.MISTRAL, CallNotation.MISTRAL)
 DEEPSEEK = TurnFormat(ReasoningNotation.THINK, CallNotation.DEEPSEEK)
 DEEPSEEK_V32 = TurnFormat(ReasoningNotation.THINK, CallNotation.DEEPSEEK_V32)
+KIMI = TurnFormat(ReasoningNotation.THINK, CallNotation.KIMI)
+COHERE = TurnFormat(ReasoningNotation.COHERE, CallNotation.COHERE)
+APERTUS = TurnFormat(tool_calls=CallNotation.APERTUS)
 QWEN_CODER = TurnFormat(ReasoningNotation.THINK, CallNotation.QWEN_CODER)
 GLM = TurnFormat(ReasoningNotation.THINK, CallNotation.GLM)
 MINIMAX = TurnFormat(ReasoningNotation.THINK, CallNotation.MINIMAX)
@@ -187,6 +190,52 @@ _PYTHONIC = [
         "<|tool_call_start|>[get_weather(city=)]<|tool_call_end|>",
         "<|tool_call_start|>[get_weather(city='Paris'",
         "<|tool_call_start|>[f(a=" + "[" * 500,
+        "<function_calls>nothing</function_calls>",
+        '<function_calls>[{"city": "Paris"}]</function_calls>',
+    ),
+    Golden(
+        "OLMo's, a call a line, between texts",
+        PYTHONIC,
+        'Sure.<function_calls>get_weather(city="Paris")\nget_time()</function_calls>\nDone.',
+        Parsed("Sure.Done.", calls=TWO),
+    ),
+    Golden(
+        "OLMo's, with commas and without an end",
+        PYTHONIC,
+        '<function_calls>\nget_weather(city="Paris"),\nget_time()',
+        Parsed(calls=TWO),
+    ),
+    Golden(
+        "a list of lines, and one that nothing ends",
+        PYTHONIC,
+        '<|tool_call_start|>[get_weather(city="Paris")\nget_time()] ok '
+        "<|tool_call_start|>[get_time() </s>",
+        Parsed("ok</s>", calls=(*TWO, TWO[1])),
+    ),
+    Golden(
+        "a bracket too many",
+        PYTHONIC,
+        "<function_calls>get_time()]</function_calls> ok",
+        Parsed("ok", calls=(("get_time", "{}"),)),
+    ),
+    Golden(
+        "OLMo's, the second is malformed",
+        PYTHONIC,
+        '<function_calls>get_weather(city="Paris")\nget_time(</function_calls>',
+        Parsed("get_time(</function_calls>", calls=ONE),
+    ),
+    Golden(
+        "JSON in markers",
+        PYTHONIC,
+        'Hm. <|tool_call_start|>[{"name": "get_weather", "arguments": ' + PARIS + "}, "
+        '{"name": "get_time"}]<|tool_call_end|> Done.',
+        Parsed("Hm.Done.", calls=TWO),
+    ),
+    Golden(
+        "JSON in markers, arguments that break",
+        PYTHONIC,
+        '<|tool_call_start|>{"name": "get_time", "arguments": {x\'}<|tool_call_end|> Done.',
+        Parsed("Done.", calls=(("get_time", "{x'}"),)),
     ),
     Golden(
         "the second is malformed",
@@ -238,6 +287,13 @@ _MISTRAL = [
         "[TOOL_CALLS]get_time[ARGS]",
         "[TOOL_CALLS]get_time[ARGS]nothing",
         "a [TOOL_CALLS] {} b",
+    ),
+    Golden(
+        "arguments that break in a list, then a good call",
+        MISTRAL,
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {\'city\'}}]'
+        "[TOOL_CALLS]get_time[ARGS]{}",
+        Parsed(calls=(("get_weather", "{'city'}}]"), ("get_time", "{}"))),
     ),
     Golden(
         "arguments that break, then a good call",
@@ -304,6 +360,223 @@ _DEEPSEEK = [
         "a <｜tool▁calls▁begin｜> b <｜tool▁calls▁end｜> c",
         "<｜tool▁call▁begin｜>get_weather",
         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\nnothing```",
+    ),
+]
+
+
+def _kimi(name: str, arguments: str) -> str:
+    begin, separator = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
+    return f"{begin}{name}{separator}{arguments}<|tool_call_end|>"
+
+
+_KIMI_BEGIN, _KIMI_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_KIMI_ONE = _kimi("functions.get_weather:0", PARIS)
+_KIMI = [
+    Golden(
+        "thought, text, two calls, text",
+        KIMI,
+        f"<think>Hm.</think>Sure.{_KIMI_BEGIN}{_KIMI_ONE}{_kimi('functions.get_time:1', '{}')}"
+        f"{_KIMI_END}Done.",
+        Parsed("Sure.Done.", "Hm.", TWO),
+    ),
+    Golden(
+        "white space everywhere",
+        KIMI,
+        f"{_KIMI_BEGIN}\n<|tool_call_begin|> functions.get_weather:12 <|tool_call_argument_begin|>"
+        f"\n{PARIS}\n<|tool_call_end|>\n{_KIMI_END}\n",
+        Parsed(calls=ONE),
+    ),
+    Golden(
+        "one id for two calls, the section in the singular, without an end",
+        KIMI,
+        f"<|tool_call_section_begin|>{_KIMI_ONE}{_KIMI_ONE}",
+        Parsed(calls=ONE + ONE),
+    ),
+    Golden(
+        "names that are no ids, without a section",
+        KIMI,
+        _kimi("get_weather", PARIS) + _kimi("get_time:3", "{}"),
+        Parsed(calls=TWO),
+    ),
+    Golden(
+        "a tool that nobody offered",
+        KIMI,
+        f"{_KIMI_BEGIN}{_kimi('functions.a.b:7', '{}')}{_KIMI_END}",
+        Parsed(calls=(("a.b", "{}"),)),
+    ),
+    Golden(
+        "escapes",
+        KIMI,
+        f"{_KIMI_BEGIN}{_kimi('functions.get_weather:0', ODD)}{_KIMI_END}",
+        Parsed(calls=ODD_CALL),
+    ),
+    Golden(
+        "arguments that break, then a good call",
+        KIMI,
+        _KIMI_BEGIN
+        + _kimi("functions.get_weather:0", "{'city'}")
+        + f"{_kimi('functions.get_time:1', '{}')}{_KIMI_END}",
+        Parsed(calls=(("get_weather", "{'city'}"), ("get_time", "{}"))),
+    ),
+    Golden(
+        "cut off",
+        KIMI,
+        f"{_KIMI_BEGIN}{_KIMI_ONE}".removesuffix('is"}<|tool_call_end|>'),
+        Parsed(calls=(("get_weather", '{"city": "Par'),)),
+    ),
+    *_malformed(
+        KIMI,
+        _KIMI_BEGIN,
+        f"a {_KIMI_BEGIN} b {_KIMI_END} c",
+        f"{_KIMI_BEGIN}<|tool_call_begin|>functions.get_time:0",
+        _kimi("functions.get_time:0", "now"),
+        _kimi("", "{}"),
+    ),
+]
+
+
+def _action(*calls: str) -> str:
+    items = ",\n    ".join(
+        f'{{"tool_call_id": "{number}", {call}}}' for number, call in enumerate(calls)
+    )
+    return f"<|START_ACTION|>[\n    {items}\n]<|END_ACTION|>"
+
+
+_COHERE_ONE = f'"tool_name": "get_weather", "parameters": {PARIS}'
+_COHERE_TIME = '"tool_name": "get_time", "parameters": {}'
+_COHERE = [
+    Golden(
+        "thought and two calls",
+        COHERE,
+        f"<|START_THINKING|>Hm.<|END_THINKING|>{_action(_COHERE_ONE, _COHERE_TIME)}",
+        Parsed("", "Hm.", TWO),
+    ),
+    Golden(
+        "an answer in its frame",
+        COHERE,
+        "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|> It is <b> here.\n<|END_RESPONSE|>",
+        Parsed(" It is <b> here.\n", "Hm."),
+    ),
+    Golden(
+        "answers in the newer frame, before and after calls",
+        COHERE,
+        f"<|START_TEXT|>Sure.<|END_TEXT|>{_action(_COHERE_ONE)}<|START_TEXT|>Done.<|END_TEXT|>",
+        Parsed("Sure.Done.", calls=ONE),
+    ),
+    Golden(
+        "nobody offered tools",
+        COHERE,
+        f"<|START_RESPONSE|>{_action(_COHERE_ONE)}<|END_RESPONSE|>",
+        _content(_action(_COHERE_ONE)),
+        tools=NO_TOOLS,
+    ),
+    Golden(
+        "a frame in an argument",
+        COHERE,
+        _action('"tool_name": "get_weather", "parameters": {"city": "<|END_TEXT|>"}'),
+        Parsed(calls=(("get_weather", '{"city": "<|END_TEXT|>"}'),)),
+    ),
+    Golden(
+        "without ids, in one line",
+        COHERE,
+        f"<|START_ACTION|>[{{{_COHERE_ONE}}}, {{{_COHERE_TIME}}}]<|END_ACTION|>",
+        Parsed(calls=TWO),
+    ),
+    Golden(
+        "other keys, in another order",
+        COHERE,
+        f'<|START_ACTION|>[{{"parameters": {PARIS}, "tool_name": "get_weather"}}, '
+        '{"tool_call_id": 1, "tool_name": "get_time"}]<|END_ACTION|>',
+        Parsed(calls=TWO),
+    ),
+    Golden(
+        "one call without a list, of a tool that nobody offered",
+        COHERE,
+        '<|START_ACTION|>{"tool_name": "unknown", "parameters": {}}<|END_ACTION|>',
+        Parsed(calls=(("unknown", "{}"),)),
+    ),
+    Golden(
+        "escapes",
+        COHERE,
+        _action(f'"tool_name": "get_weather", "parameters": {ODD}'),
+        Parsed(calls=ODD_CALL),
+    ),
+    Golden(
+        "arguments that break",
+        COHERE,
+        _action('"tool_name": "get_time", "parameters": {x\'}') + "<|START_TEXT|>Done.<|END_TEXT|>",
+        Parsed("Done.", calls=(("get_time", "{x'}}\n]"),)),
+    ),
+    Golden(
+        "the second is none",
+        COHERE,
+        _action(_COHERE_ONE, '"tool": "get_time"'),
+        Parsed(
+            ',\n    {"tool_call_id": "1", "tool": "get_time"}\n]<|END_ACTION|>',
+            calls=ONE,
+        ),
+    ),
+    Golden(
+        "cut off",
+        COHERE,
+        _action(_COHERE_ONE, _COHERE_ONE).removesuffix('is"}}\n]<|END_ACTION|>'),
+        Parsed(calls=(*ONE, ("get_weather", '{"city": "Par'))),
+    ),
+    *_malformed(
+        COHERE,
+        "<|START_ACTION|>",
+        "a <|START_ACTION|> b <|END_ACTION|> c",
+        "<|START_ACTION|>[]<|END_ACTION|>",
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_w',
+        '<|START_ACTION|>[{"tool_name": "", "parameters": {}}]<|END_ACTION|>',
+    ),
+    Golden(
+        "malformed, around a frame",
+        COHERE,
+        '<|START_ACTION|>[{"a": "<|START_TEXT|>"}]<|END_ACTION|>',
+        _content('<|START_ACTION|>[{"a": ""}]<|END_ACTION|>'),
+    ),
+]
+_APERTUS = [
+    Golden(
+        "text, two calls, text",
+        APERTUS,
+        'Sure. <|tools_prefix|>[{"get_weather": ' + PARIS + '}, {"get_time": {}}]<|tools_suffix|>'
+        "\nDone.",
+        Parsed("Sure.Done.", calls=TWO),
+    ),
+    Golden(
+        "one without a list and an end, of a tool that nobody offered",
+        APERTUS,
+        '<|tools_prefix|> {"unknown": {}} ok',
+        Parsed("ok", calls=(("unknown", "{}"),)),
+    ),
+    Golden(
+        "escapes",
+        APERTUS,
+        f'<|tools_prefix|>[{{"get_weather": {ODD}}}]<|tools_suffix|>',
+        Parsed(calls=ODD_CALL),
+    ),
+    Golden(
+        "arguments that break",
+        APERTUS,
+        '<|tools_prefix|>[{"get_time": {x\'}}]<|tools_suffix|> ok',
+        Parsed("ok", calls=(("get_time", "{x'}}]"),)),
+    ),
+    Golden(
+        "cut off",
+        APERTUS,
+        '<|tools_prefix|>[{"get_time": {}}, {"get_weather": {"city": "Par',
+        Parsed(calls=(("get_time", "{}"), ("get_weather", '{"city": "Par'))),
+    ),
+    *_malformed(
+        APERTUS,
+        "<|tools_prefix|>",
+        "<|tools_prefix|>[]<|tools_suffix|>",
+        '<|tools_prefix|>[{"get_time": 1}]<|tools_suffix|>',
+        '<|tools_prefix|>["get_time": {}]<|tools_suffix|>',
+        '<|tools_prefix|>[{"": {}}]<|tools_suffix|>',
+        "a <|tools_prefix|> b <|tools_suffix|> c",
     ),
 ]
 _DSML = '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name='
@@ -603,6 +876,33 @@ _JSON = [
         Parsed(calls=ONE),
     ),
     Golden(
+        "a list in Granite's tag, which nothing ends",
+        JSON,
+        'So: <|tool_call|>[{"name": "get_weather", "arguments": ' + PARIS + "}]",
+        Parsed("So:", calls=ONE),
+    ),
+    Golden(
+        "a list in Nemotron's tags",
+        JSON,
+        '<TOOLCALL>[{"name": "get_weather", "arguments": ' + PARIS + "}]</TOOLCALL>",
+        Parsed(calls=ONE),
+    ),
+    Golden(
+        "a list in Jamba's and Apriel's tags, between texts",
+        JSON,
+        'Sure.\n<tool_calls>[{"name": "get_weather", "arguments": ' + PARIS + ', "id": "a"}, '
+        '{"name": "get_time", "arguments": {}}]</tool_calls>\nDone.',
+        Parsed("Sure.Done.", calls=TWO),
+    ),
+    Golden(
+        "Command R's fence",
+        JSON,
+        '```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": '
+        + PARIS
+        + "\n    }\n]```",
+        Parsed(calls=ONE),
+    ),
+    Golden(
         "Gemma 3's fence",
         JSON,
         "```tool_code\n[get_weather(city='Paris'), get_time()]\n```",
@@ -618,6 +918,8 @@ _JSON = [
         '{"name": "unknown", "arguments": {}}',
         '```python\nprint("hi")\n```\nThat prints hi.',
         'Like this:\n```json\n{"name": "Ada"}\n```',
+        '<tool_calls>[{"name": "unknown", "arguments": {}}]</tool_calls>',
+        '<tool_calls>[{"name": "get_time", "argum',
         "[1, 2]",
         " \n",
     ),
@@ -630,6 +932,9 @@ GOLDEN = {
     "mistral": _MISTRAL,
     "deepseek": _DEEPSEEK,
     "deepseek-v3.2": _DEEPSEEK_V32,
+    "kimi": _KIMI,
+    "cohere": _COHERE,
+    "apertus": _APERTUS,
     "qwen-coder": _QWEN_CODER,
     "glm": _GLM,
     "minimax": _MINIMAX,

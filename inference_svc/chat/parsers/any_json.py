@@ -8,6 +8,7 @@ from inference_svc.chat.parsers.writer import TurnWriter
 
 _ENDS = {
     "<tool_call>": "</tool_call>",
+    "<tool_calls>": "</tool_calls>",
     "<|tool_call|>": "<|/tool_call|>",
     "<TOOLCALL>": "</TOOLCALL>",
     "```": "```",

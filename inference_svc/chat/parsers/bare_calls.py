@@ -9,7 +9,7 @@ from inference_svc.chat.parsers.writer import TurnWriter
 
 _CALL_KEYS = frozenset(
     {'"name"', '"arguments"', '"parameters"', '"function"', '"type"', '"id"', '"tool_call"',
-     '"tool_calls"'}
+     '"tool_calls"', '"tool_name"', '"tool_call_id"'}
 )  # fmt: skip
 
 

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from inference_svc.chat.parsers import (
     any_json,
-    deepseek,
     gemma,
     harmony,
     hermes,
+    listed,
     llama,
     mistral,
     python_calls,
+    sections,
     tagged,
 )
 from inference_svc.chat.parsers.offered import OfferedTools
@@ -40,6 +41,9 @@ class CallNotation(StrEnum):
     MISTRAL = "mistral"
     DEEPSEEK = "deepseek"
     DEEPSEEK_V32 = "deepseek-v3.2"
+    KIMI = "kimi"
+    COHERE = "cohere"
+    APERTUS = "apertus"
     QWEN_CODER = "qwen-coder"
     GLM = "glm"
     MINIMAX = "minimax"
@@ -66,8 +70,11 @@ READERS: dict[CallNotation, Reader] = {
     CallNotation.LLAMA: llama.read_llama,
     CallNotation.PYTHONIC: python_calls.read_pythonic,
     CallNotation.MISTRAL: mistral.read_mistral,
-    CallNotation.DEEPSEEK: deepseek.read_deepseek,
+    CallNotation.DEEPSEEK: partial(sections.read_section, sections.DEEPSEEK),
     CallNotation.DEEPSEEK_V32: partial(tagged.read_tagged, tagged.DEEPSEEK_V32),
+    CallNotation.KIMI: partial(sections.read_section, sections.KIMI),
+    CallNotation.COHERE: partial(listed.read_listed, listed.COHERE),
+    CallNotation.APERTUS: partial(listed.read_listed, listed.APERTUS),
     CallNotation.QWEN_CODER: partial(tagged.read_tagged, tagged.QWEN_CODER),
     CallNotation.GLM: partial(tagged.read_tagged, tagged.GLM),
     CallNotation.MINIMAX: partial(tagged.read_tagged, tagged.MINIMAX),
@@ -88,8 +95,11 @@ _CALL_MARKERS: dict[CallNotation, tuple[str, ...]] = {
     CallNotation.LLAMA: llama.MARKERS,
     CallNotation.PYTHONIC: python_calls.MARKERS,
     CallNotation.MISTRAL: mistral.MARKERS,
-    CallNotation.DEEPSEEK: deepseek.MARKERS,
+    CallNotation.DEEPSEEK: sections.DEEPSEEK.markers,
     CallNotation.DEEPSEEK_V32: tagged.DEEPSEEK_V32.markers,
+    CallNotation.KIMI: sections.KIMI.markers,
+    CallNotation.COHERE: listed.COHERE.markers,
+    CallNotation.APERTUS: listed.APERTUS.markers,
     CallNotation.QWEN_CODER: tagged.QWEN_CODER.markers,
     CallNotation.GLM: tagged.GLM.markers,
     CallNotation.MINIMAX: tagged.MINIMAX.markers,
@@ -101,17 +111,24 @@ _CALL_MARKERS: dict[CallNotation, tuple[str, ...]] = {
 _SIGNS: tuple[tuple[CallNotation, tuple[str, ...]], ...] = (
     (CallNotation.HARMONY, (harmony.CHANNEL, harmony.MESSAGE)),
     (CallNotation.MISTRAL, (mistral.BEGIN,)),
-    (CallNotation.DEEPSEEK, (deepseek.CALL_BEGIN,)),
+    (CallNotation.DEEPSEEK, (sections.DEEPSEEK.call,)),
     (CallNotation.DEEPSEEK_V32, ("｜DSML｜",)),
+    (CallNotation.KIMI, (sections.KIMI.begins[0],)),
+    (CallNotation.KIMI, ("<|im_system|>tool_declare<|im_middle|>",)),
+    (CallNotation.COHERE, (listed.COHERE.begin,)),
+    (CallNotation.APERTUS, (listed.APERTUS.begin,)),
     (CallNotation.MINIMAX, (tagged.MINIMAX.outer[0],)),
     (CallNotation.MINIMAX, ("minimax:tool_call", "<invoke name=")),
     (CallNotation.QWEN_CODER, (tagged.QWEN_CODER.call, tagged.QWEN_CODER.key)),
     (CallNotation.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
     (CallNotation.GEMMA, (gemma.BEGINS[0],)),
     (CallNotation.GEMMA, (gemma.BEGINS[1],)),
+    # Apriel's speaks of `<tool_call>` as well, by mistake.
+    (CallNotation.JSON, ("<tool_calls>[",)),
     (CallNotation.HERMES, (hermes.BEGIN,)),
     (CallNotation.PYTHONIC, (python_calls.MARKERS[0],)),
     (CallNotation.PYTHONIC, ("<|tool_list_start|>",)),
+    (CallNotation.PYTHONIC, ("<functions>", "<function_calls>")),
     (CallNotation.LLAMA, (llama.TAGS[0],)),
     (CallNotation.LLAMA, (llama.TAGS[1],)),
     (CallNotation.LLAMA, ("<|start_header_id|>", '"parameters": ')),
@@ -145,6 +162,11 @@ class TurnFormat(NamedTuple):
         """The texts that must reach the parser, also where they are control tokens."""
         calls = harmony.MARKERS if self.is_harmony else _CALL_MARKERS.get(self.tool_calls, ())
         return (*(self.reasoning_markers or ()), *calls)
+
+    @property
+    def frame_texts(self) -> tuple[str, ...]:
+        """Texts around answers, which are not theirs."""
+        return listed.COHERE.frames if self.tool_calls is CallNotation.COHERE else ()
 
     @property
     def stop_texts(self) -> tuple[str, ...]:

@@ -5,15 +5,17 @@ a call has been sent, so what turns out not to be one can come out as content. W
 stays in the arguments, as the model wrote it: an agent can show the model its mistake.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeGuard
 
 from inference_svc.chat.parsers.json_scan import ScanState
 from inference_svc.chat.parsers.source import Source, Wait
 from inference_svc.chat.parsers.writer import TurnWriter
 from inference_svc.chat.strict_json import is_unicode, json_or_none, json_text
 
+_NAMES = ('"name"', '"tool_name"')
+_ID = '"tool_call_id"'
 _ARGUMENTS = ('"arguments"', '"parameters"')
 
 
@@ -23,6 +25,9 @@ class Read(Enum):
     NOTHING = "it is none; nothing was sent of it"
     CALL = "a call, or several"
     BROKEN = "a call whose arguments are not JSON; the source stands where they break"
+
+
+ReadItem = Callable[[Source, TurnWriter], Wait[Read]]
 
 
 def any_name(_: str) -> bool:
@@ -37,11 +42,7 @@ def read_json_call(
     place = source.place
     name = yield from _head(source)
     if name and accepts(name):
-        writer.begin_call(name)
-        if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
-            return Read.BROKEN
-        yield from _tail(source)
-        return Read.CALL
+        return (yield from _arguments(source, writer, name))
     source.rewind(place)
     state = yield from source.json()
     calls = read_calls(source.since(place)) if state is ScanState.CLOSED else []
@@ -50,6 +51,49 @@ def read_json_call(
     for name, arguments in calls:
         writer.write_call(name, arguments)
     return Read.CALL
+
+
+def read_keyed_call(source: Source, writer: TurnWriter) -> Wait[Read]:
+    """Read a call whose name is the key of its arguments, `{"NAME": {…}}`."""
+    opener = yield from _take(source, ("{",))
+    yield from source.spaces()
+    name = json_or_none((yield from source.string()))
+    colon = yield from _take(source, (":",))
+    yield from source.spaces()
+    if not (opener and _is_name(name) and colon and (yield from source.peek()) == "{"):
+        return Read.NOTHING
+    return (yield from _arguments(source, writer, name))
+
+
+def read_json_list(
+    source: Source, writer: TurnWriter, ends: Sequence[str], read_item: ReadItem = read_json_call
+) -> Wait[None]:
+    """Read a list of calls, each while it is written, and what ends it; the rest is content."""
+    match (yield from read_json_items(source, writer, read_item)):
+        case Read.NOTHING:
+            writer.say(source.since_mark)
+        case Read.BROKEN:
+            yield from source.until(ends, writer.add_arguments)
+        case Read.CALL:
+            yield from source.spaces()
+            yield from source.literal(*ends)
+
+
+def read_json_items(
+    source: Source, writer: TurnWriter, read_item: ReadItem = read_json_call
+) -> Wait[Read]:
+    """Read a list of calls. NOTHING: it, or its rest, is none; `since_mark` is what was read."""
+    place = source.place
+    yield from _take(source, ("[",))
+    while (read := (yield from read_item(source, writer))) is Read.CALL:
+        source.mark()
+        if not (yield from _take(source, (",",))):
+            yield from source.literal("]")
+            return read
+        place = source.place
+    if read is Read.NOTHING:
+        source.rewind(place)
+    return read
 
 
 def read_calls(text: str) -> list[tuple[str, str]]:
@@ -64,33 +108,57 @@ def read_calls(text: str) -> list[tuple[str, str]]:
 def _read_call(value: Any) -> tuple[str, str] | None:
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
-    if not isinstance(value, dict) or not _is_name(value.get("name")):
+    if not isinstance(value, dict):
+        return None
+    name = value.get("name", value.get("tool_name"))
+    if not _is_name(name):
         return None
     arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):  # some models write the arguments as a text of JSON
         is_json = json_or_none(arguments) is not None
-        return (value["name"], arguments) if is_json and is_unicode(arguments) else None
-    return value["name"], json_text({} if arguments is None else arguments)
+        return (name, arguments) if is_json and is_unicode(arguments) else None
+    return name, json_text({} if arguments is None else arguments)
 
 
-def _is_name(name: Any) -> bool:
+def _is_name(name: Any) -> TypeGuard[str]:
     return isinstance(name, str) and name != "" and is_unicode(name)
 
 
 def _head(source: Source) -> Wait[str]:
     """Read up to the arguments' opening brace; empty where the beginning is another."""
-    for expected in ("{", '"name"', ":"):
+    key = yield from _take(source, ("{",), (*_NAMES, _ID))
+    if key == _ID:
+        yield from _take(source, (":",))
         yield from source.spaces()
-        if not (yield from source.literal(expected)):
-            return ""
+        yield from source.string()
+        key = yield from _take(source, (",",), _NAMES)
+    if not key or not (yield from _take(source, (":",))):
+        return ""
     yield from source.spaces()
     name = json_or_none((yield from source.string()))
-    for options in ((",",), _ARGUMENTS, (":",)):
-        yield from source.spaces()
-        if not (yield from source.literal(*options)):
-            return ""
+    if not (yield from _take(source, (",",), _ARGUMENTS, (":",))):
+        return ""
     yield from source.spaces()
     return name if (yield from source.peek()) == "{" and _is_name(name) else ""
+
+
+def _take(source: Source, *steps: tuple[str, ...]) -> Wait[str]:
+    """Take one text of each step, white space before them; the last, or empty where one lacks."""
+    taken = ""
+    for options in steps:
+        yield from source.spaces()
+        taken = yield from source.literal(*options)
+        if not taken:
+            return ""
+    return taken
+
+
+def _arguments(source: Source, writer: TurnWriter, name: str) -> Wait[Read]:
+    writer.begin_call(name)
+    if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
+        return Read.BROKEN
+    yield from _tail(source)
+    return Read.CALL
 
 
 def _tail(source: Source) -> Wait[None]:

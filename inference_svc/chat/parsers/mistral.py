@@ -8,7 +8,7 @@ Templates refuse ids in any other form than nine letters and digits.
 import secrets
 import string
 
-from inference_svc.chat.parsers.json_calls import Read, read_json_call
+from inference_svc.chat.parsers.json_calls import Read, read_json_call, read_json_items
 from inference_svc.chat.parsers.json_scan import ScanState
 from inference_svc.chat.parsers.offered import OfferedTools
 from inference_svc.chat.parsers.source import Source, Wait
@@ -40,20 +40,11 @@ def read_mistral(source: Source, writer: TurnWriter, _: OfferedTools) -> Wait[No
 
 
 def _list(source: Source, writer: TurnWriter) -> Wait[None]:
-    yield from source.literal("[")
-    while True:
-        read = yield from read_json_call(source, writer)
-        if read is Read.NOTHING:
-            writer.say(source.since_mark)
-            return
-        if read is Read.BROKEN:
-            yield from source.until((BEGIN,), writer.add_arguments, stay=True)
-            return
-        source.mark()
-        yield from source.spaces()
-        if not (yield from source.literal(",")):
-            yield from source.literal("]")
-            return
+    read = yield from read_json_items(source, writer)
+    if read is Read.NOTHING:
+        writer.say(source.since_mark)
+    elif read is Read.BROKEN:
+        yield from source.until((BEGIN,), writer.add_arguments, stay=True)
 
 
 def _named(source: Source, writer: TurnWriter) -> Wait[None]:

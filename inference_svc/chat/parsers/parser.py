@@ -62,7 +62,7 @@ class TurnParser:
                 inline_reasoning=inline_reasoning,
                 opens_in_reasoning=opens_in_reasoning,
             ).read()
-        elif tools and turn_format.tool_calls in READERS:
+        elif (tools or turn_format.frame_texts) and turn_format.tool_calls in READERS:
             read = READERS[turn_format.tool_calls]
             self._steps = read(self._source, self._writer, tools)
 

@@ -1,18 +1,23 @@
 """Tool calls as Python writes them: `[get_weather(city="Paris"), get_time()]`.
 
-Llama 3.2, Llama 4 and LFM2 do, with or without markers. Each call is sent once it is complete.
+Llama 3.2, Llama 4 and LFM2 do, with or without markers; OLMo 3 writes a call a line, in
+`<function_calls>`. LFM2 and OLMo may write JSON there instead. Each call in Python is sent once it
+is complete.
 """
 
 import re
 from collections.abc import Callable
 
-from inference_svc.chat.parsers.json_calls import any_name
+from inference_svc.chat.parsers.json_calls import any_name, read_json_list
 from inference_svc.chat.parsers.offered import OfferedTools
 from inference_svc.chat.parsers.source import Source, Wait
 from inference_svc.chat.parsers.writer import TurnWriter
 from inference_svc.chat.strict_json import json_text
 
-MARKERS = ("<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>")
+MARKERS = (
+    "<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>",
+    "<function_calls>", "</function_calls>",
+)  # fmt: skip
 _BEGINS, _ENDS = MARKERS[::2], MARKERS[1::2]
 _MAX_DEPTH = 32
 _WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -29,17 +34,29 @@ def read_pythonic(source: Source, writer: TurnWriter, tools: OfferedTools) -> Wa
         yield from read_python_calls(source, writer, tools.__contains__)
     writer.say(source.since_mark)
     while (yield from source.until(_BEGINS, writer.say)):
-        if (yield from read_python_calls(source, writer)):
+        if (yield from _is_json(source)):
+            yield from read_json_list(source, writer, _ENDS)
+        elif (yield from read_python_calls(source, writer)):
             yield from source.spaces()
             yield from source.literal(*_ENDS)
         else:
             writer.say(source.since_mark)
 
 
+def _is_json(source: Source) -> Wait[bool]:
+    place = source.place
+    yield from source.spaces()
+    yield from source.literal("[")
+    yield from source.spaces()
+    character = yield from source.peek()
+    source.rewind(place)
+    return character == "{"
+
+
 def read_python_calls(
     source: Source, writer: TurnWriter, accepts: Callable[[str], bool] = any_name
 ) -> Wait[bool]:
-    """Read a list of calls, or one without brackets; false where that, or the rest, is none.
+    """Read a list of calls, or calls without brackets; false where that, or the rest, is none.
 
     `since_mark` is then what was not sent.
     """
@@ -55,10 +72,12 @@ def read_python_calls(
             return False
         writer.write_call(name, arguments)
         yield from source.spaces()
-        end = (yield from source.literal(",", "]")) if in_list else "]"
+        end = yield from source.literal(",", "]")
         source.mark()
-        if end != ",":
-            return end == "]"
+        if end == "]":
+            return True
+        if not end and not (yield from source.peek()).isidentifier():
+            return not in_list
 
 
 def read_python_arguments(source: Source) -> Wait[str | None]:

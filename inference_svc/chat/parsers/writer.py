@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 
+_MAX_ID_CHARACTERS = 64
+
 
 class TurnWriter:
     """Takes content, reasoning and calls; `take` gives what came since the last time."""
@@ -46,11 +48,12 @@ class TurnWriter:
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; it ends where the next one, or content, begins.
 
-        Its id is the model's own unless an earlier call has it: results are told apart by it.
+        Its id is the model's own unless an earlier call has it: results are told apart by it. Nor
+        is it longer than what clients may send back.
         """
         self._gap = ""
         self._after_call = True
-        if not call_id or call_id in self._call_ids:
+        if not call_id or call_id in self._call_ids or len(call_id) > _MAX_ID_CHARACTERS:
             call_id = self._new_call_id()
         self._pieces.append(ToolCallPiece(self.num_calls, call_id, name, ""))
         self._call_ids.add(call_id)

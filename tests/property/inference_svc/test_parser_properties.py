@@ -1,12 +1,13 @@
 """Turn parsers: cutting a text anywhere changes nothing, and no text breaks them."""
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.chat.parsers import TurnFormat, TurnParser
+from inference_svc.chat.parsers import ReasoningNotation, TurnFormat, TurnParser
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
 
@@ -17,6 +18,21 @@ SCRAPS = st.sampled_from(
         '"a": 1', "\\ud800", "é🙂", "```", "to=functions.f", "f(a=1", "x",
     ]
 )  # fmt: skip
+
+
+def without_frames(turn: Golden) -> str:
+    """The text, less what stands around its answers."""
+    frames = turn.turn_format.frame_texts
+    return re.sub("|".join(map(re.escape, frames)), "", turn.text) if frames else turn.text
+
+
+def as_written(turn: Golden) -> Golden:
+    """The turn with its thought left in place: with none where answers are framed, as what looks
+    like a frame stays in a thought."""
+    told = turn.turn_format
+    if told.frame_texts:
+        told = told._replace(reasoning=ReasoningNotation.OFF)
+    return turn._replace(turn_format=told, inline_reasoning=True)
 
 
 def turns_of(family: str) -> st.SearchStrategy[Golden]:
@@ -69,10 +85,10 @@ def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
 def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
     family: str, data: st.DataObject
 ) -> None:
-    """There is nothing to look for, so the text is the content."""
-    turn = data.draw(turns_of(family))._replace(tools=NO_TOOLS, inline_reasoning=True)
+    """There is nothing to look for, so the text is the content, less what frames it."""
+    turn = as_written(data.draw(turns_of(family)))._replace(tools=NO_TOOLS)
 
-    assert turn.parse([turn.text]) == Parsed(turn.text)
+    assert turn.parse([turn.text]) == Parsed(without_frames(turn))
 
 
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
@@ -80,11 +96,11 @@ def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
 @given(st.data())
 def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataObject) -> None:
     """Whatever was held back on the way comes out again."""
-    turn = data.draw(turns_of(family))._replace(inline_reasoning=True)
+    turn = as_written(data.draw(turns_of(family)))
     parsed = turn.parse([turn.text])
 
     if not parsed.calls:
-        assert parsed.content == turn.text
+        assert parsed.content == without_frames(turn)
 
 
 @settings(max_examples=100, deadline=None)

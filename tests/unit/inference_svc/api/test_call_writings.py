@@ -7,7 +7,7 @@ import pytest
 
 from inference_svc.api.call_writings import WRITINGS, enforced_notation
 from inference_svc.chat.parsers import CallNotation, TurnFormat
-from inference_svc.constraints.asked import Asked, CallableTool, Calls, CallWriting
+from inference_svc.constraints.asked import NUMBER, Asked, CallableTool, Calls, CallWriting
 from inference_svc.constraints.compile_job import byte_tokenizer
 from inference_svc.constraints.grammars import whole_grammar
 from inference_svc.constraints.matchers import build_matcher
@@ -17,7 +17,15 @@ PARIS = '{"city": "Paris"}'
 WEATHER = CallableTool("get_weather", '{"properties": {"city": {"type": "string"}}}', True, "t")
 TIME = CallableTool("get_time", "", True, "t")
 BOTH = (("get_weather", PARIS), ("get_time", "{}"))
-CONTROL = {"[TOOL_CALLS]": 300, "[ARGS]": 301, "<｜tool▁calls▁begin｜>": 302}
+CONTROL = {
+    "[TOOL_CALLS]": 300,
+    "[ARGS]": 301,
+    "<｜tool▁calls▁begin｜>": 302,
+    "<|tool_call_begin|>": 303,
+    "<|tool_call_argument_begin|>": 304,
+    "<|START_ACTION|>": 305,
+    "<|tools_suffix|>": 306,
+}
 END = 310
 WAYS = [
     pytest.param(notation, way, id=f"{notation}-{number}")
@@ -28,7 +36,10 @@ WAYS = [
 
 def written(way: CallWriting, calls: tuple[tuple[str, str], ...]) -> str:
     """Calls as a model writes them."""
-    each = (f"{way.head}{name}{way.middle}{arguments}{way.tail}" for name, arguments in calls)
+    each = (
+        f"{way.head}{name}{way.middle}{arguments}{way.tail}".replace(NUMBER, str(number))
+        for number, (name, arguments) in enumerate(calls)
+    )
     return way.before + way.between.join(each) + way.after
 
 
@@ -79,6 +90,17 @@ def test_a_family_without_json_writes_as_hermes_does() -> None:
     assert enforced_notation(CallNotation.LLAMA, beside_form=True) is CallNotation.HERMES
     for notation in set(CallNotation) - set(WRITINGS):
         assert enforced_notation(notation, beside_form=False) is CallNotation.HERMES
+
+
+def test_numbers_are_the_models_own() -> None:
+    """It counts through the conversation; nothing else stands in their place."""
+    (way,) = WRITINGS[CallNotation.KIMI]
+    asked = Asked(None, Calls((way,), (TIME,), True, several=False), None)
+    call = written(way, (("get_time", "{}"),))
+
+    assert is_admitted(asked, call.replace(":0<", ":27<"), CONTROL)
+    assert not is_admitted(asked, call.replace(":0<", ":x<"), CONTROL)
+    assert not is_admitted(asked, call.replace(":0<", ":<"), CONTROL)
 
 
 def test_every_way_says_where_a_call_begins_and_ends() -> None:

@@ -4,8 +4,15 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_svc.api.call_writings import OTHER_TRIGGERS, TRIGGERS, WRITINGS
-from inference_svc.chat.parsers import CallNotation
-from inference_svc.constraints.asked import Asked, CallableTool, Calls, CallWriting, Thought
+from inference_svc.chat.parsers import CallNotation, sections
+from inference_svc.constraints.asked import (
+    NUMBER,
+    Asked,
+    CallableTool,
+    Calls,
+    CallWriting,
+    Thought,
+)
 from inference_svc.constraints.compile_job import byte_tokenizer
 from inference_svc.constraints.grammars import whole_grammar
 
@@ -19,7 +26,8 @@ NOTATIONS = [pytest.param(notation, id=notation.value) for notation in TRIGGERS]
 
 def written(way: CallWriting, arguments: str, name: str = "f") -> str:
     """One call and what stands around it."""
-    return f"{way.before}{way.head}{name}{way.middle}{arguments}{way.tail}{way.after}"
+    call = f"{way.before}{way.head}{name}{way.middle}{arguments}{way.tail}{way.after}"
+    return call.replace(NUMBER, "0")
 
 
 class Turn:
@@ -108,6 +116,17 @@ def test_no_call_begins_otherwise(notation: CallNotation, with_control: bool) ->
             assert not turn.takes(f"So: {other}")
             assert not turn.takes(f"{other}{written(way, '{}')}")
         assert turn.takes("So: " + written(way, '{"a": 1}'))
+
+
+def test_all_that_begins_a_call_is_held_or_barred() -> None:
+    """Of every family that writes JSON behind a marker."""
+    assert set(TRIGGERS) == set(WRITINGS) - {CallNotation.LLAMA}
+    for notation, marks in (
+        (CallNotation.DEEPSEEK, sections.DEEPSEEK),
+        (CallNotation.KIMI, sections.KIMI),
+    ):
+        held = {TRIGGERS[notation], *OTHER_TRIGGERS[notation]}
+        assert held == {*marks.begins, marks.call}
 
 
 @pytest.mark.parametrize("in_control", [(), ("</think>",), ("<think>", "</think>")])

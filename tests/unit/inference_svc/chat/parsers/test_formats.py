@@ -39,6 +39,29 @@ TEMPLATES = {
     "{{ '<|user|>' + m.content + '<|end|>' }}": ("json", "off"),
     "{{ '<thinking></thinking>' }}": ("json", "thinking"),
     "{{ '<|END_THINKING|>' }}": ("json", "cohere"),
+    "<|tool_calls_section_begin|>{% for call in calls %}<|tool_call_begin|>{{ call.id }}"
+    "<|tool_call_argument_begin|>{% endfor %}<think></think>": ("kimi", "think"),
+    "{{ '<|im_system|>tool_declare<|im_middle|>' }}{{ tools }}": ("kimi", "off"),
+    "<|START_THINKING|>{{ plan }}<|END_THINKING|><|START_ACTION|>[\n"
+    '    {"tool_call_id": "{{ i }}", "tool_name": "{{ name }}"}]<|END_ACTION|>': (
+        "cohere",
+        "cohere",
+    ),
+    "{%- set tool_calls_token = '<|tools_prefix|>' -%}{{ tool_calls_token + '[' }}": (
+        "apertus",
+        "off",
+    ),
+    "{{ '<functions>' + tools + '</functions>' }}{{ '<function_calls>' }}{{ '<think>' }}": (
+        "pythonic",
+        "off",
+    ),
+    "in <tool_call></tool_call> tags: {{ '\\n<tool_calls>[' }}{{ '</thinking>' }}": (
+        "json",
+        "thinking",
+    ),
+    "{{ '<tool_calls>' }}{{ '<|tool_call|>' }}{{ '<TOOLCALL>[' }}": ("json", "off"),
+    # Another family's function calls.
+    "{{ '<function_calls>' }}{{ '<invoke name=' }}": ("json", "off"),
 }
 
 
@@ -63,6 +86,15 @@ def test_a_template_that_does_not_understand_tools_gets_them_in_hermes_notation(
     chosen = choose_format("[/THINK]", understands_tools=False)
 
     assert chosen == TurnFormat(ReasoningNotation.MISTRAL, CallNotation.HERMES)
+
+
+def test_texts_around_answers_reach_the_parser() -> None:
+    """It takes them out; other families have none."""
+    with_frames = {name for name in CallNotation if TurnFormat(tool_calls=name).frame_texts}
+    cohere = TurnFormat(tool_calls=CallNotation.COHERE)
+
+    assert with_frames == {CallNotation.COHERE}
+    assert set(cohere.frame_texts) < set(cohere.marker_texts)
 
 
 def test_every_notation_has_a_reader_and_markers() -> None:
@@ -101,7 +133,8 @@ def test_operators_have_the_last_word(
 
 
 def test_ids_have_the_form_that_the_models_template_accepts() -> None:
-    """Mistral's refuse all but nine letters and digits, and keep the model's own ids."""
+    """Mistral's refuse all but nine letters and digits, and keep the model's own ids; so do Kimi's,
+    whose ids say the name, as far as clients may send them back."""
     text = "[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_time[CALL_ID]a1b2c3d4e[ARGS]{}"
     mistral = TurnParser(TurnFormat(tool_calls=CallNotation.MISTRAL), tools=TOOLS)
     hermes = TurnParser(QWEN, tools=TOOLS)
@@ -109,6 +142,14 @@ def test_ids_have_the_form_that_the_models_template_accepts() -> None:
     first, second = mistral.feed(text).tool_calls
     (other,) = hermes.feed('<tool_call>{"name": "get_time"}').tool_calls
 
+    kimi = TurnParser(TurnFormat(tool_calls=CallNotation.KIMI), tools=TOOLS)
+    begin, arguments = "<|tool_call_begin|>", "<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    long = f"functions.{'n' * 64}:5"
+    ids = ("functions.get_time:3", "functions.get_time:3", "get_time:4", "functions.get_time", long)
+    kept, *made = kimi.feed("".join(f"{begin}{each}{arguments}" for each in ids)).tool_calls
+
+    assert kept.id == "functions.get_time:3"
+    assert [call.id.startswith("call_") for call in made] == [True] * 4
     assert len(first.id) == 9
     assert first.id.isalnum()
     assert second.id == "a1b2c3d4e"

@@ -54,7 +54,8 @@ def test_arguments_of_whole_calls_are_json(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["hermes", "llama", "mistral", "deepseek", "qwen-coder", "gemma"]
+    "family",
+    ["hermes", "llama", "mistral", "deepseek", "kimi", "cohere", "apertus", "qwen-coder", "gemma"],
 )
 def test_long_texts_in_arguments_stream(family: str) -> None:
     """A file that a model writes into an argument is not held back until its end."""

@@ -1,0 +1,103 @@
+"""Tool calls in a section of the turn, each between markers, as DeepSeek and Kimi write them.
+
+DeepSeek's R1 and V3 write the kind of tool, then the name, then the arguments in a Markdown fence;
+V3.1 the name, then the arguments. (V3.2 writes tags, see `tagged`.) Kimi K2 writes the call's id,
+`functions.NAME:NUMBER`, then the arguments. Some write the markers with other characters, or leave
+out the one that opens the section.
+"""
+
+import re
+from typing import NamedTuple
+
+from inference_svc.chat.parsers.json_scan import ScanState
+from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.writer import TurnWriter
+
+
+class Section(NamedTuple):
+    """The markers of one family. `begins`: how it begins, and what is put up with instead."""
+
+    begins: tuple[str, ...]
+    call: str
+    separator: str
+    call_end: str
+    end: str
+    has_ids: bool = False  # an id stands for the name, and says it
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The texts that must be visible."""
+        return (self.begins[0], self.call, self.separator, self.call_end, self.end)
+
+
+DEEPSEEK = Section(
+    begins=("<｜tool▁calls▁begin｜>", "<｜tool_calls_begin｜>", "<｜tool calls begin｜>"),
+    call="<｜tool▁call▁begin｜>",
+    separator="<｜tool▁sep｜>",
+    call_end="<｜tool▁call▁end｜>",
+    end="<｜tool▁calls▁end｜>",
+)
+KIMI = Section(
+    begins=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
+    call="<|tool_call_begin|>",
+    separator="<|tool_call_argument_begin|>",
+    call_end="<|tool_call_end|>",
+    end="<|tool_calls_section_end|>",
+    has_ids=True,
+)
+_ID = re.compile(r"(functions\.)?(.+?)(:\d+)?")
+
+
+def read_section(marks: Section, source: Source, writer: TurnWriter, _: OfferedTools) -> Wait[None]:
+    """Read a turn."""
+    while begin := (yield from source.until((*marks.begins, marks.call), writer.say)):
+        if begin != marks.call:
+            yield from source.spaces()
+            begin = yield from source.literal(marks.call)
+        while begin == marks.call and (yield from _call(marks, source, writer)):
+            source.mark()
+            yield from source.spaces()
+            begin = yield from source.literal(marks.call, marks.end)
+        if begin != marks.end:
+            writer.say(source.since_mark)
+
+
+def _call(marks: Section, source: Source, writer: TurnWriter) -> Wait[bool]:
+    """Read a call after its begin marker; false where it is none."""
+    yield from source.spaces()
+    name = yield from source.chars(_in_name)
+    yield from source.spaces()
+    if not (yield from source.literal(marks.separator)):
+        return False
+    yield from source.spaces()
+    has_kind = (yield from source.peek()) not in ("{", "")
+    if has_kind:
+        name = yield from source.chars(_in_name)
+        yield from source.spaces()
+        if (yield from source.literal("```")):
+            yield from source.chars(str.isalpha)
+        yield from source.spaces()
+    if not name or (yield from source.peek()) != "{":
+        return False
+    writer.begin_call(*(_name_and_id(name) if marks.has_ids else (name,)))
+    if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
+        yield from source.until((marks.call_end,), writer.add_arguments)
+        return True
+    yield from source.spaces()
+    yield from source.literal("```")
+    yield from source.spaces()
+    yield from source.literal(marks.call_end)
+    return True
+
+
+def _name_and_id(written: str) -> tuple[str, str]:
+    """The name in an id, and the id if it is as it should be: templates write it back."""
+    match = _ID.fullmatch(written)
+    if match is None:
+        return written, ""
+    return match[2], written if match[1] and match[3] else ""
+
+
+def _in_name(character: str) -> bool:
+    return character.isalnum() or character in "_-.:"
