@@ -1,11 +1,14 @@
 """Who comes next: by class, which rises with waiting; then the project that was served least; then
 by arrival.
 
+Waiting is for nobody to starve, not for everybody to become equal: where a class has more work than
+it gets done, all of it has waited long. So only a part of the slots goes to those who have risen.
+
 The bound on how much may wait is kept at the door, in the frontend (`runtime/door.py`), where a
 refusal can still be an ordinary error.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
 from inference_svc.engine.fairness import FairShare
@@ -15,6 +18,7 @@ INTERACTIVE = 3
 BATCH = 1
 # Waiting so long is worth a class, so that no class starves another.
 AGEING_S = 30.0
+_SLOTS_A_RISEN = 8
 
 
 class AdmissionQueue:
@@ -48,14 +52,15 @@ class AdmissionQueue:
         """Whether any could start; paused ones cannot."""
         return any(not sequence.paused for sequence in self)
 
-    def in_order(self, now: float) -> Iterator[Sequence]:
-        """Those that could start, next first. The order takes in what is charged while it is
-        followed: a charge only moves sequences back, so each is ranked anew when its turn comes."""
-        ready = [(self._rank(item, now), item) for item in self if not item.paused]
+    def in_order(self, class_of: Callable[[Sequence], int]) -> Iterator[Sequence]:
+        """Those that could start, next first, each of the class that it has now. The order takes in
+        what is charged while it is followed, and classes that fall: both only move sequences back,
+        so each is ranked anew when its turn comes."""
+        ready = [(self._rank(item, class_of), item) for item in self if not item.paused]
         heapify(ready)
         while ready:
             rank, sequence = ready[0]
-            moved = self._rank(sequence, now)
+            moved = self._rank(sequence, class_of)
             if moved != rank:
                 heapreplace(ready, (moved, sequence))
                 continue
@@ -66,10 +71,38 @@ class AdmissionQueue:
         """Sequences that waited until one of their deadlines passed."""
         return [sequence for sequence in self if _has_expired(sequence, now)]
 
-    def _rank(self, sequence: Sequence, now: float) -> tuple[int, float, float, int]:
+    def _rank(
+        self, sequence: Sequence, class_of: Callable[[Sequence], int]
+    ) -> tuple[int, float, float, int]:
         request = sequence.request
         served = self.shares.served(request.project)
-        return -aged_class(sequence, now), served, sequence.arrived_at, request.sequence_id
+        return -class_of(sequence), served, sequence.arrived_at, request.sequence_id
+
+
+class Ascent:
+    """Who starts above its own class: one in eight of those that run, at least one; never two after
+    each other, so that with few slots others come in between."""
+
+    def __init__(self, slots: int) -> None:
+        self._most = max(slots // _SLOTS_A_RISEN, 1)
+        self._was_last = self._is_open = False
+        self._now = 0.0
+
+    def begin(self, running: Iterable[Sequence], now: float) -> None:
+        """Look at those that run, before others start."""
+        num_risen = sum(sequence.has_risen for sequence in running)
+        self._is_open = num_risen < self._most and not self._was_last
+        self._now = now
+
+    def class_of(self, sequence: Sequence) -> int:
+        """The class that a sequence would start in; until the next `begin` it may only fall."""
+        return aged_class(sequence, self._now) if self._is_open else sequence.request.priority
+
+    def start(self, sequence: Sequence) -> None:
+        """Have a sequence stand as high as it may."""
+        sequence.standing = self.class_of(sequence)
+        self._was_last = sequence.has_risen
+        self._is_open = self._is_open and not sequence.has_risen
 
 
 def aged_class(sequence: Sequence, now: float) -> int:

@@ -4,7 +4,7 @@ way."""
 import logging
 from collections.abc import Callable
 
-from inference_svc.engine.admission import aged_class
+from inference_svc.engine.admission import Ascent
 from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
 from inference_svc.engine.following import Followers
 from inference_svc.engine.placing import Placer, Prefix
@@ -43,14 +43,16 @@ class Admitter:
         self._running = roster.running
         self._followers = followers
         self._clock = clock
+        self._ascent = Ascent(len(table.slots))
 
     def admit(self, is_left: Callable[[Sequence], bool]) -> None:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
         anything to compute. The copies that this needs are queued: a decode must follow."""
         self.lacks_cells = False
         self._followers.begin(self._running.values(), self._queue.ids, self._clock())
+        self._ascent.begin(self._running.values(), self._clock())
         if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
-            for sequence in self._queue.in_order(self._clock()):
+            for sequence in self._queue.in_order(self._ascent.class_of):
                 if not self._table.has_idle:
                     if not self._has_victim:
                         break
@@ -89,7 +91,7 @@ class Admitter:
         self._running[request.sequence_id] = sequence
         self._queue.shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
         sequence.slot = slot
-        sequence.standing = aged_class(sequence, now)
+        self._ascent.start(sequence)
         if sequence.has_started:
             self._roster.events.append(Resumed(request.sequence_id, slot.index))
             return

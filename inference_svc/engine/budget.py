@@ -106,7 +106,7 @@ def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int, st
     waited = max((one.passed_over for group in below for one in group), default=0)
     if waited >= _PATIENCE_STEPS:
         part = max(part, min(budget, 1))
-    elif beside < budget or waited < steps - 1:
+    elif beside <= budget or waited < steps - 1:
         return 0
     return min(part, sum(one.tokens for group in below for one in group))
 

@@ -232,7 +232,7 @@ class Engine:
             if not sequence.paused and not sequence.is_stalled
         ]
         active = self.adapters.take_turn(ready, self._clock())
-        for together in apart(active):
+        for together in apart(active, self._clock()):
             plans = self._plan(together)
             _count_turns(together, plans)
             if len(plans) == 1:

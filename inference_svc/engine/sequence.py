@@ -100,6 +100,11 @@ class Sequence:
         return self.first_token_at is not None and self.num_remaining <= 1 + MAX_FORCED
 
     @property
+    def has_risen(self) -> bool:
+        """Whether it started above its own class, for it had waited long."""
+        return self.standing > self.request.priority
+
+    @property
     def urgency(self) -> int:
         """The class it started with, or the highest of those who wait for what it computes."""
         return max(self.standing, self.led_priority)

@@ -1,6 +1,8 @@
 """Who starts next."""
 
-from inference_svc.engine.admission import AGEING_S, AdmissionQueue
+from functools import partial
+
+from inference_svc.engine.admission import AGEING_S, AdmissionQueue, Ascent, aged_class
 from inference_svc.engine.events import Failed, Finished, Started
 from inference_svc.engine.fairness import FairShare
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
@@ -18,7 +20,8 @@ def _queue(*sequences: Sequence, shares: FairShare[str] | None = None) -> Admiss
 
 
 def _order(queue: AdmissionQueue, now: float) -> list[int]:
-    return [sequence.request.sequence_id for sequence in queue.in_order(now)]
+    class_of = partial(aged_class, now=now)
+    return [sequence.request.sequence_id for sequence in queue.in_order(class_of)]
 
 
 def _waiting(i: int, *, priority: int = 2, project: str = "p", since: float = 0.0) -> Sequence:
@@ -44,6 +47,36 @@ def test_waiting_is_worth_a_class() -> None:
 
     assert _order(queue, 2 * AGEING_S - 0.5) == [1, 0]
     assert _order(queue, 2 * AGEING_S) == [0, 1]
+
+
+def test_only_a_part_of_those_that_run_has_risen() -> None:
+    """Of sixteen slots two, one after the other with somebody else in between."""
+    ascent, now = Ascent(16), 2 * AGEING_S
+    old = [_waiting(i, priority=1) for i in range(9)]
+    running: list[Sequence] = []
+    for sequence, stands in ((old[0], 3), (old[1], 1), (old[2], 3), (old[3], 1), (old[4], 1)):
+        ascent.begin(running, now)
+        ascent.start(sequence)
+        running.append(sequence)
+        assert sequence.standing == stands
+    running.remove(old[0])
+    ascent.begin(running, now)
+
+    assert [ascent.class_of(old[5]), ascent.class_of(_waiting(9, since=now))] == [3, 2]
+    ascent.start(old[5])
+    assert ascent.class_of(old[6]) == 1
+
+
+def test_a_backlog_that_has_aged_leaves_slots_to_others() -> None:
+    """With one slot, every second one; the older does come first."""
+    bench = _one_slot()
+    bench.submit(*(a_request(i, priority=1, max_tokens=2) for i in range(4)))
+    bench.clock.now = 2 * AGEING_S
+    bench.submit(*(a_request(i, priority=3, max_tokens=2) for i in range(4, 6)))
+    bench.run()
+
+    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert order == [0, 4, 1, 5, 2, 3]
 
 
 def test_the_project_that_was_served_least_comes_first() -> None:
@@ -84,7 +117,7 @@ def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
     shares = CountingShare()
     queue = _queue(*(_waiting(i, project=f"p{i % 2}") for i in range(500)), shares=shares)
     order = []
-    for sequence in queue.in_order(0.0):
+    for sequence in queue.in_order(partial(aged_class, now=0.0)):
         if sequence.request.sequence_id == 10:
             shares.charge("p0", 1)
         order.append(sequence.request.sequence_id)
@@ -118,6 +151,27 @@ def test_a_chunk_holds_the_target_beside_decoding_rows() -> None:
     bench.step()
 
     assert [len(batch.tokens) for batch in bench.backend.batches] == [64, 36, 1, 20]
+
+
+def test_small_passes_do_not_make_small_steps() -> None:
+    """Where somebody decodes the cap counts, for each step pays for that: three floors of it here.
+    Where nobody does, a step is one pass, and a prompt is short by the cap, not by the pass."""
+    limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE, ubatch_tokens=64)
+    bench = Bench(FakeBackend(limits), chunk_cap=128, measured={1: 1.0, 4: 4.0})
+    bench.submit(a_request(0, prompt=[70] * 400, max_tokens=50, ignore_eos=True))
+    bench.clock.now = AGEING_S - 1
+    bench.submit(a_request(1, prompt=[71] * 40, max_tokens=50, ignore_eos=True))
+    bench.step()
+    first = bench.backend.batches[0]
+    while len(bench.tokens(1)) < 2:
+        bench.step()
+    known = len(bench.backend.batches)
+    bench.submit(*(a_request(i, prompt=[71 + i] * 400, max_tokens=1) for i in (2, 3)))
+    bench.step()
+    chunks = [len(batch.tokens) for batch in bench.backend.batches[known:]]
+
+    assert first.tokens.tolist() == [71] * 40
+    assert chunks == [1, 96]
 
 
 def test_an_urgent_prompt_overtakes_long_ones() -> None:

@@ -91,6 +91,8 @@ def test_urgent_prompts_come_first() -> None:
     """A short one is alone in its step; beside one that takes more, the others crawl on."""
     long, short = Share(1000, 3), Share(30, 3)
     assert urgent_chunks([Share(1000, 1), short], 160) == [0, 30]
+    assert urgent_chunks([Share(1000, 1), short], 30) == [0, 30]
+    assert urgent_chunks([Share(1000, 1), short], 29) == [3, 26]
     assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [20, 128, 0]
     assert urgent_chunks([long, short, Share(4, 1)], 160) == [126, 30, 4]
     assert urgent_chunks([Share(1000, 1)], 160) == [128]

@@ -87,6 +87,11 @@ def test_who_waited_itself_up_is_not_preempted_again() -> None:
     bench.submit(a_request(1, priority=3, max_tokens=2))
     bench.step()
     bench.clock.now = 2 * AGEING_S
+    while not bench.tokens(1):
+        bench.step()
+    while len(bench.tokens(0)) < 3:
+        bench.step()
+    bench.submit(a_request(4, priority=3, max_tokens=2))
     bench.run()
     assert _preempted(bench) == [0]
     assert len(bench.tokens(0)) == 6

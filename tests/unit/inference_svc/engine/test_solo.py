@@ -3,10 +3,13 @@
 from array import array
 from typing import Any
 
+from inference_svc.engine.admission import AGEING_S
 from inference_svc.engine.events import Finished, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.solo import apart
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request
 
@@ -68,6 +71,17 @@ def test_one_of_their_prompts_computes_a_chunk_a_step() -> None:
     assert [len(batch.tokens) for batch in backend.batches] == [8]
     bench.run()
     assert all(len(bench.tokens(i)) == 5 for i in range(4))
+
+
+def test_of_deterministic_prompts_none_waits_for_ever() -> None:
+    """Though it runs already, waiting raises its class; of equals the one is next that has waited
+    longest for its length."""
+    now = 2 * AGEING_S
+    old = Sequence(_alone(0, priority=1, deadline=9000.0), arrived_at=0.0)
+    urgent = Sequence(_alone(1, priority=3, deadline=100.0), arrived_at=now - 1)
+
+    assert apart([old, urgent], now - 0.5) == [[urgent]]
+    assert apart([urgent, old], now) == [[old]]
 
 
 def test_resumed_tokens_are_computed_one_by_one() -> None:
