@@ -65,12 +65,12 @@ class EngineObserver:
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(
                     event.cached_tokens
                 )
+                self._metrics.queue_time.labels(model).observe(event.queue_s)
             case Preempted():
                 self._metrics.preemptions.labels(model).inc()
             case Moved():
                 self._metrics.moves.labels(model).inc()
             case Finished():
-                self._metrics.queue_time.labels(model).observe(event.timings.queue_s)
                 self._metrics.finished.labels(model, event.reason.value).inc()
                 self._last_token_at.pop(event.sequence_id, None)
             case Failed():

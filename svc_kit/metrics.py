@@ -90,7 +90,7 @@ class EngineMetrics:
                 f"corral_{name}_seconds", text, ["model"], buckets=buckets, registry=registry
             )
 
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of sequences that started.")
         self.cached_tokens = counter(
             "cached_tokens",
             "Prompt tokens that were not computed, by where they came from.",
@@ -107,7 +107,9 @@ class EngineMetrics:
             "phase",
             "cause",
         )
-        self.queue_time = histogram("queue", "Time in the admission queue.", QUEUE_BUCKETS)
+        self.queue_time = histogram(
+            "queue", "Time in the admission queue, of sequences that started.", QUEUE_BUCKETS
+        )
         self.time_to_first_token = histogram(
             "time_to_first_token", "Time from arrival to the first token.", TTFT_BUCKETS
         )

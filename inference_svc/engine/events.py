@@ -44,12 +44,13 @@ class ChosenLogprob(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A slot was found; `cached_tokens` prompt tokens need not be computed."""
+    """A slot was found after `queue_s`; `cached_tokens` prompt tokens need not be computed."""
 
     sequence_id: int
     slot: int
     cached_tokens: int
     source: CacheSource = CacheSource.NONE
+    queue_s: float = 0.0
 
 
 class Preempted(NamedTuple):
