@@ -114,7 +114,10 @@ class EngineMetrics:
             "time_to_first_token", "Time from arrival to the first token.", TTFT_BUCKETS
         )
         self.inter_token_time = histogram(
-            "inter_token", "Time between two tokens of a sequence.", TOKEN_BUCKETS
+            "inter_token",
+            "Time between two tokens of a sequence as the engine says them, once for each token;"
+            " tokens of one step share the time since the step before.",
+            TOKEN_BUCKETS,
         )
         self.engine_restarts = Counter(
             "corral_engine_restarts", "Engine processes started after one died.", registry=registry

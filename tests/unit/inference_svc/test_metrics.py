@@ -3,10 +3,12 @@
 import time
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits
 from inference_svc.llama.backend import BackendSettings
@@ -88,3 +90,34 @@ async def test_whoever_gives_way_has_queued_once() -> None:
     assert observed.sample("requests_finished_total", finish_reason="length") == 2
     assert observed.sample("queue_seconds_count") == 2
     assert observed.sample("queue_seconds_sum") == 1.0
+
+
+async def test_the_time_between_tokens_is_that_of_the_engine() -> None:
+    """However late, and with how many others, they come through the pipe."""
+    observed = Observed()
+    observed.submit(a_request(max_tokens=4))
+    for number in range(4):
+        observed.bench.clock.now = number * 0.03
+        observed.bench.step()
+    observed.hear(*observed.bench.events)
+
+    assert observed.sample("time_to_first_token_seconds_count") == 1
+    assert observed.sample("inter_token_seconds_count") == 3
+    assert observed.sample("inter_token_seconds_sum") == pytest.approx(0.09)
+    assert observed.sample("inter_token_seconds_bucket", le="0.025") == 0
+    assert observed.sample("inter_token_seconds_bucket", le="0.05") == 3
+
+
+async def test_tokens_of_one_step_share_its_time() -> None:
+    """Each counts, so that the mean is that of what is read. What came with the first has nothing
+    to share."""
+    observed = Observed()
+    observed.submit(a_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
+    for number in range(3):
+        observed.step(at=number * 0.06)
+
+    assert [len(delta.tokens) for delta in observed.bench.deltas(0)] == [5, 1, 3]
+    assert observed.sample("completion_tokens_total") == 9
+    assert observed.sample("inter_token_seconds_count") == 4
+    assert observed.sample("inter_token_seconds_sum") == pytest.approx(0.12)
+    assert observed.sample("inter_token_seconds_bucket", le="0.025") == 3
