@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import grpc.aio
@@ -17,6 +17,9 @@ from svc_kit.rpc_client import open_channel
 from svc_kit.settings import read_secret
 
 Answer = TypeVar("Answer")
+
+DAYS: Final = click.IntRange(min=1, max=36500)
+"""A span of days: a hundred years, on either side of now, are dates."""
 
 
 @dataclass(frozen=True)

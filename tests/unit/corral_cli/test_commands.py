@@ -109,6 +109,26 @@ async def test_a_new_key_is_accepted_by_the_settings_printed_with_it(tmp_path: P
         assert (principal.project, principal.scopes) == ("p", frozenset({"admin"}))
 
 
+@pytest.mark.parametrize(
+    "command", [("usage",), ("keys", "create"), ("keys", "create", "--offline")]
+)
+@pytest.mark.parametrize("days", ["0", "36501", "99999999"])
+def test_days_are_a_date_that_there_is(command: tuple[str, ...], days: str) -> None:
+    """A hundred years at most: more is no date, and is refused before a server is asked."""
+    result = CliRunner().invoke(cli, [*command, "--days", days])
+
+    assert result.exit_code == 2
+    assert f"{days} is not in the range 1<=x<=36500" in result.output
+
+
+def test_a_key_may_be_valid_for_a_hundred_years() -> None:
+    """The longest span that can be asked for is a date."""
+    result = CliRunner().invoke(cli, ["keys", "create", "--offline", "--days", "36500"])
+
+    assert result.exit_code == 0
+    assert "expires_at = 2" in result.output
+
+
 def test_a_known_key_can_be_hashed() -> None:
     """For keys that were made elsewhere; the key is not echoed."""
     result = CliRunner().invoke(cli, ["keys", "hash"], input="sk-mine\n")
