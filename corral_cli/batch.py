@@ -15,6 +15,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
 from corral_cli.batch_progress import Progress, describe, state_of
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from corral_cli.targets import CONTROL, target_option
 from corral_cli.whole_files import whole_file
 from svc_kit.errors import Unavailable
 from svc_kit.rpc_client import open_channel, translate_errors
@@ -37,7 +38,7 @@ class Server(NamedTuple):
 
 
 @click.group("batch")
-@click.option("--target", default="127.0.0.1:50052", show_default=True, help="The gRPC address.")
+@target_option(CONTROL)
 @click.option("--api-key", envvar="CORRAL_API_KEY", help="The key, where the server asks for one.")
 @click.pass_context
 def batch(context: click.Context, target: str, api_key: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -23,6 +24,23 @@ def test_every_subcommand_explains_itself() -> None:
 
         assert result.exit_code == 0
         assert cli.commands[name].help
+
+
+def options(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every command below this one, by its words, with each option that it has of these names."""
+    for option in command.params:
+        yield from (((), name) for name in names if name in option.opts)
+    for word, below in getattr(command, "commands", {}).items():
+        yield from (((word, *words), name) for words, name in options(below, *names))
+
+
+@pytest.mark.parametrize(("words", "name"), [*options(cli, "--target", "--control")])
+def test_a_server_without_an_address_is_not_looked_for(words: tuple[str, ...], name: str) -> None:
+    """By no command: it is told from one that has no server."""
+    result = CliRunner().invoke(cli, [*words, name, ""])
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{name}': it is empty" in result.output
 
 
 def test_an_adapter_is_named_before_its_file() -> None:
