@@ -33,6 +33,7 @@ _RETRY_S: Final = 1.0
 class Server(NamedTuple):
     """What a command talks to."""
 
+    target: str
     batches: "BatchServiceAsyncStub"
     files: "FileServiceAsyncStub"
 
@@ -149,17 +150,21 @@ def _endpoint_of(file: Path) -> str:
 
 
 async def _follow(server: Server, batch_id: str) -> batch_pb2.Batch:
-    """Show a batch until it has ended; a server that is away for a while is waited for."""
+    """Show a batch until it has ended; a server that goes away meanwhile is waited for. Raises
+    `Unavailable` where it was not there to begin with."""
     with Progress() as progress:
         while True:
             try:
-                with translate_errors():
+                with translate_errors(server.target):
                     request = pb.WatchBatchRequest(batch_id=batch_id)
                     async for answer in server.batches.WatchBatch(request):
                         progress.show(answer.batch)
                         last = answer.batch
                     return last
             except Unavailable as error:
+                if not progress.has_begun:
+                    raise
+                progress.wait(server.target)
                 await asyncio.sleep(error.retry_after or _RETRY_S)
 
 
@@ -182,7 +187,8 @@ def _call(
         target, api_key = connection
         async with open_channel(target, token=api_key) as channel:
             with explain_failures(target):
-                return await ask(Server(BatchServiceStub(channel), FileServiceStub(channel)))
+                server = Server(target, BatchServiceStub(channel), FileServiceStub(channel))
+                return await ask(server)
 
     work: Coroutine[Any, Any, ResultT] = connected()
     return asyncio.run(work)
