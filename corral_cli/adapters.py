@@ -11,6 +11,7 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import registry
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from corral_cli.targets import INFERENCE, target_option
 from svc_kit.rpc_client import open_channel
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
@@ -24,13 +25,10 @@ Answer = TypeVar("Answer")
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say which server is meant."""
-    target = click.option(
-        "--target", default="127.0.0.1:50051", show_default=True, help="The gRPC address."
-    )
     key = click.option(
         "--api-key", envvar="CORRAL_API_KEY", help="A key with the scope admin, where one is asked."
     )
-    return target(key(command))
+    return target_option(INFERENCE)(key(command))
 
 
 @click.group("adapters")
@@ -43,7 +41,7 @@ adapters.add_command(registry.remove)
 
 
 @adapters.command("list")
-@click.option("--target", help="Show what this inference server has in memory instead.")
+@target_option(None, "Show what this inference server has in memory instead.")
 @registry.control_options
 def list_adapters(target: str | None, control: str, api_key: str | None) -> None:
     """Show the registered adapters, or every one in a server's memory, draining ones too."""

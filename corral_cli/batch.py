@@ -15,6 +15,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
 from corral_cli.batch_progress import Progress, describe, state_of
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from corral_cli.targets import CONTROL, target_option
 from corral_cli.whole_files import whole_file
 from svc_kit.errors import Unavailable
 from svc_kit.rpc_client import open_channel, translate_errors
@@ -32,12 +33,13 @@ _RETRY_S: Final = 1.0
 class Server(NamedTuple):
     """What a command talks to."""
 
+    target: str
     batches: "BatchServiceAsyncStub"
     files: "FileServiceAsyncStub"
 
 
 @click.group("batch")
-@click.option("--target", default="127.0.0.1:50052", show_default=True, help="The gRPC address.")
+@target_option(CONTROL)
 @click.option("--api-key", envvar="CORRAL_API_KEY", help="The key, where the server asks for one.")
 @click.pass_context
 def batch(context: click.Context, target: str, api_key: str | None) -> None:
@@ -148,17 +150,21 @@ def _endpoint_of(file: Path) -> str:
 
 
 async def _follow(server: Server, batch_id: str) -> batch_pb2.Batch:
-    """Show a batch until it has ended; a server that is away for a while is waited for."""
+    """Show a batch until it has ended; a server that goes away meanwhile is waited for. Raises
+    `Unavailable` where it was not there to begin with."""
     with Progress() as progress:
         while True:
             try:
-                with translate_errors():
+                with translate_errors(server.target):
                     request = pb.WatchBatchRequest(batch_id=batch_id)
                     async for answer in server.batches.WatchBatch(request):
                         progress.show(answer.batch)
                         last = answer.batch
                     return last
             except Unavailable as error:
+                if not progress.has_begun:
+                    raise
+                progress.wait(server.target)
                 await asyncio.sleep(error.retry_after or _RETRY_S)
 
 
@@ -181,7 +187,8 @@ def _call(
         target, api_key = connection
         async with open_channel(target, token=api_key) as channel:
             with explain_failures(target):
-                return await ask(Server(BatchServiceStub(channel), FileServiceStub(channel)))
+                server = Server(target, BatchServiceStub(channel), FileServiceStub(channel))
+                return await ask(server)
 
     work: Coroutine[Any, Any, ResultT] = connected()
     return asyncio.run(work)

@@ -30,6 +30,7 @@ class Progress:
     def __init__(self) -> None:
         self._bar: Any = None
         self._state: batch_pb2.Batch.State | None = None
+        self._is_waiting = False
 
     def __enter__(self) -> Self:
         return self
@@ -45,6 +46,7 @@ class Progress:
 
     def show(self, batch: batch_pb2.Batch) -> None:
         """The batch as it is now."""
+        self._is_waiting = False
         counts = batch.request_counts
         if not sys.stderr.isatty():
             if batch.state != self._state:
@@ -52,6 +54,21 @@ class Progress:
         elif counts.total:
             self._draw(batch, counts.completed + counts.failed, counts.total)
         self._state = batch.state
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was shown."""
+        return self._state is not None
+
+    def wait(self, target: str) -> None:
+        """Nobody knows how the batch is now: say so once, until it is shown again."""
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+        click.echo(f"waiting for the server at {target}", err=True)
 
     def _draw(self, batch: batch_pb2.Batch, ended: int, total: int) -> None:
         if self._bar is None:

@@ -13,6 +13,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.bundled import is_bundled, real_model_command
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from corral_cli.targets import INFERENCE, target_option
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import open_channel, translate_errors
 
@@ -175,7 +176,7 @@ class Repl:
 
 
 @click.command("chat")
-@click.option("--target", default="127.0.0.1:50051", show_default=True, help="The gRPC address.")
+@target_option(INFERENCE)
 @click.option("--model", default="", help="The model's name. Default: the server's first.")
 @click.option("--system", default="", help="The system message.")
 @click.option("--temperature", type=float, help="Default: the model's.")

@@ -6,17 +6,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import grpc.aio
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.remedies import explain_failures
+from corral_cli.targets import CONTROL, target_option
 from svc_kit.rpc_client import open_channel
 from svc_kit.settings import read_secret
 
 Answer = TypeVar("Answer")
+
+DAYS: Final = click.IntRange(min=1, max=36500)
+"""A span of days: a hundred years, on either side of now, are dates."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,7 @@ class ControlAccess:
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say which control service is meant; the command gets them as `control`."""
 
-    @click.option(
-        "--target", default="127.0.0.1:50052", show_default=True, help="Its gRPC address."
-    )
+    @target_option(CONTROL, "Its gRPC address.")
     @click.option(
         "--api-key", envvar="CORRAL_API_KEY", help="A key with the scope admin, where one is asked."
     )

@@ -13,7 +13,7 @@ from corral.control.v1 import key_service_pb2 as pb
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.control import ControlAccess, control_options, moment
+from corral_cli.control import DAYS, ControlAccess, control_options, moment
 from corral_cli.remedies import CONNECT_PATIENCE_S
 from corral_cli.services import SERVICES
 from svc_kit.auth import create_key, hash_key
@@ -38,7 +38,7 @@ def keys() -> None:
     default=["inference"], show_default=True, help="What it may do; may repeat.",
 )  # fmt: skip
 @click.option("--priority", type=click.Choice(["interactive", "normal", "batch"]))
-@click.option("--days", type=click.IntRange(min=1), help="How long it is valid. Default: for ever.")
+@click.option("--days", type=DAYS, help="How long it is valid. Default: for ever.")
 @click.option(
     "--offline", is_flag=True, help="Ask no service: print the settings that accept the key."
 )

@@ -12,8 +12,9 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 
-from svc_kit.errors import DomainError
-from svc_kit.rpc_client import open_channel, translate_errors
+from corral_cli.remedies import explain_failures
+from corral_cli.targets import INFERENCE, target_option
+from svc_kit.rpc_client import open_channel
 
 if TYPE_CHECKING:  # stubs over an aio channel have a name for type checkers only
     from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
@@ -33,7 +34,7 @@ class Server(NamedTuple):
 
 
 @click.group("models")
-@click.option("--target", default="127.0.0.1:50051", show_default=True, help="The gRPC address.")
+@target_option(INFERENCE)
 @click.option("--api-key", envvar="CORRAL_API_KEY", help="The key, where the server asks for one.")
 @click.pass_context
 def models(context: click.Context, target: str, api_key: str | None) -> None:
@@ -158,10 +159,7 @@ def _call(
     async def connected() -> ResultT:
         target, api_key = connection
         async with open_channel(target, token=api_key) as channel:
-            with translate_errors():
+            with explain_failures(target):
                 return await ask(Server(InferenceServiceStub(channel), EngineServiceStub(channel)))
 
-    try:
-        return asyncio.run(connected())
-    except DomainError as error:
-        raise click.ClickException(error.message) from error
+    return asyncio.run(connected())

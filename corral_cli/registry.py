@@ -12,6 +12,7 @@ from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from google.protobuf.duration_pb2 import Duration
 
 from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
+from corral_cli.targets import CONTROL, target_option
 from svc_kit.rpc_client import open_channel
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
@@ -28,9 +29,7 @@ Answer = TypeVar("Answer")
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say which control service is meant, and who asks."""
-    control = click.option(
-        "--control", default="127.0.0.1:50052", show_default=True, help="The control service."
-    )
+    control = target_option(CONTROL, "The control service.", name="--control")
     key = click.option("--api-key", envvar="CORRAL_API_KEY", help="A key, where one is asked.")
     return control(key(command))
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import click
 
 from corral_cli.naming import command_name
-from svc_kit.errors import DomainError, Unauthenticated, Unavailable
+from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
 from svc_kit.rpc_client import translate_errors
 
 CONNECT_PATIENCE_S = 5.0
@@ -16,15 +16,19 @@ CONNECT_PATIENCE_S = 5.0
 def explain_failures(target: str) -> Iterator[None]:
     """Around calls to the server at `target`. Raises click.ClickException."""
     try:
-        with translate_errors():
+        with translate_errors(target):
             yield
-    except Unauthenticated as error:
-        raise click.ClickException(
-            f"{error.message} Give a key with --api-key or CORRAL_API_KEY."
-        ) from error
-    except Unavailable as error:
-        raise click.ClickException(
-            f"no server answers at {target}. Start one in another terminal: {command_name()} up"
-        ) from error
     except DomainError as error:
-        raise click.ClickException(error.message) from error
+        raise click.ClickException(_line(error, target)) from error
+
+
+def _line(error: DomainError, target: str) -> str:
+    match error:
+        case Unauthenticated():
+            return f"{error.message} Give a key with --api-key or CORRAL_API_KEY."
+        # A server that answers may be without another one, or have no time just now: it says so.
+        case UpstreamUnavailable() if error.service == target:
+            start = f"{command_name()} up"
+            return f"no server answers at {target}. Start one in another terminal: {start}"
+        case _:
+            return error.message

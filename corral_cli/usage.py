@@ -10,7 +10,7 @@ from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.control import ControlAccess, control_options, moment
+from corral_cli.control import DAYS, ControlAccess, control_options, moment
 from corral_cli.remedies import CONNECT_PATIENCE_S
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
@@ -24,7 +24,7 @@ _NUM_TEXTS = 3
 @click.command("usage")
 @click.option("--project", default="", help="Only this project. Default: all.")
 @click.option("--model", default="", help="Only this model. Default: all.")
-@click.option("--days", type=click.IntRange(min=1), default=30, show_default=True)
+@click.option("--days", type=DAYS, default=30, show_default=True)
 @click.option(
     "--by", "period", type=click.Choice(["day", "hour"]), default="day", show_default=True
 )

@@ -65,12 +65,12 @@ class EngineObserver:
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(
                     event.cached_tokens
                 )
+                self._metrics.queue_time.labels(model).observe(event.queue_s)
             case Preempted():
                 self._metrics.preemptions.labels(model).inc()
             case Moved():
                 self._metrics.moves.labels(model).inc()
             case Finished():
-                self._metrics.queue_time.labels(model).observe(event.timings.queue_s)
                 self._metrics.finished.labels(model, event.reason.value).inc()
                 self._last_token_at.pop(event.sequence_id, None)
             case Failed():
@@ -83,11 +83,15 @@ class EngineObserver:
     def _on_delta(self, event: Delta, live: Live) -> None:
         if not event.tokens:
             return
-        model, now = live.request.model, time.monotonic()
-        self._metrics.completion_tokens.labels(model).inc(len(event.tokens))
+        model, num_tokens = live.request.model, len(event.tokens)
+        self._metrics.completion_tokens.labels(model).inc(num_tokens)
         last = self._last_token_at.get(event.sequence_id)
         if last is None:
-            self._metrics.time_to_first_token.labels(model).observe(now - live.arrived_at)
+            waited = time.monotonic() - live.arrived_at
+            self._metrics.time_to_first_token.labels(model).observe(waited)
         else:
-            self._metrics.inter_token_time.labels(model).observe(now - last)
-        self._last_token_at[event.sequence_id] = now
+            # Not when it came: on its way it waited for others. Tokens of one step share its time.
+            inter_token_time = self._metrics.inter_token_time.labels(model)
+            for _ in event.tokens:
+                inter_token_time.observe((event.said_at - last) / num_tokens)
+        self._last_token_at[event.sequence_id] = event.said_at

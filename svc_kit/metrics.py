@@ -90,7 +90,7 @@ class EngineMetrics:
                 f"corral_{name}_seconds", text, ["model"], buckets=buckets, registry=registry
             )
 
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of sequences that started.")
         self.cached_tokens = counter(
             "cached_tokens",
             "Prompt tokens that were not computed, by where they came from.",
@@ -107,12 +107,17 @@ class EngineMetrics:
             "phase",
             "cause",
         )
-        self.queue_time = histogram("queue", "Time in the admission queue.", QUEUE_BUCKETS)
+        self.queue_time = histogram(
+            "queue", "Time in the admission queue, of sequences that started.", QUEUE_BUCKETS
+        )
         self.time_to_first_token = histogram(
             "time_to_first_token", "Time from arrival to the first token.", TTFT_BUCKETS
         )
         self.inter_token_time = histogram(
-            "inter_token", "Time between two tokens of a sequence.", TOKEN_BUCKETS
+            "inter_token",
+            "Time between two tokens of a sequence as the engine says them, once for each token;"
+            " tokens of one step share the time since the step before.",
+            TOKEN_BUCKETS,
         )
         self.engine_restarts = Counter(
             "corral_engine_restarts", "Engine processes started after one died.", registry=registry

@@ -150,7 +150,12 @@ class AdapterLoading:
         with suppress(OSError, ValueError):  # no name that a file could have
             if order.from_anywhere and (path := Path(order.path).expanduser()).is_file():
                 return path
-        return self._folders.find("path", order.path)
+        try:
+            return self._folders.find("path", order.path)
+        except InvalidField as refused:
+            if order.from_anywhere:  # no folder is at fault
+                raise InvalidField(field="path", problem="there is no such file") from refused
+            raise
 
     async def _examine(
         self, order: AdapterOrder, file: PrivateFile, model: KnownModel

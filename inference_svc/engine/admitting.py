@@ -99,7 +99,10 @@ class Admitter:
         cached = min(prefix.tokens, len(request.prompt))
         self.cached_tokens += cached
         self.num_misses += request.reuse and prefix.source is CacheSource.NONE
-        self._roster.events.append(Started(request.sequence_id, slot.index, cached, prefix.source))
+        queue_s = now - sequence.arrived_at
+        self._roster.events.append(
+            Started(request.sequence_id, slot.index, cached, prefix.source, queue_s)
+        )
 
     def _clear(self, sequence: Sequence, prefix: Prefix) -> bool:
         """Let somebody who runs wait; where nobody does, it is the prefix that takes the room."""

@@ -44,12 +44,13 @@ class ChosenLogprob(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A slot was found; `cached_tokens` prompt tokens need not be computed."""
+    """A slot was found after `queue_s`; `cached_tokens` prompt tokens need not be computed."""
 
     sequence_id: int
     slot: int
     cached_tokens: int
     source: CacheSource = CacheSource.NONE
+    queue_s: float = 0.0
 
 
 class Preempted(NamedTuple):
@@ -73,12 +74,14 @@ class Moved(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """Tokens sampled since the last delta, and the text that became certain by them."""
+    """Tokens sampled since the last delta, and the text that became certain by them. `said_at` is
+    the time of the last one, by the engine's clock: it may wait for others on its way."""
 
     sequence_id: int
     text: str
     tokens: tuple[int, ...]
     logprobs: tuple[ChosenLogprob, ...]
+    said_at: float = 0.0
 
 
 class Timings(NamedTuple):

@@ -74,7 +74,7 @@ class Speaker:
         if stop_text is None:
             text, stop_text = sequence.text.finish()
             if text:
-                self._tell(Delta(sequence_id, text, (), ()))
+                self._tell(Delta(sequence_id, text, (), (), self._clock()))
             if stop_text is not None:
                 reason = FinishReason.STOP
         self._roster.remove(sequence)
@@ -149,7 +149,7 @@ class Speaker:
         text, stop = sequence.text.push(piece)
         if sampled is not None:
             logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
-            self._tell(Delta(request.sequence_id, text, (token,), logprobs))
+            self._tell(Delta(request.sequence_id, text, (token,), logprobs, self._clock()))
         if stop is not None:
             self.finish(sequence, FinishReason.STOP, stop_text=stop)
         elif ends:
@@ -169,6 +169,7 @@ class Speaker:
                 last.text + delta.text,
                 last.tokens + delta.tokens,
                 last.logprobs + delta.logprobs,
+                delta.said_at,
             )
             events.pop()
         events.append(delta)

@@ -2,15 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner, Result
+from corral.control.v1 import batch_pb2
+from corral.control.v1 import batch_service_pb2 as pb
+from corral.control.v1 import batch_service_pb2_grpc as batch_rpc
 
 from corral_cli.batch import batch
 from corral_cli.jobs import jobs
+from svc_kit.error_table import to_status
+from svc_kit.errors import Draining
 from tests.support.batches import (
     RunningBatches,
     a_chat_line,
@@ -19,6 +26,8 @@ from tests.support.batches import (
     jsonl,
     running_batches,
 )
+
+State = batch_pb2.Batch.State
 
 
 @pytest.fixture
@@ -139,10 +148,50 @@ async def test_what_names_no_endpoint_is_refused(running: RunningBatches, tmp_pa
     assert "endpoint" in refused.output
 
 
-async def test_without_a_server_the_remedy_is_told(tmp_path: Path) -> None:
-    """As by every command."""
-    arguments = ["--target", "127.0.0.1:1", "list"]
-    alone = await asyncio.to_thread(CliRunner().invoke, batch, arguments)
+@pytest.mark.parametrize("command", [["list"], ["watch", "batch_1"]])
+def test_without_a_server_the_remedy_is_told(command: list[str]) -> None:
+    """As by every command; whoever follows a batch has not seen one yet."""
+    alone = CliRunner().invoke(batch, ["--target", "127.0.0.1:1", *command])
 
     assert alone.exit_code == 1
-    assert "no server answers" in alone.output
+    assert "no server answers at 127.0.0.1:1" in alone.output
+
+
+class Leaving(batch_rpc.BatchServiceServicer):
+    """Goes away after each of these, but for the last; None: at once."""
+
+    def __init__(self, *answers: State | None) -> None:
+        self._answers = list(answers)
+
+    def WatchBatch(
+        self, request: pb.WatchBatchRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.WatchBatchResponse]:
+        """The next of them."""
+        context.send_initial_metadata(())  # the client's channel does not ask again by itself
+        if (state := self._answers.pop(0)) is not None:
+            yield pb.WatchBatchResponse(batch=batch_pb2.Batch(id=request.batch_id, state=state))
+        if self._answers:
+            status = to_status(Draining(retry_after=0.01), "req_1")
+            context.set_trailing_metadata(status.trailing_metadata)
+            context.abort(status.code, status.details)
+
+
+def test_a_server_that_goes_away_is_waited_for() -> None:
+    """And whoever looks is told so, once each time."""
+    running = batch_pb2.Batch.STATE_IN_PROGRESS
+    leaving = Leaving(running, None, None, running, None, batch_pb2.Batch.STATE_COMPLETED)
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    batch_rpc.add_BatchServiceServicer_to_server(leaving, server)
+    target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    followed = CliRunner().invoke(batch, ["--target", target, "watch", "batch_1"])
+    server.stop(None).wait()
+
+    assert followed.exit_code == 0
+    assert followed.stdout.startswith("batch_1    , completed")
+    assert followed.stderr.splitlines() == [
+        "in progress 0/0",
+        f"waiting for the server at {target}",
+        f"waiting for the server at {target}",
+        "completed 0/0",
+    ]

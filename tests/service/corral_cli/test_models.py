@@ -14,6 +14,8 @@ from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from corral.inference.v1 import model_pb2
 
 from corral_cli.models import models
+from svc_kit.error_table import to_status
+from svc_kit.errors import EngineRestarting
 
 Model = model_pb2.Model
 Progress = model_pb2.LoadProgress
@@ -52,6 +54,10 @@ class Stable(inference_rpc.InferenceServiceServicer, engine_rpc.EngineServiceSer
     ) -> engine_pb.LoadModelResponse:
         """It begins."""
         self.requests.append(request)
+        if request.model == "later":
+            status = to_status(EngineRestarting(retry_after=1.0), "req_1")
+            context.set_trailing_metadata(status.trailing_metadata)
+            context.abort(status.code, status.details)
         if request.model == "nobody":
             context.abort(grpc.StatusCode.NOT_FOUND, "The model 'nobody' does not exist.")
         return engine_pb.LoadModelResponse(model=a_model(request.model, Model.STATE_LOADING))
@@ -140,3 +146,13 @@ def test_an_unload_may_use_force(target: str, stable: Stable) -> None:
     run(target, "unload", "small", "--force")
 
     assert [request.force for request in stable.requests] == [False, True]  # type: ignore[attr-defined]
+
+
+def test_a_server_that_is_not_there_is_told_from_one_that_has_no_time(target: str) -> None:
+    """The first has a remedy; the second says itself what it does."""
+    nowhere = run("127.0.0.1:1", "list")
+    restarting = run(target, "load", "later")
+
+    assert (nowhere.exit_code, restarting.exit_code) == (1, 1)
+    assert nowhere.output.startswith("Error: no server answers at 127.0.0.1:1. Start one in ")
+    assert restarting.output == f"Error: {EngineRestarting().message}\n"

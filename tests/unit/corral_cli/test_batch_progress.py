@@ -35,6 +35,23 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "in progress" in terminal.getvalue()
 
 
+def test_a_bar_makes_room_for_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a line of its own, once; the bar is drawn anew below it, where it had come to."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with Progress() as progress:
+        progress.show(a_batch(4))
+        progress.wait("here")
+        progress.wait("here")
+        progress.show(a_batch(4))
+
+    before, said, after = terminal.getvalue().partition("\nwaiting for the server at here\n")
+    assert said
+    assert "4/10" in before
+    assert "4/10" in after
+    assert "waiting" not in after
+
+
 def test_a_line_has_what_counts() -> None:
     """Failures and tokens where there are some."""
     batch = a_batch(4)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -23,6 +24,23 @@ def test_every_subcommand_explains_itself() -> None:
 
         assert result.exit_code == 0
         assert cli.commands[name].help
+
+
+def options(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every command below this one, by its words, with each option that it has of these names."""
+    for option in command.params:
+        yield from (((), name) for name in names if name in option.opts)
+    for word, below in getattr(command, "commands", {}).items():
+        yield from (((word, *words), name) for words, name in options(below, *names))
+
+
+@pytest.mark.parametrize(("words", "name"), [*options(cli, "--target", "--control")])
+def test_a_server_without_an_address_is_not_looked_for(words: tuple[str, ...], name: str) -> None:
+    """By no command: it is told from one that has no server."""
+    result = CliRunner().invoke(cli, [*words, name, ""])
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{name}': it is empty" in result.output
 
 
 def test_an_adapter_is_named_before_its_file() -> None:
@@ -107,6 +125,26 @@ async def test_a_new_key_is_accepted_by_the_settings_printed_with_it(tmp_path: P
         principal = await SettingsKeys(accepted).verify(key)
 
         assert (principal.project, principal.scopes) == ("p", frozenset({"admin"}))
+
+
+@pytest.mark.parametrize(
+    "command", [("usage",), ("keys", "create"), ("keys", "create", "--offline")]
+)
+@pytest.mark.parametrize("days", ["0", "36501", "99999999"])
+def test_days_are_a_date_that_there_is(command: tuple[str, ...], days: str) -> None:
+    """A hundred years at most: more is no date, and is refused before a server is asked."""
+    result = CliRunner().invoke(cli, [*command, "--days", days])
+
+    assert result.exit_code == 2
+    assert f"{days} is not in the range 1<=x<=36500" in result.output
+
+
+def test_a_key_may_be_valid_for_a_hundred_years() -> None:
+    """The longest span that can be asked for is a date."""
+    result = CliRunner().invoke(cli, ["keys", "create", "--offline", "--days", "36500"])
+
+    assert result.exit_code == 0
+    assert "expires_at = 2" in result.output
 
 
 def test_a_known_key_can_be_hashed() -> None:

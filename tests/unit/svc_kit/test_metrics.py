@@ -52,6 +52,15 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
     )
 
 
+def test_prompt_tokens_are_counted_as_is_said() -> None:
+    """Four choices of a prompt count it four times: they are four sequences."""
+    registry = CollectorRegistry()
+    EngineMetrics(registry)
+
+    told = b"corral_prompt_tokens_total Prompt tokens of sequences that started."
+    assert told in generate_latest(registry)
+
+
 def test_all_metrics_fit_into_one_registry() -> None:
     """No two of them share a name, and the process says since when it runs."""
     registry = CollectorRegistry()

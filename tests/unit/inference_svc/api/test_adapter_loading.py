@@ -1,4 +1,4 @@
-"""Two orders for one name at the same time."""
+"""Orders that are refused: a name that is another model's by then, a file that is not there."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,8 @@ from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
 from inference_svc.catalog import Catalog, KnownModel
 from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.worker import EngineState, EngineWorker
-from svc_kit.errors import AdapterExists
+from svc_kit.errors import AdapterExists, InvalidField
+from svc_kit.startup import StartupError
 from tests.support.pooled import a_known, settle
 
 
@@ -75,3 +76,14 @@ async def test_one_name_is_given_to_one_model(tmp_path: Path, goes_away: bool) -
     (named,) = (each for known in catalog for each in known.adapters.current())
     assert named.model == "ab"[first]
     named.file.close()
+
+
+async def test_a_file_that_is_not_there_is_missed_where_it_may_lie(tmp_path: Path) -> None:
+    """At the start that is anywhere; what callers name, in the operator's folders only."""
+    loading = AdapterLoading(Catalog([a_known("a")]), MeetingJobs(), [tmp_path], tmp_path)
+    at_start = AdapterOrder("voice", "a", "/away/voice.gguf", from_anywhere=True)
+
+    with pytest.raises(StartupError, match=r"'voice' \(/away/voice.gguf\): .*no such file$"):
+        await loading.load_all([at_start])
+    with pytest.raises(InvalidField, match="no such file in the folders that adapters may come"):
+        await loading.load(AdapterOrder("voice", "a", "voice.gguf"))

@@ -68,7 +68,7 @@ def test_idle_prefixes_give_way_and_go_to_memory() -> None:
     bench.submit(_request(2, [*SYSTEM, 97], 4, cache_key=b"a"))
     bench.run()
 
-    assert _started(bench, 2)[2:] == (len(SYSTEM), CacheSource.MEMORY)
+    assert _started(bench, 2)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
 def test_a_prefix_that_is_in_its_own_way_is_dropped() -> None:
