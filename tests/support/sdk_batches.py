@@ -26,6 +26,9 @@ FRONTEND, GATEWAY = "serve inference", "serve gateway"
 OUTPUT_TOKENS = 40
 LINES_AT_ONCE = 8
 ENDED = ("completed", "failed", "expired", "cancelled")
+SOON_BACK = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
+"""For a channel to a server that has died often: the supervisor lets it wait up to 15 s by then,
+and gRPC by itself would find out as much later."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def follow(corral: Corral, batch_id: str, completed: int | None = None) -> None:
     while True:
         before = num_ended
         try:
-            with grpc.insecure_channel(corral.control) as channel:
+            with grpc.insecure_channel(corral.control, SOON_BACK) as channel:
                 stub = BatchServiceStub(channel)
                 request = pb.WatchBatchRequest(batch_id=batch_id)
                 for answer in stub.WatchBatch(request, timeout=PATIENCE_S, wait_for_ready=True):
