@@ -194,6 +194,11 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         OutOfRange,
         "queue_timeout",
     ),
+    "a queue time that Python cannot hold": (
+        _options(scheduling=pb.SchedulingOptions(queue_timeout=Duration(seconds=10**15))),
+        OutOfRange,
+        "queue_timeout",
+    ),
     "a long label": (_options(label="x" * 257), DomainError, "label"),
     "resume without a seed": (
         _options(resume=[pb.ResumedChoice(output_token_ids=[1])]),
