@@ -123,7 +123,13 @@ class OneAnswer(Generic[Message]):
 class ManyCalls(Generic[Message]):
     """Several calls read as one stream, at most PARALLEL_PROMPTS of them at a time."""
 
-    def __init__(self, starts: Sequence[Callable[[], OneCall[Message]]]) -> None:
+    def __init__(
+        self,
+        starts: Sequence[Callable[[], OneCall[Message]]],
+        numbered: Callable[[DomainError, int], DomainError],
+    ) -> None:
+        """`numbered` says in an error which of the calls it is of."""
+        self._numbered = numbered
         self._width = min(len(starts), PARALLEL_PROMPTS)
         self._events: asyncio.Queue[tuple[int, Message] | DomainError | None] = asyncio.Queue(
             self._width
@@ -183,7 +189,7 @@ class ManyCalls(Generic[Message]):
                 async for _, message in call:
                     await self._events.put((number, message))
             except DomainError as error:
-                await self._events.put(error)
+                await self._events.put(self._numbered(error, number))
                 return
             finally:
                 call.stop(CallerCancelled())

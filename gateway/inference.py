@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from gateway.auth import Caller, Credentials
 from gateway.calls import SERVICE, Calls, ManyCalls, OneAnswer, OneCall
+from openai_wire.errors import with_prompt_number
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc_client import translate_errors
 
@@ -43,7 +44,7 @@ class InferenceClient:
     ) -> GenerateCalls:
         """Starts a generation for each prompt."""
         starts = [functools.partial(self._generate, request, caller) for request in requests]
-        return starts[0]() if len(starts) == 1 else ManyCalls(starts)
+        return starts[0]() if len(starts) == 1 else ManyCalls(starts, with_prompt_number)
 
     def embed(
         self, request: inference_service_pb2.EmbedRequest, caller: Caller
@@ -60,8 +61,10 @@ class InferenceClient:
         return OneAnswer(self._stub.Rerank(request, timeout=self._timeout_s, metadata=metadata))
 
     async def detokenize(self, model: str, tokens: Sequence[int], caller: Caller) -> str:
-        """The text of tokens. Raises the service's DomainErrors."""
-        request = inference_service_pb2.DetokenizeRequest(model=model, token_ids=tokens)
+        """The text of tokens, control tokens too. Raises the service's DomainErrors."""
+        request = inference_service_pb2.DetokenizeRequest(
+            model=model, token_ids=tokens, special_tokens=True
+        )
         metadata = self._credentials.for_caller(caller)
         with translate_errors(SERVICE):
             answer = await self._stub.Detokenize(

@@ -2,10 +2,10 @@
 a line of a batch."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from openai_wire.envelope import Envelope
-from openai_wire.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames
+from openai_wire.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
 from openai_wire.objects import ChatCompletion, TextCompletion
 from openai_wire.requests import ChatCompletionBody, CompletionBody, EmbeddingBody
 from openai_wire.requests.completions import prompts_of
@@ -28,6 +28,19 @@ def chat_params(body: ChatCompletionBody) -> ParamNames:
 def completion_params(body: CompletionBody) -> ParamNames:
     """What the caller calls the fields of the GenerateRequests."""
     return {**COMPLETION_PARAMS, "constraint": body.constraint_field}
+
+
+async def echoes_of(
+    body: CompletionBody, text_of: Callable[[Sequence[int]], Awaitable[str]]
+) -> list[str]:
+    """The prompts as text, to stand before the answers, if the body asks for them. `text_of` gives
+    the text of tokens."""
+    prompts = prompts_of(body)
+    echoes: list[str] = []
+    for number, prompt in enumerate(prompts if body.echo else ()):
+        with prompt_names(number, len(prompts)):
+            echoes.append(prompt if isinstance(prompt, str) else await text_of(prompt))
+    return echoes
 
 
 def whole_chat(body: ChatCompletionBody, envelope: Envelope) -> ChatCompletion:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from svc_kit.error_table import openai_error
-from svc_kit.errors import KINDS, DomainError
+from svc_kit.errors import KINDS, DomainError, MissingField, TooShort
 
 ParamNames = Mapping[str, str]
 """Proto field names (without their message) and what the caller calls them."""
@@ -111,10 +111,12 @@ _MESSAGES = frozenset(
         "template",
     )
 )
+_PROMPT = re.compile(r"prompt(?=\[|$)")
 _PREFIXED = ("dry", "mirostat", "adaptive")
 _PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")
 _MEDIA = re.compile(r"^(messages\[\d+\]\.content\[\d+\]\.)(image|audio)\b")
 _MEDIA_NAMES = {"image": "image_url", "audio": "input_audio"}
+_ADAPTER = re.compile(r"^(lora\[\d+\]\.)adapter$")
 _TOOL = re.compile(r"^(tools\[\d+\]\.)(name|description|parameters_json|strict)$")
 _NESTED = re.compile(r"^(tools\[\d+\]|text\.format)\.(?:function|custom|file_search|json_schema)\.")
 """What requests for responses write flat."""
@@ -129,10 +131,25 @@ def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
     """The same error about the field as the caller wrote it."""
     if error.field is None:
         return error
-    name = openai_name(error.field, params)
-    if name == error.field:
+    return _about(error, openai_name(error.field, params))
+
+
+def with_prompt_number(error: DomainError, number: int) -> DomainError:
+    """The same error about one of several prompts, if about a prompt at all. One that was sent and
+    is said to be missing is empty."""
+    name = openai_name(error.field or "", COMPLETION_PARAMS)
+    if not _PROMPT.match(name):
         return error
-    metadata = error.metadata | {"field": name}
+    field = _PROMPT.sub(f"prompt[{number}]", name)
+    if isinstance(error, MissingField):
+        return TooShort(field=field, length=0, minimum=1, unit="characters")
+    return _about(error, field)
+
+
+def _about(error: DomainError, field: str) -> DomainError:
+    if field == error.field:
+        return error
+    metadata = error.metadata | {"field": field}
     if type(error) in KINDS:  # a reason of another release
         return type(error).foreign(
             reason=error.reason,
@@ -152,6 +169,17 @@ def openai_names(params: ParamNames) -> Iterator[None]:
         raise with_openai_names(error, params) from error.__cause__
 
 
+@contextmanager
+def prompt_names(number: int, count: int) -> Iterator[None]:
+    """Errors that leave the block say which of `count` prompts they are about."""
+    try:
+        yield
+    except DomainError as error:
+        if count == 1:
+            raise
+        raise with_prompt_number(error, number) from error.__cause__
+
+
 def openai_name(field: str, params: ParamNames) -> str:
     """What the caller calls a field of a proto, given with or without the messages around it."""
     steps = field.split(".")
@@ -165,5 +193,6 @@ def openai_name(field: str, params: ParamNames) -> str:
     name = ".".join([params.get(head, head) + bracket + rest, *steps[1:]])
     name = _PARTS.sub(r"\1content", name).replace("prompt.ids[", "prompt[")
     name = _MEDIA.sub(lambda match: match[1] + _MEDIA_NAMES[match[2]], name)
+    name = _ADAPTER.sub(r"\1id", name)
     name = _TOOL.sub(lambda match: f"{match[1]}function.{match[2].removesuffix('_json')}", name)
     return _NESTED.sub(r"\1.", name) if params is RESPONSE_PARAMS else name

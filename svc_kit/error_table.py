@@ -77,7 +77,7 @@ def _out_of_range_code(error: DomainError) -> str | None:
     value, minimum, maximum = bounds.values()
     if value is None:
         return "invalid_value"
-    number = "integer" if re.fullmatch(r"-?\d+", error.metadata["value"]) else "decimal"
+    number = "integer" if isinstance(value, int) else "decimal"
     if minimum is not None and value < minimum:
         return f"{number}_below_min_value"
     if maximum is not None and value > maximum:
@@ -96,8 +96,11 @@ def _too_short_code(error: DomainError) -> str | None:
 
 
 def _number(text: str | None) -> float | None:
+    """Integers stay exact: some limits are beyond what a float tells apart."""
+    if text is None:
+        return None
     try:
-        return None if text is None else float(text)
+        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
     except ValueError:
         return None
 

@@ -26,13 +26,14 @@ from openai_wire.answers import (
     COMPLETION_ID,
     chat_params,
     completion_params,
+    echoes_of,
     embedding_list,
     random_suffix,
     whole_chat,
     whole_completion,
 )
 from openai_wire.envelope import Envelope
-from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_names
+from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
 from openai_wire.requests import (
     chat_request,
     embed_request,
@@ -41,7 +42,6 @@ from openai_wire.requests import (
     parse_embedding,
     prompt_requests,
 )
-from openai_wire.requests.completions import prompts_of
 from openai_wire.requests.json_body import check_depth
 from svc_kit.auth import Priority, ServiceToken
 from svc_kit.error_table import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
@@ -149,13 +149,12 @@ class LineClient:
         body = parse_completion(fields)
         _check_whole(body.stream)
         with openai_names(completion_params(body)):
-            echoes = [
-                prompt if isinstance(prompt, str) else await self._text(body.model, prompt, call)
-                for prompt in (prompts_of(body) if body.echo else ())
-            ]
+            echoes = await echoes_of(body, lambda tokens: self._text(body.model, tokens, call))
             whole = whole_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
-            for number, request in enumerate(prompt_requests(body)):
-                await _collect(self._stub.Generate, _yielding(request), call, whole, number)
+            requests = prompt_requests(body)
+            for number, request in enumerate(requests):
+                with prompt_names(number, len(requests)):
+                    await _collect(self._stub.Generate, _yielding(request), call, whole, number)
         return whole.as_object()
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
@@ -173,7 +172,7 @@ class LineClient:
         return await self._responses(call.project, fields)
 
     async def _text(self, model: str, tokens: Sequence[int], call: _Call) -> str:
-        request = pb.DetokenizeRequest(model=model, token_ids=tokens)
+        request = pb.DetokenizeRequest(model=model, token_ids=tokens, special_tokens=True)
         with translate_errors(SERVICE):
             answer = await self._stub.Detokenize(
                 request, metadata=call.metadata, timeout=call.timeout_s

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from gateway.auth import Caller
 from gateway.docs import answers, json_body
 from gateway.parts import Parts
-from openai_wire.answers import COMPLETION_ID, completion_params, whole_completion
+from openai_wire.answers import COMPLETION_ID, completion_params, echoes_of, whole_completion
+from openai_wire.errors import openai_names
 from openai_wire.events import CompletionChunks
 from openai_wire.requests import CompletionBody, parse_completion, prompt_requests
-from openai_wire.requests.completions import prompts_of
 
 
 def completions_router(parts: Parts) -> APIRouter:
@@ -33,7 +33,10 @@ def completions_router(parts: Parts) -> APIRouter:
         body = parse_completion(await parts.read_body(request))
         params = completion_params(body)
         requests = prompt_requests(body)
-        echoes = await _echoes(body, parts, caller) if body.echo else []
+        with openai_names(params):
+            echoes = await echoes_of(
+                body, lambda tokens: parts.inference.detokenize(body.model, tokens, caller)
+            )
         start = functools.partial(parts.inference.generate, requests, caller)
         envelope = parts.new_envelope(COMPLETION_ID, body.model)
         if not body.stream:
@@ -48,13 +51,3 @@ def completions_router(parts: Parts) -> APIRouter:
         return parts.streamed(start, chunks, params)
 
     return router
-
-
-async def _echoes(body: CompletionBody, parts: Parts, caller: Caller) -> list[str]:
-    """The prompts as text, to stand before the answers."""
-    return [
-        prompt
-        if isinstance(prompt, str)
-        else await parts.inference.detokenize(body.model, prompt, caller)
-        for prompt in prompts_of(body)
-    ]

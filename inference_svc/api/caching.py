@@ -12,6 +12,7 @@ from svc_kit.auth import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
 
 MAX_SALT_BYTES = 256
+MAX_AFFINITY_BYTES = 256
 MAX_OBJECT_ID_BYTES = 128
 
 
@@ -65,6 +66,7 @@ def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack
     """Whose computed prefixes these are, `owner` being of `PrefixGroups`: cells hold what the
     adapters made of the tokens."""
     check_bytes("cache.salt", cache.salt, MAX_SALT_BYTES)
+    check_bytes("cache.affinity", cache.affinity, MAX_AFFINITY_BYTES)
     stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
     text = f"{len(stack)}:{stack}{owner}{cache.salt}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -2,13 +2,27 @@
 
 from collections.abc import Sequence
 
+from google.protobuf.duration_pb2 import Duration
+
 from svc_kit.errors import OutOfRange, TokenOutOfVocabulary, TooLong
+
+MAX_DURATION_S = 315_576_000_000  # what protobuf allows a Duration to hold
 
 
 def check_range(field: str, value: float, minimum: float, maximum: float) -> None:
     """Raises `OutOfRange`."""
     if not minimum <= value <= maximum:
         raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
+
+
+def checked_seconds(field: str, span: Duration, minimum: float) -> float:
+    """The length of a time span, which on the wire may be longer than Python's own type holds.
+
+    Raises `OutOfRange`.
+    """
+    length_s = span.seconds + span.nanos / 1e9
+    check_range(field, length_s, minimum, MAX_DURATION_S)
+    return length_s
 
 
 def check_tokens(field: str, tokens: Sequence[int], vocabulary_size: int) -> None:

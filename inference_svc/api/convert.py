@@ -22,7 +22,13 @@ from inference_svc.api.caching import (
     keep_for,
     may_reuse,
 )
-from inference_svc.api.checks import check_bytes, check_count, check_range, check_tokens
+from inference_svc.api.checks import (
+    check_bytes,
+    check_count,
+    check_range,
+    check_tokens,
+    checked_seconds,
+)
 from inference_svc.api.sampling import to_sampling
 from inference_svc.engine.adapter_stack import BASE, AdapterStack
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
@@ -203,10 +209,7 @@ def priority_of(asked: generation.Priority, principal: Principal) -> int:
 def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:
     if not scheduling.HasField("queue_timeout"):
         return None
-    seconds = scheduling.queue_timeout.ToTimedelta().total_seconds()
-    if seconds < 0:
-        raise OutOfRange(field="queue_timeout", value=seconds, minimum=0)
-    return now + seconds
+    return now + checked_seconds("queue_timeout", scheduling.queue_timeout, 0)
 
 
 def _resumed(

@@ -13,6 +13,7 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.api import describe, describe_load
 from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
+from inference_svc.api.checks import checked_seconds
 from inference_svc.api.limits import to_limits
 from inference_svc.api.paging import page
 from inference_svc.api.snapshots import Snapshots
@@ -22,7 +23,7 @@ from inference_svc.pool.pool import ModelPool
 from inference_svc.runtime.adapter import Adapter
 from inference_svc.runtime.worker import EngineState
 from svc_kit.auth import current_principal
-from svc_kit.errors import AdapterNotFound, MissingField, OutOfRange, TooLong
+from svc_kit.errors import AdapterNotFound, MissingField, TooLong
 from svc_kit.scopes import Scope
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -92,9 +93,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         """The load, again and again, until the caller has enough."""
         interval_s = 1.0
         if request.HasField("interval"):
-            interval_s = request.interval.ToTimedelta().total_seconds()
-        if interval_s < MIN_WATCH_INTERVAL_S:
-            raise OutOfRange(field="interval", value=interval_s, minimum=MIN_WATCH_INTERVAL_S)
+            interval_s = checked_seconds("interval", request.interval, MIN_WATCH_INTERVAL_S)
         while True:
             yield pb.WatchLoadResponse(load=describe_load.load(self._pool))
             await asyncio.sleep(interval_s)

@@ -16,7 +16,6 @@ from svc_kit.errors import (
     DomainError,
     InvalidField,
     MissingField,
-    RequestTooLarge,
     TooLong,
     UnsupportedField,
 )
@@ -177,8 +176,9 @@ class Conversation:
                 raise InvalidField(
                     field=field, problem="not valid Unicode: it has a lone surrogate"
                 ) from None
-            if size > limits.max_text_bytes:
-                raise RequestTooLarge(size=size, limit=limits.max_text_bytes)
+        if size > limits.max_text_bytes:
+            limit = limits.max_text_bytes
+            raise TooLong(field="messages", length=size, limit=limit, unit="bytes")
         for index, message in enumerate(self.messages):
             _check_message(message, f"messages[{index}]")
         _check_tool_turns(self.messages)

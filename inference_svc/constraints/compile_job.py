@@ -29,7 +29,7 @@ from inference_svc.constraints.grammars import (
     tool_grammar,
     whole_grammar,
 )
-from inference_svc.constraints.matchers import GrammarUnusable, build_matcher
+from inference_svc.constraints.matchers import GrammarUnusable, build_matcher, check_usable
 from inference_svc.constraints.pointers import faulty_pointer
 
 _TOKENIZERS_KEPT = 8
@@ -73,10 +73,9 @@ def _check(
     try:
         matcher = build_matcher(tokenizer, grammar)
         matcher.compute_bitmask()
+        check_usable(matcher)
     except GrammarUnusable as problem:
         raise FormInvalid(field, str(problem), schema) from None
-    if matcher.is_error():
-        raise FormInvalid(field, matcher.get_error(), schema)
 
 
 def _field(asked: Asked) -> str:

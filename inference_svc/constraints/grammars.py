@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llguidance import LLMatcher, grammar_from
+from llguidance import LLMatcher
 
 from inference_svc.constraints.asked import (
     NUMBER,
@@ -22,6 +22,7 @@ from inference_svc.constraints.asked import (
     Thought,
 )
 from inference_svc.constraints.free_turns import ANYTHING, ControlTokens, free_rules
+from inference_svc.constraints.gbnf import lark_of_gbnf
 
 Grammar = dict[str, Any]
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -69,7 +70,7 @@ def form_grammar(form: Form) -> Grammar:
             return {"lark_grammar": form.text}
         case FormKind.GBNF:
             try:
-                return {"lark_grammar": grammar_from("gbnf", form.text)}
+                return {"lark_grammar": lark_of_gbnf(form.text)}
             except (ValueError, RecursionError) as problem:
                 raise FormInvalid(form.field, str(problem)) from None
         case FormKind.CHOICES:

@@ -16,7 +16,12 @@ from itertools import islice
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from inference_svc.constraints.matchers import GrammarUnusable, build_matcher, check_usable
+from inference_svc.constraints.matchers import (
+    GrammarUnusable,
+    build_matcher,
+    check_usable,
+    problem_of,
+)
 from inference_svc.engine.guide import Constraint, GuideFailed, TokenMask
 
 log = logging.getLogger(__name__)
@@ -161,7 +166,7 @@ class GrammarGuide:
                 self._ahead.clear()
         with self._contained():
             if not self._ready.consume_tokens(list(tokens)):
-                raise GrammarUnusable(self._ready.get_error())
+                raise GrammarUnusable(problem_of(self._ready))
 
     def forced(self, limit: int) -> Sequence[int]:
         """Tokens that must follow."""

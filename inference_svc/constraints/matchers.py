@@ -10,6 +10,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 _STEP_LEXER_FUEL = 50_000
 _MAX_LEXER_STATES = 20_000
 
+# How llguidance calls a place that no text leads on from, and ends what it could say more of.
+_NOTHING_LEFT = "NoExtensionBias"
+_NOT_VERBOSE = "<non-verbose/>"
+
 
 class GrammarUnusable(Exception):
     """A grammar cannot be built, or not be followed any further; the text says why."""
@@ -28,4 +32,12 @@ def build_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 def check_usable(matcher: LLMatcher) -> None:
     """Raise `GrammarUnusable` where a matcher has failed, which it never recovers from."""
     if matcher.is_error():
-        raise GrammarUnusable(matcher.get_error())
+        raise GrammarUnusable(problem_of(matcher))
+
+
+def problem_of(matcher: LLMatcher) -> str:
+    """What a failed matcher says, in words that a caller can use."""
+    said: str = matcher.get_error()
+    if said.startswith(_NOTHING_LEFT):
+        return "nothing can satisfy it"
+    return said.removesuffix(_NOT_VERBOSE).rstrip()

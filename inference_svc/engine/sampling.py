@@ -143,7 +143,7 @@ class Sampling:
         if len(set(self.stages)) != len(self.stages):
             raise InvalidField(field="samplers", problem="a sampler is named twice")
         if self.mirostat is not None and self.adaptive is not None:
-            raise InvalidField(field="adaptive", problem="cannot be combined with mirostat")
+            raise InvalidField(field="adaptive.target", problem="cannot be combined with mirostat")
         self._validate_tokens(vocabulary_size)
         self._validate_breakers()
 

@@ -24,6 +24,8 @@ from svc_kit.errors import (
 )
 
 INT32_MAX = 2**31 - 1
+INT64_MIN = -(2**63)
+UINT64_MAX = 2**64 - 1
 MARK = "~"
 """Begins the tags of unions, which are no part of a field's path."""
 
@@ -148,6 +150,14 @@ def _out_of_range(field: str, problem: ErrorDetails) -> DomainError:
     )
 
 
+def _no_integer(field: str, problem: ErrorDetails) -> DomainError:
+    """JSON's integers of more than 64 bits are floats by the time they come here."""
+    value = problem["input"]
+    if isinstance(value, float) and value.is_integer() and not INT64_MIN <= value <= UINT64_MAX:
+        return OutOfRange(field=field, value=int(value), minimum=INT64_MIN, maximum=UINT64_MAX)
+    return InvalidType(field=field, expected="an integer")
+
+
 def _too_long(field: str, problem: ErrorDetails) -> DomainError:
     unit = "characters" if problem["type"] == "string_too_long" else "items"
     length, limit = len(problem["input"]), problem["ctx"]["max_length"]
@@ -173,7 +183,6 @@ def _not_among(field: str, problem: ErrorDetails) -> DomainError:
 
 _EXPECTED = {
     "string_type": "a string",
-    "int_type": "an integer",
     "int_from_float": "an integer",
     "int_parsing_size": "an integer of ordinary size",
     "float_type": "a number",
@@ -185,6 +194,7 @@ _EXPECTED = {
 }
 
 _BY_TYPE: dict[str, Callable[[str, ErrorDetails], DomainError]] = {
+    "int_type": _no_integer,
     "missing": lambda field, _: MissingField(field=field),
     "extra_forbidden": lambda field, _: UnknownField(field=field),
     "greater_than": _out_of_range,

@@ -9,6 +9,7 @@ from openai_wire.requests.fields import BY_KIND, INT32_MAX, Count, TokenId, Wire
 from svc_kit.errors import InvalidField, InvalidType, OutOfRange, TooLong, UnsupportedValue
 
 MAX_BIASES = 1024
+MAX_BREAKER_BYTES = 40
 UINT64 = 2**64
 
 Unit = Annotated[float, Field(ge=0, le=1)]
@@ -154,9 +155,12 @@ def _set_dry(body: SamplingFields, params: sampling_pb2.SamplingParams) -> None:
             setattr(params.dry, name, value)
     for position, text in enumerate(body.dry_sequence_breakers or ()):
         size = len(text.encode())
-        if size > 64:
+        if size > MAX_BREAKER_BYTES:
             raise TooLong(
-                field=f"dry_sequence_breakers[{position}]", length=size, limit=64, unit="bytes"
+                field=f"dry_sequence_breakers[{position}]",
+                length=size,
+                limit=MAX_BREAKER_BYTES,
+                unit="bytes",
             )
         params.dry.sequence_breakers.append(text)
 

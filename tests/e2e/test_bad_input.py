@@ -114,6 +114,29 @@ async def test_tokens_outside_the_vocabulary_are_refused(rpc: Rpc, http: httpx.A
     assert (biased.status_code, error_of(biased)["param"]) == (400, "logit_bias")
 
 
+async def test_unknown_tokens_to_be_echoed_are_the_prompts(http: httpx.AsyncClient) -> None:
+    """They are refused before anything is generated, by another call."""
+    errors = [
+        error_of(await http.post(COMPLETIONS, json={"model": MODEL, "prompt": ids, "echo": True}))
+        for ids in ([2048], [[5], [2048]])
+    ]
+
+    assert {error["code"] for error in errors} == {"token_out_of_vocabulary"}
+    assert [error["param"] for error in errors] == ["prompt", "prompt[1]"]
+
+
+async def test_a_conversation_over_the_limit_says_which_field(http: httpx.AsyncClient) -> None:
+    """As a text prompt of that size does."""
+    text = "x" * 9_000_000
+    chat = error_of(
+        await http.post(CHAT, json=chat_body(messages=[{"role": "user", "content": text}]))
+    )
+    completion = error_of(await http.post(COMPLETIONS, json={"model": MODEL, "prompt": text}))
+
+    assert [error["param"] for error in (chat, completion)] == ["messages", "prompt"]
+    assert chat["message"] == completion["message"].replace("'prompt'", "'messages'")
+
+
 # --- sampling and stopping ------------------------------------------------------------------------
 
 FLOATS = (

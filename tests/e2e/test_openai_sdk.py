@@ -5,10 +5,11 @@ from typing import Any
 
 import openai
 import pytest
+from corral.inference.v1 import inference_service_pb2 as pb
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests.e2e.conftest import ODD_NAME
-from tests.support.rpc import CAPITAL, PARIS
+from tests.support.rpc import CAPITAL, PARIS, Rpc
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -370,6 +371,18 @@ def test_echo_puts_the_prompt_before_the_answer(client: openai.OpenAI) -> None:
 
     assert whole.choices[0].text == TURN + PARIS
     assert streamed == whole.choices[0].text
+
+
+async def test_control_tokens_are_echoed_from_ids_too(
+    aclient: openai.AsyncOpenAI, rpc: Rpc
+) -> None:
+    """The echo of a prompt does not depend on how it was sent."""
+    tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=TURN, parse_special=True))
+    answer = await aclient.completions.create(
+        model=MODEL, prompt=list(tokens.token_ids), echo=True, max_tokens=0
+    )
+
+    assert answer.choices[0].text == TURN
 
 
 def test_completion_logprobs_line_up_with_the_text(client: openai.OpenAI) -> None:

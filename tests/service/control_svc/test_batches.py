@@ -19,6 +19,7 @@ from control_svc.domain.batches import Batch, BatchEndpoint, LineProblem, LineSt
 from control_svc.domain.ids import BATCH as BATCH_ID
 from control_svc.domain.ids import IdSource
 from control_svc.domain.ports import Repositories
+from gateway.fake_inference import Script
 from openai_wire.requests import ChatCompletionBody, parse_chat
 from svc_kit.errors import (
     BatchNotCancellable,
@@ -27,6 +28,7 @@ from svc_kit.errors import (
     FileNotFound,
     InternalError,
     InvalidField,
+    MissingField,
     RequestIdReused,
     ResponseNotFound,
     UpstreamUnavailable,
@@ -174,6 +176,19 @@ async def test_completions_and_embeddings_are_endpoints_too(running: RunningBatc
     assert [choice["text"] for choice in text["choices"]] == ["oneHello world", "twoHello world"]
     assert [each["index"] for each in vector["data"]] == [0, 1]
     assert ended.batch.usage.input_tokens == vector["usage"]["prompt_tokens"] > 0
+
+
+async def test_a_line_says_which_of_its_prompts_is_wrong(running: RunningBatches) -> None:
+    """As the request does over HTTP."""
+    running.fake.script = Script(refusal=MissingField(field="prompt"))
+    batch = await running.batches.create(
+        [a_line("a", COMPLETIONS, prompt=["", "two"]), a_line("b", COMPLETIONS, prompt="")],
+        endpoint=COMPLETIONS,
+    )
+    failed = (await running.batches.outcome(batch.id)).failed
+    errors = [failed[name]["response"]["body"]["error"] for name in "ab"]
+
+    assert [error["param"] for error in errors] == ["prompt[0]", "prompt"]
 
 
 async def test_responses_are_an_endpoint_of_which_nothing_else_is_kept(

@@ -1,10 +1,16 @@
 """Several prompts in one request."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from corral.inference.v1 import inference_service_pb2 as pb
 
 from gateway.calls import PARALLEL_PROMPTS
 from gateway.fake_inference import FakeInference, Script
-from svc_kit.errors import DecodeFailed, QueueFull
+from svc_kit.errors import ContextLengthExceeded, DecodeFailed, MissingField, QueueFull
 from tests.support.loopback_gateway import a_gateway
 from tests.support.raw_http import a_connection, a_post
 
@@ -46,6 +52,45 @@ async def test_a_refused_prompt_refuses_the_request() -> None:
         answer = await client.post(TEXT, json=body)
 
     assert answer.status_code == 429
+
+
+class Particular(FakeInference):
+    """Refuses some texts, as the service does."""
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Any
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Answers with the script."""
+        if not request.text:
+            raise MissingField(field="prompt")
+        if request.text == "long":
+            raise ContextLengthExceeded(field="prompt", prompt_tokens=9, context_tokens=8)
+        async for event in super().Generate(request, context):
+            yield event
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("prompts", "param", "code"),
+    [
+        (["a", "long", "b"], "prompt[1]", "context_length_exceeded"),
+        (["a", "b", ""], "prompt[2]", "empty_string"),
+        (["a"] * PARALLEL_PROMPTS + ["long"], "prompt[16]", "context_length_exceeded"),
+        ("long", "prompt", "context_length_exceeded"),
+    ],
+    ids=["long", "empty", "late", "alone"],
+)
+async def test_a_wrong_prompt_of_several_is_named(
+    prompts: Any, param: str, code: str, *, stream: bool
+) -> None:
+    """By its number, also where the stream has begun when it is sent."""
+    body = {"model": "fake", "prompt": prompts, "stream": stream}
+    async with a_gateway(Particular()) as gateway, gateway.client() as client:
+        answer = await client.post(TEXT, json=body)
+    text = answer.text.split("data: ")[-1]
+    error = json.loads(text)["error"]
+
+    assert (error["param"], error["code"]) == (param, code)
 
 
 async def test_a_failed_prompt_ends_the_others() -> None:

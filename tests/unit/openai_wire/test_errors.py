@@ -10,14 +10,17 @@ from openai_wire.errors import (
     error_body,
     openai_name,
     with_openai_names,
+    with_prompt_number,
 )
 from svc_kit.errors import (
     ContextLengthExceeded,
     DomainError,
     InvalidArgument,
     InvalidJson,
+    MissingField,
     ModelNotFound,
     OutOfRange,
+    TooShort,
 )
 
 
@@ -54,7 +57,10 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("options.sampling.temperature", CHAT_PARAMS, "temperature"),
         ("sampling.penalty_last_n", CHAT_PARAMS, "repeat_last_n"),
         ("options.sampling.dry.base", CHAT_PARAMS, "dry_base"),
+        ("adaptive.target", CHAT_PARAMS, "adaptive_target"),
         ("options.num_choices", CHAT_PARAMS, "n"),
+        ("adapters[1].adapter", CHAT_PARAMS, "lora[1].id"),
+        ("adapters[1].scale", CHAT_PARAMS, "lora[1].scale"),
         ("options.stopping.stop[2]", CHAT_PARAMS, "stop[2]"),
         ("options.output.top_logprobs", CHAT_PARAMS, "top_logprobs"),
         ("options.output.top_logprobs", COMPLETION_PARAMS, "logprobs"),
@@ -88,6 +94,33 @@ def test_a_renamed_error_keeps_everything_else() -> None:
     )
     assert "maximum context length is 4096 tokens" in renamed.message
     assert "resulted in 5000 tokens" in renamed.message
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("prompt", "prompt[1]"),
+        ("token_ids", "prompt[1]"),
+        ("token_ids.ids[3]", "prompt[1][3]"),
+        ("temperature", "temperature"),
+        ("prompt_cache_key", "prompt_cache_key"),
+    ],
+)
+def test_an_error_says_which_prompt_it_is_about(field: str, name: str) -> None:
+    """One of several; what is about all of them stays."""
+    error = with_prompt_number(OutOfRange(field=field, value=1), 1)
+
+    assert with_openai_names(error, COMPLETION_PARAMS) == OutOfRange(field=name, value=1)
+
+
+def test_a_prompt_of_several_is_not_missing_but_empty() -> None:
+    """It is there; only fields that are not are missing. Errors without a field stay."""
+    empty = TooShort(field="prompt[1]", length=0, minimum=1, unit="characters")
+    gone = ModelNotFound(model="m")
+
+    assert with_prompt_number(MissingField(field="prompt"), 1) == empty
+    assert with_prompt_number(MissingField(field="seed"), 1) == MissingField(field="seed")
+    assert with_prompt_number(gone, 1) is gone
 
 
 def test_an_error_of_another_release_is_renamed_too() -> None:

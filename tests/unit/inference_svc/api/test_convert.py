@@ -194,7 +194,28 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         OutOfRange,
         "queue_timeout",
     ),
+    "a queue time that Python cannot hold": (
+        _options(scheduling=pb.SchedulingOptions(queue_timeout=Duration(seconds=10**15))),
+        OutOfRange,
+        "queue_timeout",
+    ),
     "a long label": (_options(label="x" * 257), DomainError, "label"),
+    "two ways to draw": (
+        _options(
+            sampling=sampling_pb.SamplingParams(
+                mirostat=sampling_pb.MirostatParams(version=2),
+                adaptive=sampling_pb.AdaptiveParams(target=0.3),
+            )
+        ),
+        InvalidField,
+        "adaptive.target",
+    ),
+    "a long salt": (_options(cache=pb.CacheOptions(salt="x" * 257)), TooLong, "cache.salt"),
+    "a long affinity": (
+        _options(cache=pb.CacheOptions(affinity="x" * 257)),
+        TooLong,
+        "cache.affinity",
+    ),
     "resume without a seed": (
         _options(resume=[pb.ResumedChoice(output_token_ids=[1])]),
         MissingField,

@@ -23,7 +23,6 @@ from svc_kit.errors import (
     InvalidJson,
     InvalidType,
     MissingField,
-    RequestTooLarge,
     TooLong,
     UnsupportedField,
 )
@@ -82,9 +81,10 @@ def test_the_sum_of_all_texts_is_bounded() -> None:
     """Tools and arguments count, in bytes."""
     talk = conversation(user("äää"), tools=(GET_WEATHER,))
 
-    assert refused(talk, ConversationLimits(max_text_bytes=10)) == RequestTooLarge(
-        size=17, limit=10
-    )
+    tool = GET_WEATHER.name + GET_WEATHER.description + GET_WEATHER.parameters_json
+    error = refused(talk, ConversationLimits(max_text_bytes=10))
+
+    assert error == TooLong(field="messages", length=6 + len(tool), limit=10, unit="bytes")
 
 
 def test_a_turn_needs_content() -> None:

@@ -113,6 +113,7 @@ FAULTY: dict[str, tuple[Any, str, str]] = {
     "no JSON": ('{"a": ', "#", "JSON"),
     "half a character": ('{"const": "\\ud800"}', "#", ""),
     "a switch of the library": ({"x-guidance": {"lenient": True}, "not": {}}, "#", "not"),
+    "a circle": ({"$ref": "#"}, "#", "nothing can satisfy it"),
     "too deep": ('{"items":' * 3000 + "{}" + "}" * 3000, "#", ""),
 }
 
@@ -142,6 +143,9 @@ async def test_a_bad_schema_names_the_place(case: str) -> None:
         (FormKind.GBNF, "root := 1", ""),
         (FormKind.GBNF, "root ::= ( ", ""),
         (FormKind.LARK, "start: <|none|>", "none"),
+        (FormKind.REGEX, r"[^\s\S]", "nothing can satisfy it"),
+        (FormKind.GBNF, "root ::= root", "nothing can satisfy it"),
+        (FormKind.LARK, "start: A\nA: /a/ & /b/", "nothing can satisfy it"),
     ],
 )
 async def test_a_bad_grammar_says_what_is_wrong(kind: FormKind, text: str, problem: str) -> None:

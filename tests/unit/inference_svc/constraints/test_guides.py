@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from inference_svc.constraints.compile_job import byte_tokenizer
+from inference_svc.constraints.grammars import document
 from inference_svc.constraints.guides import GrammarGuide, GrammarGuides
 from inference_svc.engine.guide import Constraint, GuideFailed
 
@@ -71,6 +73,30 @@ def test_a_panic_fails_the_sequence_alone(
 def test_closing_bears_a_panic(guide: GrammarGuide) -> None:
     """An ending must not fail."""
     guide.close()
+
+
+def follow(guide: GrammarGuide, tokens: list[int]) -> None:
+    """Take tokens and compute what may come next."""
+    guide.take(tokens)
+    guide.mask()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "tokens", "problem"),
+    [
+        ('start: "ab"', [ord("b")], "forced bytes: got 'a'; applying 'b'"),
+        ('start: "ab"', [5000], "token id 5000 out of range"),
+        ('start: "a" nothing\nnothing: nothing', [ord("a")], "nothing can satisfy it"),
+    ],
+)
+def test_a_failure_is_told_in_words(grammar: str, tokens: list[int], problem: str) -> None:
+    """Also that of tokens to resume from; what is only for llguidance's log is left out."""
+    guides = GrammarGuides(lambda: byte_tokenizer(300, {}, [299]), 300)
+    guide = guides.new(Constraint(document([{"lark_grammar": grammar}]), "constraint"))
+    assert guide.wait(10.0)
+    with pytest.raises(GuideFailed, match=f"{problem}$"):
+        follow(guide, tokens)
+    guides.close()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), Panic("no"), ValueError("no")])
