@@ -115,8 +115,8 @@ class EngineMetrics:
         )
         self.inter_token_time = histogram(
             "inter_token",
-            "Time between two tokens of a sequence as the engine says them, once for each token;"
-            " tokens of one step share the time since the step before.",
+            "Time between two tokens of a sequence as the engine says them, once for each token"
+            " after its first step; tokens of one step share the time since the one before.",
             TOKEN_BUCKETS,
         )
         self.engine_restarts = Counter(

@@ -8,6 +8,7 @@ The bound on how much may wait is kept at the door, in the frontend (`runtime/do
 refusal can still be an ordinary error.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
@@ -80,29 +81,39 @@ class AdmissionQueue:
 
 
 class Ascent:
-    """Who starts above its own class: one in eight of those that run, at least one; never two after
-    each other, so that with few slots others come in between."""
+    """Who starts above its own class: of each class one in eight of those that run, at least one;
+    never two after each other, so that with few slots others come in between. Who rose counts for
+    as long as it takes to wait for a class, and while it is read: one that goes on for an hour, or
+    stands still, must not keep all others down."""
 
     def __init__(self, slots: int) -> None:
         self._most = max(slots // _SLOTS_A_RISEN, 1)
+        self._num_risen: Counter[int] = Counter()
         self._was_last = self._is_open = False
         self._now = 0.0
 
     def begin(self, running: Iterable[Sequence], now: float) -> None:
         """Look at those that run, before others start."""
-        num_risen = sum(sequence.has_risen for sequence in running)
-        self._is_open = num_risen < self._most and not self._was_last
+        self._num_risen = Counter(
+            sequence.request.priority
+            for sequence in running
+            if sequence.has_risen and not sequence.paused and now - sequence.stood_at < AGEING_S
+        )
+        self._is_open = not self._was_last
         self._now = now
 
     def class_of(self, sequence: Sequence) -> int:
         """The class that a sequence would start in; until the next `begin` it may only fall."""
-        return aged_class(sequence, self._now) if self._is_open else sequence.request.priority
+        own = sequence.request.priority
+        is_open = self._is_open and self._num_risen[own] < self._most
+        return aged_class(sequence, self._now) if is_open else own
 
     def start(self, sequence: Sequence) -> None:
         """Have a sequence stand as high as it may."""
-        sequence.standing = self.class_of(sequence)
+        sequence.standing, sequence.stood_at = self.class_of(sequence), self._now
         self._was_last = sequence.has_risen
-        self._is_open = self._is_open and not sequence.has_risen
+        if sequence.has_risen:
+            self._is_open = False
 
 
 def aged_class(sequence: Sequence, now: float) -> int:

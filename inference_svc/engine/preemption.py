@@ -2,7 +2,7 @@
 
 The victim's cells go to memory and it waits again, keeping its place by arrival; it resumes with
 the same cells and the same sampler, as if nothing had happened. Nobody is preempted whom somebody
-more urgent follows, nor who has waited itself into a higher class.
+more urgent follows, nor who started above its own class, having waited long.
 """
 
 from collections.abc import Collection

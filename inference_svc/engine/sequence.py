@@ -46,6 +46,7 @@ class Sequence:
         self.has_started = False
         # Its class when it started, raised by the time it had waited.
         self.standing = request.priority
+        self.stood_at = arrived_at  # when it was given that
         self.first_token_at: float | None = None
         # Following: how long it may wait; and what its own followers lend it.
         self.hold: Hold | None = None

@@ -50,21 +50,56 @@ def test_waiting_is_worth_a_class() -> None:
 
 
 def test_only_a_part_of_those_that_run_has_risen() -> None:
-    """Of sixteen slots two, one after the other with somebody else in between."""
+    """Of sixteen slots two of each class, one after the other with somebody else in between; one
+    that goes on for long, or stands still, does not count."""
     ascent, now = Ascent(16), 2 * AGEING_S
     old = [_waiting(i, priority=1) for i in range(9)]
+    usual = _waiting(9)
     running: list[Sequence] = []
-    for sequence, stands in ((old[0], 3), (old[1], 1), (old[2], 3), (old[3], 1), (old[4], 1)):
-        ascent.begin(running, now)
+
+    def stands(sequence: Sequence, *, at: float = now) -> int:
+        ascent.begin(running, at)
         ascent.start(sequence)
         running.append(sequence)
-        assert sequence.standing == stands
-    running.remove(old[0])
-    ascent.begin(running, now)
+        return sequence.standing
 
-    assert [ascent.class_of(old[5]), ascent.class_of(_waiting(9, since=now))] == [3, 2]
-    ascent.start(old[5])
-    assert ascent.class_of(old[6]) == 1
+    assert [stands(sequence) for sequence in old[:5]] == [3, 1, 3, 1, 1]
+    assert [stands(usual), stands(old[5])] == [3, 1]
+    old[0].paused = True
+    assert [stands(old[6]), stands(old[7])] == [3, 1]
+    ascent.begin(running, now)
+    assert ascent.class_of(old[8]) == 1
+    ascent.begin(running, now + AGEING_S)
+    assert [ascent.class_of(old[8]), ascent.class_of(_waiting(10, since=now))] == [3, 3]
+    ascent.start(old[8])
+    assert ascent.class_of(_waiting(11)) == 2, "until others start"
+
+
+def test_a_backlog_that_has_aged_gets_an_eighth_of_the_slots() -> None:
+    """While younger interactive work wants all of them."""
+    limits = NativeLimits(256, 16, 16, 64, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits))
+    bench.submit(*(a_request(i, priority=1, max_tokens=30, ignore_eos=True) for i in range(8)))
+    bench.clock.now = 2 * AGEING_S
+    bench.submit(*(a_request(i, priority=3, max_tokens=2) for i in range(8, 48)))
+    for _ in range(6):
+        bench.step()
+
+    started = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert [i for i in started if i < 8] == [0, 1]
+    assert len(started) > 20
+
+
+def test_who_falls_while_the_order_is_followed_is_ranked_anew() -> None:
+    """Also where its project was charged nothing."""
+    queue = _queue(_waiting(0, project="a"), _waiting(1, project="b"), _waiting(2, project="c"))
+    classes = {0: 3, 1: 3, 2: 2}
+    order = []
+    for sequence in queue.in_order(lambda one: classes[one.request.sequence_id]):
+        order.append(sequence.request.sequence_id)
+        classes[1] = 1
+
+    assert order == [0, 2, 1]
 
 
 def test_a_backlog_that_has_aged_leaves_slots_to_others() -> None:
