@@ -45,8 +45,6 @@ FILE_SEARCH: Final = "file_search"
 CUSTOM_INPUT: Final = "input"
 """The argument under which the model writes the text for a custom tool."""
 
-_Answer = FunctionCallOutput | CustomToolCallOutput
-
 
 def turn_messages(instructions: str, items: Sequence[Item]) -> tuple[TurnMessage, ...]:
     """The messages of a turn.
@@ -89,10 +87,7 @@ class _Spoken:
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = [item for item in items if item.status is not ItemStatus.IN_PROGRESS]
-        contents = [item.content for item in self._items]
-        calls = {c.call_id for c in contents if isinstance(c, FunctionCall | CustomToolCall)}
-        answered = {c.call_id for c in contents if isinstance(c, _Answer)}
-        self._whole = calls & answered
+        self._whole = _answered_calls(self._items)
         self._asked = {
             item.id: item.content
             for item in self._items
@@ -118,10 +113,10 @@ class _Spoken:
             case Reasoning(text=text):
                 self._think(text)
             case FunctionCall() | CustomToolCall() as called:
-                if called.call_id in self._whole:
+                if item.id in self._whole:
                     self._group.calls.append(_turn_call(called))
             case FunctionCallOutput() | CustomToolCallOutput() as answer:
-                if answer.call_id in self._whole:
+                if item.id in self._whole:
                     self._close()
                     self._done.append(_answered(answer.call_id, plain_text(answer.output)))
             case _:
@@ -168,6 +163,21 @@ class _Spoken:
     def _close(self) -> None:
         self._done += self._group.messages()
         self._group = _Group()
+
+
+def _answered_calls(items: Sequence[Item]) -> set[str]:
+    """The ids of calls that have an answer, and of these answers. A model may write the id of a
+    call again that was answered before."""
+    waiting: dict[str, str] = {}
+    whole: set[str] = set()
+    for item in items:
+        match item.content:
+            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
+                waiting[call_id] = item.id
+            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
+                if call_id in waiting:
+                    whole |= {waiting.pop(call_id), item.id}
+    return whole
 
 
 def turn_parts(parts: Sequence[Part]) -> tuple[TurnPart, ...]:

@@ -203,11 +203,13 @@ async def _open_calls(repositories: Repositories, project: str, run: Run) -> lis
     """The calls that the run has made and nobody has answered."""
     wanted = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
     placed = await repositories.timelines.since(project, run.thread_id, wanted=wanted)
-    contents = [each.item.content for each in placed]
-    answered = {each.call_id for each in contents if isinstance(each, FunctionCallOutput)}
-    return [
-        each for each in contents if isinstance(each, FunctionCall) and each.call_id not in answered
-    ]
+    waiting: dict[str, FunctionCall] = {}
+    for content in (each.item.content for each in placed):
+        if isinstance(content, FunctionCall):  # a model may write an id again that was answered
+            waiting[content.call_id] = content
+        elif isinstance(content, FunctionCallOutput):
+            waiting.pop(content.call_id, None)
+    return list(waiting.values())
 
 
 def loop_settings(project: str, run: Run) -> LoopSettings:

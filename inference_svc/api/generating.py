@@ -237,6 +237,7 @@ def _parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool)
         tools=_offered(conversation),
         opens_in_reasoning=prompt.opens_in_reasoning,
         inline_reasoning=inline,
+        taken_ids={call.id for message in conversation.messages for call in message.tool_calls},
     )
 
 

@@ -1,7 +1,7 @@
 """GBNF as llama.cpp reads it, where llguidance translates another language or none.
 
-It writes code points without their leading zeros (`"\\u0041bc"` becomes U+41BC), and `.` as that of
-a regular expression, which matches no line break.
+It writes code points without their leading zeros (`"\\u0041bc"` becomes U+41BC), `.` as that of a
+regular expression, which matches no line break, and knows no `\\-`.
 """
 
 import re
@@ -30,7 +30,7 @@ def _translatable(part: re.Match[str]) -> str:
 def _character(escape: re.Match[str]) -> str:
     """What may have a meaning of its own stays escaped; what is no character, for the refusal."""
     if len(escape[1]) == 1:
-        return escape[0]
+        return r"\x2d" if escape[1] == "-" else escape[0]
     code = int(escape[1][1:], 16)
     if code < 0x80:
         return f"\\x{code:02x}"

@@ -128,8 +128,12 @@ async def test_the_same_bytes_are_the_same_model(mortal: Mortal, mortal_rpc: Rpc
     await mortal_rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=MODEL))
     await mortal_rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL, wait=True))
     after_load = await mortal_rpc.chat(a_chat())
+    os.utime(mortal.model, (1, 1))
+    with until_serving_again(mortal.target):
+        os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
+    after_both = await mortal_rpc.chat(a_chat())
 
-    assert after_death.text[0] == after_load.text[0] == PARIS
+    assert [each.text[0] for each in (after_death, after_load, after_both)] == [PARIS] * 3
 
 
 async def test_a_killed_frontend_takes_its_engine_along_and_is_restarted(

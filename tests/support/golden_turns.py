@@ -380,6 +380,12 @@ _KIMI = [
         Parsed("Sure.Done.", "Hm.", TWO),
     ),
     Golden(
+        "no arguments at all",
+        KIMI,
+        f"{_KIMI_BEGIN}{_kimi('functions.get_time:0', '')}{_KIMI_END}",
+        Parsed("", "", (("get_time", "{}"),)),
+    ),
+    Golden(
         "white space everywhere",
         KIMI,
         f"{_KIMI_BEGIN}\n<|tool_call_begin|> functions.get_weather:12 <|tool_call_argument_begin|>"

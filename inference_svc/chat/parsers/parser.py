@@ -5,7 +5,7 @@ content.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from inference_svc.chat.parsers.formats import READERS, CallNotation, TurnFormat
 from inference_svc.chat.parsers.harmony import HarmonyReader
@@ -33,6 +33,7 @@ class TurnParser:
         opens_in_reasoning: the prompt ends inside the thinking.
         inline_reasoning: leave the thinking in the content, as it was written.
         new_call_id: makes the ids of calls; without it they have the form that suits the model.
+        taken_ids: those of calls in earlier turns, which models may write again.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class TurnParser:
         opens_in_reasoning: bool = False,
         inline_reasoning: bool = False,
         new_call_id: Callable[[], str] | None = None,
+        taken_ids: Collection[str] = (),
     ) -> None:
         opens_in_reasoning = opens_in_reasoning or turn_format.starts_in_reasoning
         self._source = Source()
-        self._writer = TurnWriter(new_call_id or _id_maker(turn_format.tool_calls))
+        self._writer = TurnWriter(new_call_id or _id_maker(turn_format.tool_calls), taken_ids)
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
             opens_in_reasoning=opens_in_reasoning,

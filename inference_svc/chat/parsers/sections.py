@@ -71,6 +71,10 @@ def _call(marks: Section, source: Source, writer: TurnWriter) -> Wait[bool]:
     if not (yield from source.literal(marks.separator)):
         return False
     yield from source.spaces()
+    if name and (yield from source.literal(marks.call_end)):
+        _begin(marks, writer, name)
+        writer.add_arguments("{}")
+        return True
     has_kind = (yield from source.peek()) not in ("{", "")
     if has_kind:
         name = yield from source.chars(_in_name)
@@ -80,7 +84,7 @@ def _call(marks: Section, source: Source, writer: TurnWriter) -> Wait[bool]:
         yield from source.spaces()
     if not name or (yield from source.peek()) != "{":
         return False
-    writer.begin_call(*(_name_and_id(name) if marks.has_ids else (name,)))
+    _begin(marks, writer, name)
     if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
         yield from source.until((marks.call_end,), writer.add_arguments)
         return True
@@ -89,6 +93,10 @@ def _call(marks: Section, source: Source, writer: TurnWriter) -> Wait[bool]:
     yield from source.spaces()
     yield from source.literal(marks.call_end)
     return True
+
+
+def _begin(marks: Section, writer: TurnWriter, written: str) -> None:
+    writer.begin_call(*(_name_and_id(written) if marks.has_ids else (written,)))
 
 
 def _name_and_id(written: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 White space around tool calls is left out: what a model puts between them is layout, not content.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
@@ -14,8 +14,9 @@ _MAX_ID_CHARACTERS = 64
 class TurnWriter:
     """Takes content, reasoning and calls; `take` gives what came since the last time."""
 
-    def __init__(self, new_call_id: Callable[[], str]) -> None:
+    def __init__(self, new_call_id: Callable[[], str], taken_ids: Collection[str] = ()) -> None:
         self._new_call_id = new_call_id
+        self._taken_ids = taken_ids  # of calls in earlier turns
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._pieces: list[ToolCallPiece] = []
@@ -53,7 +54,8 @@ class TurnWriter:
         """
         self._gap = ""
         self._after_call = True
-        if not call_id or call_id in self._call_ids or len(call_id) > _MAX_ID_CHARACTERS:
+        is_taken = call_id in self._call_ids or call_id in self._taken_ids
+        if not call_id or is_taken or len(call_id) > _MAX_ID_CHARACTERS:
             call_id = self._new_call_id()
         self._pieces.append(ToolCallPiece(self.num_calls, call_id, name, ""))
         self._call_ids.add(call_id)

@@ -98,6 +98,27 @@ async def test_a_thought_is_kept_before_its_answer(a_world: Worlds) -> None:
     assert [type(content) for content in contents] == [Message, Reasoning, Message]
 
 
+async def test_a_model_may_write_the_id_of_a_call_again(a_world: Worlds) -> None:
+    """One that was answered: some count their calls anew in every turn. The run waits for the
+    second call as for the first."""
+    cities = ("Rome", "Oslo")
+    asked = [calls(FUNCTION, f'{{"city":"{city}"}}') for city in cities]
+    world = a_world(ScriptedTurns(in_order(*asked, says("Both sunny"))))
+    thread = await world.thread("Weather?")
+    waited = []
+    async with world.process().working() as process:
+        run = await begun(process, await world.assistant(tools=(WEATHER,)), thread)
+        events = await told(process, run)
+        for _ in cities:
+            waited += [call.arguments for call in (await now(process, run)).calls]
+            outputs = [ToolOutput("call_1", "sun")]
+            submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+            events = await told(process, run, submitted.last_event)
+
+    assert waited == ['{"city":"Rome"}', '{"city":"Oslo"}']
+    assert names(events)[-1] == "run.completed"
+
+
 async def test_calls_wait_for_their_outputs_and_the_run_goes_on(a_world: Worlds) -> None:
     """A run that calls functions waits, takes all outputs at once, and answers with them."""
     turns = ScriptedTurns(in_order(calls(FUNCTION, '{"city":"Rome"}'), says("Sunny")))

@@ -20,6 +20,7 @@ def allows(grammar: str, text: str) -> bool:
     ("grammar", "yes", "no"),
     [
         (r'root ::= "\u0041bc"', "Abc", "\u41bc"),
+        (r"root ::= [a\-z]+", "a-z", "b"),
         (r'root ::= "\u00e9x"', "éx", "ex"),
         (r'root ::= "\u0022\u000a"', '"\n', '"'),
         (r'root ::= "\\u0041"', r"\u0041", r"\A"),

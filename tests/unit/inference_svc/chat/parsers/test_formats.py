@@ -134,7 +134,8 @@ def test_operators_have_the_last_word(
 
 def test_ids_have_the_form_that_the_models_template_accepts() -> None:
     """Mistral's refuse all but nine letters and digits, and keep the model's own ids; so do Kimi's,
-    whose ids say the name, as far as clients may send them back."""
+    whose ids say the name, as far as clients may send them back and
+    no earlier turn has them."""
     text = "[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_time[CALL_ID]a1b2c3d4e[ARGS]{}"
     mistral = TurnParser(TurnFormat(tool_calls=CallNotation.MISTRAL), tools=TOOLS)
     hermes = TurnParser(QWEN, tools=TOOLS)
@@ -148,7 +149,13 @@ def test_ids_have_the_form_that_the_models_template_accepts() -> None:
     ids = ("functions.get_time:3", "functions.get_time:3", "get_time:4", "functions.get_time", long)
     kept, *made = kimi.feed("".join(f"{begin}{each}{arguments}" for each in ids)).tool_calls
 
+    again = TurnParser(
+        TurnFormat(tool_calls=CallNotation.KIMI), tools=TOOLS, taken_ids={"functions.get_time:3"}
+    )
+    (other_turn,) = again.feed(f"{begin}functions.get_time:3{arguments}").tool_calls
+
     assert kept.id == "functions.get_time:3"
+    assert other_turn.id.startswith("call_")
     assert [call.id.startswith("call_") for call in made] == [True] * 4
     assert len(first.id) == 9
     assert first.id.isalnum()
