@@ -134,7 +134,7 @@ class Generating:
         turns = [
             ChatTurn(
                 i,
-                _parser(prompt, conversation, inline=inline),
+                parser_of(prompt, conversation, inline=inline),
                 token_ids=request.options.output.token_ids,
                 max_calls=None if conversation.tool_choice.parallel else 1,
             )
@@ -231,7 +231,8 @@ class Generating:
         return Admitted(requests, stream, ahead, name, project, options.output.token_ids)
 
 
-def _parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
+def parser_of(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
+    """What reads the answer to a prompt; `inline` leaves the thinking in the content."""
     return TurnParser(
         prompt.turn_format,
         tools=_offered(conversation),
