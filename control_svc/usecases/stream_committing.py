@@ -8,7 +8,7 @@ others are committed. What comes first after a silence is committed at once.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Final
@@ -98,7 +98,7 @@ class GroupCommitter:
     async def _write(self, additions: Mapping[Writer, Addition]) -> None:
         try:
             with self._metrics.commit_seconds.time():
-                had = await self._transactions.write(lambda each: self._append(each, additions))
+                written = await self._transactions.write(lambda each: self._append(each, additions))
         except Unavailable as error:
             _log.warning("events are not written yet: %s", error)
             await asyncio.sleep(pause_after(error))
@@ -107,16 +107,17 @@ class GroupCommitter:
             _log.exception("events cannot be written")
             await self._write_one_by_one(additions, error)
         else:
-            self._tell(additions, had)
+            self._tell(additions, written)
 
     async def _append(
         self, repositories: Repositories, additions: Mapping[Writer, Addition]
-    ) -> dict[StreamKey, int]:
-        claims = {writer.claim for writer in additions}
-        held = await lock_held(repositories, claims, self._lease)
-        return await repositories.event_log.append(
-            [addition for writer, addition in additions.items() if writer.claim in held]
-        )
+    ) -> set[Writer]:
+        """Those whose events are written. A stream may have two writers here: one that has lost
+        its job and does not know it yet, and the one that goes on with it."""
+        claims = await lock_held(repositories, {writer.claim for writer in additions}, self._lease)
+        held = {writer: each for writer, each in additions.items() if writer.claim in claims}
+        had = await repositories.event_log.append(held.values())
+        return {writer for writer in held if writer.key in had}
 
     async def _write_one_by_one(
         self, additions: Mapping[Writer, Addition], error: Exception
@@ -127,10 +128,10 @@ class GroupCommitter:
         for writer, addition in additions.items():
             await self._write({writer: addition})
 
-    def _tell(self, additions: Mapping[Writer, Addition], had: Mapping[StreamKey, int]) -> None:
+    def _tell(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
         num_events = 0
         for writer, addition in additions.items():
-            if writer.key in had:
+            if writer in written:
                 num_events += writer.written(addition)
             else:
                 writer.fail(LeaseLost(f"{writer.claim.job_id} or its stream is not ours"))

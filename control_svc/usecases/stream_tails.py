@@ -41,12 +41,15 @@ class Tail:
         self._events: deque[Event] = deque()
         self._num_bytes = 0
         self._next_number = 0
+        self._num_opened = 0
 
-    def open(self, next_number: int) -> None:
-        """The writer goes on from here."""
+    def open(self, next_number: int) -> int:
+        """A writer goes on from here; which one it is, counted."""
         self.is_live, self._next_number = True, next_number
         self._events.clear()
         self._num_bytes = 0
+        self._num_opened += 1
+        return self._num_opened
 
     def add(self, events: Sequence[Event], *, is_end: bool = False) -> None:
         """Events have been committed, unless another writer's are not known here."""
@@ -61,10 +64,12 @@ class Tail:
             self._num_bytes = 0
         self.wake()
 
-    def close(self) -> None:
-        """The writer is gone; if the stream has not ended, others may go on with it."""
-        self.is_live = self.is_ended
-        self.wake()
+    def close(self, opened: int) -> None:
+        """A writer is gone; if the stream has not ended, others may go on with it. One that does
+        so here already keeps the tail."""
+        if opened == self._num_opened:
+            self.is_live = self.is_ended
+            self.wake()
 
     def wake(self) -> None:
         """Let followers look."""
@@ -98,11 +103,11 @@ class Tails:
     def written(self, key: StreamKey, next_number: int) -> Iterator[Tail]:
         """The tail of a stream whose writer is here meanwhile."""
         tail = self._of(key)
-        tail.open(next_number)
+        opened = tail.open(next_number)
         try:
             yield tail
         finally:
-            tail.close()
+            tail.close(opened)
             self._forget(key, tail)
 
     @contextmanager

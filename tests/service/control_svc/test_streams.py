@@ -177,6 +177,37 @@ async def test_a_follower_that_goes_on_elsewhere_misses_nothing(
     assert tokens == [7, 8]
 
 
+async def test_who_lost_its_job_to_its_own_process_is_not_heard(
+    database: Database, jobs: Jobs
+) -> None:
+    """Its process stalled for a lease and then took the job itself: both writers are in one group
+    commit, and one of them counts."""
+    await begin(jobs, "run_1")
+    process = a_process(database)
+    lost = await claim(process)
+    async with AsyncExitStack() as stack:
+        async with process.committer.writer(lost, "run_1") as late:
+            await process.leases.end(lost.claim, Ending(Outcome.RELEASED))
+            going_on = process.committer.writer(await claim(process), "run_1")
+            writer = await stack.enter_async_context(going_on)
+            await stack.enter_async_context(process.running())
+            follower = process.follow("run_1")
+            await late.add([b"never", b"ever"])
+            await writer.add([b"a"])
+            with pytest.raises(LeaseLost):
+                await late.flush()
+            assert await follower.until(1) == [b"a"]
+        before = process.transactions.num_read
+        await writer.add([b"b"])
+        await writer.flush()
+        assert await follower.until(2) == [b"a", b"b"]
+        assert process.transactions.num_read == before  # the late one's end closes no tail
+        await writer.finish(nothing)
+        await asyncio.wait_for(follower.reading, 20)
+
+    assert follower.texts == [b"a", b"b"]
+
+
 async def test_what_cannot_be_followed_is_told(here: StreamProcess, jobs: Jobs) -> None:
     """An unknown stream, another project's, a number without an event, a stream that is dropped."""
     await begin(jobs, "run_1", b"a")
