@@ -1,10 +1,11 @@
 # One line a recipe, `make` lists them. Nothing but Python 3.11, a C++ compiler and make is needed beforehand:
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
-# WORKERS is how many processes run the tests.
+# WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak chaos demo-model demo-model-trial lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak chaos properties demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 2
+TIMES ?= 20
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
 IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python
@@ -71,6 +72,10 @@ soak: dev ## Send 10,000 mixed requests and fail where memory grows (ARGS=--quic
 
 chaos: dev ## Kill processes at random while clients work, and check every promise (ARGS="--rounds 50 --seed 7")
 	$(BIN)/pytest tests/chaos -m slow --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)
+
+properties: dev ## Try many times as many examples and histories as `make test` does (TIMES=20, about an hour and a half)
+	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
+		tests/property tests/service/control_svc/test_shared_jobs.py tests/service/control_svc/test_shared_streams.py $(ARGS)
 
 demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour and a half on two cores)
 	@$(PYTHON) -m tools.bootstrap demo-model

@@ -5,8 +5,10 @@ import os
 import hypothesis
 import pytest
 
+from tests.support.examples import examples
+
 # How long an example takes says what else the machine does; pytest's own limit ends what hangs.
-hypothesis.settings.register_profile("corral", deadline=None)
+hypothesis.settings.register_profile("corral", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("corral")
 
 

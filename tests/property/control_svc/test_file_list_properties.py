@@ -19,6 +19,7 @@ from control_svc.domain.ports import Repositories
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database
 from control_svc.usecases.files import Files
+from tests.support.examples import examples
 from tests.support.jobs import a_database
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -73,7 +74,7 @@ def world() -> Iterator[World]:
         runner.run(opening.__aexit__(None, None, None))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     described=FILES,
     purpose=st.none() | st.sampled_from(FilePurpose),

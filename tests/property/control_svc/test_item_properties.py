@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from control_svc.api.item_convert import given_item, item_to_pb
 from control_svc.domain.items import ITEM_PREFIXES, Content, Item
 from control_svc.domain.showing import Include, shown
+from tests.support.examples import examples
 from tests.support.items import ITEMS, contents_of, items_with
 
 
 @pytest.mark.parametrize("kind", ITEM_PREFIXES)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_items_survive_the_way_over_the_wire(kind: type[Content], data: st.DataObject) -> None:
     """What is written into a message and read from it again is the same, for every kind."""
@@ -22,7 +23,7 @@ def test_items_survive_the_way_over_the_wire(kind: type[Content], data: st.DataO
     assert (read.content, read.status) == (sent.content, sent.status)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(item=ITEMS, include=st.frozensets(st.sampled_from(Include)))
 def test_what_is_left_out_is_nothing_but_what_was_not_asked_for(
     item: Item, include: frozenset[Include]

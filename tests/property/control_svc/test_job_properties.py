@@ -18,6 +18,7 @@ from control_svc.domain.jobs import (
     Outcome,
     backoff,
 )
+from tests.support.examples import examples
 from tests.support.job_machine import BRIEF, JobMachine, Opened
 from tests.support.jobs import LEASE
 
@@ -31,7 +32,7 @@ def test_no_job_is_lost_and_none_is_done_twice(on_sqlite: Opened) -> None:
         pass
 
     OnSqlite.opened = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=15))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
 
 
 @given(failures=st.integers(1, 10_000), chance=st.floats(0, 1, exclude_max=True))

@@ -13,6 +13,7 @@ from control_svc.domain.items import ItemStatus
 from control_svc.domain.response_events import ItemEvent, Moment, ResponseEvent
 from control_svc.domain.response_telling import TurnTelling, rebuilt
 from control_svc.domain.turns import CallPiece, Delta
+from tests.support.examples import examples
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALLEES = {"custom": A_CUSTOM_TOOL, "search": Callee(DraftKind.HOSTED, "fs_")}
@@ -80,14 +81,14 @@ def whole(deltas: Sequence[Delta], *deaths: int) -> list[bytes]:
     return [data for entry in log.entries for data in entry] + end
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(deltas=turns(), deaths=st.lists(st.integers(0, 8), max_size=3))
 def test_replaced_workers_tell_what_one_would(deltas: list[Delta], deaths: list[int]) -> None:
     """No event is missing, repeated or different."""
     assert whole(deltas, *deaths) == whole(deltas)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(deltas=turns())
 def test_each_item_is_added_and_done_once_in_order(deltas: list[Delta]) -> None:
     """As the SDK wants it: an index for each item, its deltas between, the same id at both ends."""

@@ -31,6 +31,7 @@ from svc_kit.errors import (
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
+from tests.support.examples import examples
 from tests.support.job_machine import BRIEF, Opened
 from tests.support.run_machine import RunMachine
 
@@ -174,4 +175,4 @@ def test_every_run_ends_once(on_sqlite: Opened) -> None:
         pass
 
     OnSqlite.opened = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=10))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))

@@ -6,6 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from control_svc.domain.streams import MAX_CHUNK_EVENTS, in_chunks
 from control_svc.storage.packing import pack_ints, pack_texts, unpack_ints, unpack_texts
+from tests.support.examples import examples
 from tests.support.job_machine import BRIEF, Opened
 from tests.support.stream_machine import StreamMachine
 
@@ -17,7 +18,7 @@ def test_every_follower_sees_the_same_bytes(on_sqlite: Opened) -> None:
         pass
 
     OnSqlite.opened = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=10))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))
 
 
 @given(st.lists(st.binary(max_size=50)))

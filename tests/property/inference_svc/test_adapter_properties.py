@@ -12,6 +12,7 @@ from inference_svc.engine.admission import aged_class
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.token_batch import NativeLimits
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request
 
 SLOTS = 4
@@ -78,7 +79,7 @@ def most_urgent(bench: Bench) -> dict[AdapterStack, int]:
     return classes
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     plans=st.lists(_arrivals, min_size=2, max_size=12),
     max_wait_s=st.sampled_from([0.0, 1.0, 3.0, 10.0]),

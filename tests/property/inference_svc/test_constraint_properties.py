@@ -23,6 +23,7 @@ from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from inference_svc.llama.candidates import Candidates
 from inference_svc.llama.native_filters import ModelSizes
 from inference_svc.llama.samplers import SamplerChain
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request
 
 BYTES, END = 300, 299
@@ -60,7 +61,7 @@ def _alone(plan: dict[str, Any]) -> list[int]:
     return bench.tokens(0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     plans=st.lists(_guided, min_size=1, max_size=7),
     failing=st.sets(st.integers(0, 60), max_size=6),
@@ -129,7 +130,7 @@ _SIZE = 6000
 _SCRATCH = Candidates(_SIZE)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     sampling=_samplings,
     share=st.sampled_from([0.0, 0.001, 0.3, 0.9]),
@@ -156,7 +157,7 @@ def test_what_is_chosen_is_allowed(
     assert (row == before).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 40]))
 def test_few_and_many_are_drawn_alike(seed: int, top_k: int) -> None:
     """Looking at the allowed tokens alone gives the token that masking the row gives."""
@@ -211,7 +212,7 @@ def guides() -> Iterator[GrammarGuides]:
     made.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(schema=_schemas, seed=st.integers(0, 2**32 - 1))
 def test_walks_inside_a_schema_end_in_valid_json(
     guides: GrammarGuides, schema: dict[str, Any], seed: int

@@ -10,6 +10,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request
 
 SLOTS = 3
@@ -67,7 +68,7 @@ def _alone(request: SequenceRequest, *, repeats: bool) -> Bench:
     return bench
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     plans=st.lists(_arrivals, min_size=1, max_size=6),
     failing=st.sets(st.integers(0, 60), max_size=6),

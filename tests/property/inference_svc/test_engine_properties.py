@@ -12,6 +12,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.shape import StepShape
 from inference_svc.engine.stop import TextStream
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request, said_alone
 
 SYSTEM = [100 + i % 3 for i in range(40)]
@@ -52,7 +53,7 @@ def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     plans=st.lists(_arrivals, min_size=1, max_size=10),
     failing=st.sets(st.integers(0, 60), max_size=6),

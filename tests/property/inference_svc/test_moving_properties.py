@@ -11,6 +11,7 @@ from inference_svc.engine.adapter_stack import BASE, AdapterStack, AppliedAdapte
 from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request
 
 SLOTS = 6
@@ -67,7 +68,7 @@ def _alone(i: int, plan: dict[str, Any]) -> list[int]:
     return bench.tokens(i)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     plans=st.lists(_arrivals, min_size=3, max_size=12),
     failing=st.sets(st.integers(0, 60), max_size=6),

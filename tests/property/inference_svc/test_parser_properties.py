@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.chat.parsers import ReasoningNotation, TurnFormat, TurnParser
+from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
 
@@ -63,7 +64,7 @@ def turns_of(family: str) -> st.SearchStrategy[Golden]:
 
 
 @pytest.mark.parametrize("family", GOLDEN)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
     """Whole, in single characters, or cut at random: the sum is the same, and UTF-8 can hold it."""
@@ -80,7 +81,7 @@ def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
     family: str, data: st.DataObject
@@ -92,7 +93,7 @@ def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
 
 
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataObject) -> None:
     """Whatever was held back on the way comes out again."""
@@ -103,7 +104,7 @@ def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataOb
         assert parsed.content == without_frames(turn)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text())
 def test_a_plain_format_passes_everything_on_at_once(text: str) -> None:
     """A model that marks nothing has nothing held back."""

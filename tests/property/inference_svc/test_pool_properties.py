@@ -14,6 +14,7 @@ from inference_svc.models.placement import Placement
 from inference_svc.models.residency import ModelState, check_integrity
 from inference_svc.models.room import PlacedBytes, Spread
 from svc_kit.errors import DomainError, ModelLoading, ModelTooLarge
+from tests.support.examples import examples
 from tests.support.pooled import BUDGET, GIB, Pooled, a_known, settle
 
 NAMES = ["small", "middle", "other", "large", "pinned", "huge"]
@@ -206,4 +207,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=25)
+TestPool.settings = settings(max_examples=examples(60), stateful_step_count=25)

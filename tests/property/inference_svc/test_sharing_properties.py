@@ -11,6 +11,7 @@ from inference_svc.engine.cells import CopyCosts
 from inference_svc.engine.events import Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request, said_alone
 
 BASES = [[100 + (i * step) % 7 for i in range(120)] for step in (1, 2, 3)]
@@ -57,7 +58,7 @@ def _act(bench: Bench, i: int, plan: dict[str, Any], since: int) -> None:
         bench.engine.pause(i, paused=0 <= since - plan["pause_after"] < 4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     plans=st.lists(_arrivals, min_size=4, max_size=14),
     failing=st.sets(st.integers(0, 60), max_size=6),
@@ -140,7 +141,7 @@ _prompts = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     plans=st.lists(_prompts, min_size=4, max_size=14),
     stream_s=st.sampled_from([0.0, 1e9]),

@@ -13,6 +13,7 @@ from inference_svc.engine.saved import SavedPrefix
 from inference_svc.engine.token_batch import NativeLimits
 from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
+from tests.support.examples import examples
 from tests.support.sequences import Bench, a_request
 from tests.support.snapshots import a_file, a_snapshot, carried_over, output_of, read
 
@@ -53,7 +54,7 @@ def _play(bench: Bench, plans: list[dict[str, Any]], steps: range) -> None:
         bench.step()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     plans=st.lists(_sequences, min_size=1, max_size=6),
     stop_at=st.integers(1, 25),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inference_svc.models.description import describe_model
 from inference_svc.models.references import BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
+from tests.support.examples import examples
 
 HEADER_BYTES = 96 * 1024
 MEMORY_BOUND_BYTES = 8 << 20
@@ -40,7 +41,7 @@ def describe(header: bytes, file_bytes: int) -> None:
             return
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(flips, cuts)
 def test_damaged_headers_are_refused_or_read_and_nothing_else(
     changes: list[tuple[int, int]], cut: int | None
@@ -53,7 +54,7 @@ def test_damaged_headers_are_refused_or_read_and_nothing_else(
     describe(bytes(header), BUNDLED_PATH.stat().st_size if cut is None else cut)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(flips.filter(bool), st.integers(BUNDLED_PATH.stat().st_size, 1 << 40))
 def test_memory_stays_bounded_however_large_the_file_claims_to_be(
     changes: list[tuple[int, int]], file_bytes: int
@@ -72,7 +73,7 @@ def test_memory_stays_bounded_however_large_the_file_claims_to_be(
     assert peak < MEMORY_BOUND_BYTES
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=2000))
 def test_random_bytes_after_the_magic_are_refused(data: bytes) -> None:
     """Nothing that only begins like GGUF gets through."""

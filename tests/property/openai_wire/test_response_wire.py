@@ -25,6 +25,7 @@ from openai_wire.responses.items_in import item_from
 from openai_wire.responses.items_out import item_object
 from openai_wire.responses.objects import response_object
 from openai_wire.responses.tools import tool_object, tools_from
+from tests.support.examples import examples
 from tests.support.fake_responses import completed, numbered, turn
 from tests.support.items import contents_of, items_with
 from tests.support.open_responses import check_event, check_response, check_stream
@@ -53,7 +54,7 @@ _CONTENTS: st.SearchStrategy[Content] = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(item=items_with(_CONTENTS))
 def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
     """Clients send back what they got: nothing of it may change on the way."""
@@ -66,7 +67,7 @@ def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ITEM_PREFIXES)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_items_of_every_kind_can_be_shown(kind: type[Content], data: st.DataObject) -> None:
     """Whatever a service keeps, also JSON of others that is none."""
@@ -76,7 +77,7 @@ def test_items_of_every_kind_can_be_shown(kind: type[Content], data: st.DataObje
     assert shown["type"] == kind.kind
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     name=st.text("abc_", min_size=1, max_size=8),
     description=st.none() | st.text(min_size=1),
@@ -106,7 +107,7 @@ def test_tools_and_choices_are_shown_as_they_were_asked_for(
     assert selection_object(selection, tools) == mode
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(text=st.text(max_size=20), state=st.sampled_from(response_pb2.Response.State.values()[1:]))
 def test_a_turn_satisfies_both_dialects(text: str, state: int) -> None:
     """Object and events, in whatever state the object is."""

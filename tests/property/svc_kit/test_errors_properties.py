@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from svc_kit.error_table import from_rpc_error, openai_error, to_status
 from svc_kit.errors import ERROR_CLASSES, KINDS, DomainError
+from tests.support.examples import examples
 
 TEXTS = st.text(st.characters(), max_size=1500)
 NUMBERS = st.integers(-(2**63), 2**63)
@@ -62,7 +63,7 @@ def decoded(error: DomainError) -> DomainError:
 
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_decoding_an_encoded_error_gives_it_back(
     cls: type[DomainError], data: st.DataObject

@@ -22,6 +22,7 @@ from control_svc.storage.heartbeats import BEATS_PER_LEASE
 from control_svc.usecases.working import JobContext
 from tests.support.control import SetClock
 from tests.support.dispatching import dispatching
+from tests.support.examples import examples
 from tests.support.job_machine import BRIEF, JobMachine, leave_mark
 from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
 from tests.support.postgres import execute
@@ -56,7 +57,7 @@ def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None
         pass
 
     OnPostgres.opened = opened
-    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=8))
+    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(8)))
 
 
 async def test_several_processes_share_the_work_of_a_postgres(

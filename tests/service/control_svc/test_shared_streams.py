@@ -15,6 +15,7 @@ from control_svc.domain.ids import IdSource
 from control_svc.storage.database import Database, open_database
 from control_svc.storage.notices import LocalNotices
 from tests.support.control import SetClock
+from tests.support.examples import examples
 from tests.support.job_machine import BRIEF
 from tests.support.jobs import PROJECT, Jobs, a_database
 from tests.support.postgres import execute
@@ -45,7 +46,7 @@ def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None
         pass
 
     OnPostgres.opened = opened
-    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=5))
+    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(5)))
 
 
 async def test_a_follower_in_another_process_hears_of_each_commit(

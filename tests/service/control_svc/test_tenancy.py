@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from svc_kit.scopes import METHOD_SCOPES
 from tests.support.control import Client, RunningControl
+from tests.support.examples import examples
 from tests.support.postgres import empty
 from tests.support.response_client import a_small_control
 from tests.support.tenancy import (
@@ -184,7 +185,9 @@ async def test_a_good_call_is_answered(other: Tenant, method: MethodDescriptor) 
 
 @on_one_loop
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 async def test_no_mixture_of_ids_reaches_another_project(

@@ -41,6 +41,7 @@ from svc_kit.errors import (
     VectorStoreNotFound,
 )
 from tests.support.control import RunningControl, a_control
+from tests.support.examples import examples
 from tests.support.threads import ThreadClient, saying, text_of
 
 UNSPECIFIED = message_pb2.ATTACHMENT_TOOL_UNSPECIFIED
@@ -305,7 +306,9 @@ def expected(texts: Sequence[str], gone: set[str], order: int, **cursor: str) ->
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(count=st.integers(1, 6), data=st.data())
 async def test_messages_are_listed_as_a_plain_list_would_be(

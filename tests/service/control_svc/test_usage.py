@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from svc_kit.errors import DomainError, InvalidField, MissingField, OutOfRange, TooLong
 from tests.support.control import RunningControl
+from tests.support.examples import examples
 from tests.support.operators import Operator, a_delta, stamp
 
 HOURS, DAYS = pb.ListUsageRequest.PERIOD_HOUR, pb.ListUsageRequest.PERIOD_DAY
@@ -97,7 +98,9 @@ REPORTS = st.lists(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(reports=REPORTS, data=st.data())
 async def test_reports_in_any_order_and_number_add_up_to_each_once(
