@@ -24,7 +24,7 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-FULL = Sizes((1, 4, 16), 128, 64, least_requests=6, requests_per_caller=3, rounds=5)
+FULL = Sizes((1, 4, 16), 128, 64, least_requests=12, requests_per_caller=3, rounds=5)
 QUICK = Sizes((1, 4, 16), 16, 8, least_requests=2, requests_per_caller=1, rounds=1)
 
 
