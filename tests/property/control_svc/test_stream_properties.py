@@ -18,7 +18,7 @@ def test_every_follower_sees_the_same_bytes(on_sqlite: Opened) -> None:
         pass
 
     OnSqlite.opened = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
 
 
 @given(st.lists(st.binary(max_size=50)))
