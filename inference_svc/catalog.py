@@ -114,6 +114,12 @@ class KnownModel:
         is_up = self.worker is not None and self.worker.state is EngineState.SERVING
         return self.resident.state is ModelState.READY and not is_up
 
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether its engine died and is started again, and takes what it had; also that of a model
+        which is to go, while calls still use it."""
+        return self.worker is not None and self.worker.state is EngineState.RESTARTING
+
 
 class Named(NamedTuple):
     """What a request's `model` stands for: a model, and the adapter whose name it is, if any."""

@@ -262,8 +262,8 @@ class Moving:
 
     def _available(self) -> PlacedBytes:
         """What can be given now, without what engines that died take again when they are back."""
-        down = (known.resident.held for known in self._catalog if known.is_down)
-        return self._memory.available().without(sum(down, PlacedBytes()))
+        back = (known.resident.held for known in self._catalog if known.is_coming_back)
+        return self._memory.available().without(sum(back, PlacedBytes()))
 
     def _residents(self) -> list[Resident]:
         return [each.resident for each in self._catalog]

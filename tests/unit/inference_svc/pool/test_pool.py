@@ -181,6 +181,25 @@ async def test_an_engine_that_died_takes_its_room_again() -> None:
     assert pooled.states() == {"a": "available", "b": "ready"}
 
 
+async def test_an_engine_that_died_takes_its_room_also_while_its_model_goes() -> None:
+    """A call still uses it, so it is started again; who needs the room has to wait for that."""
+    on_gpu = Spread(Placement(), num_layers=31)
+    free = PlacedBytes(100 * GIB, {"CUDA0": 8 * GIB})
+    models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5))]
+    pooled = await Pooled(*models, budget=100 * GIB, free=free).started()
+    async with AsyncExitStack() as stack:
+        await use(pooled, "a", stack)
+        pooled.loader.engines[0].dies()
+        await pooled.pool.unload(pooled["a"], force=False, wait=False)
+        waiting = asyncio.create_task(use(pooled, "b"))
+        await settle()
+        during = pooled.states(), len(pooled.loader.engines)
+    await waiting
+
+    assert during == ({"a": "unloading", "b": "loading"}, 1)
+    assert pooled.states() == {"a": "available", "b": "ready"}
+
+
 async def test_an_operator_is_refused_by_what_is_free_now() -> None:
     """A GPU may have been full when it was looked at last."""
     on_gpu = Spread(Placement(), num_layers=31)
