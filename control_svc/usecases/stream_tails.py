@@ -34,7 +34,8 @@ class Tail:
 
     def __init__(self) -> None:
         self.is_live = False
-        """Whether the stream's writer is here: then nothing is committed that is not added."""
+        """Whether the stream's writer is here, as far as it knows itself: then nothing is committed
+        that is not added."""
         self.is_ended = False
         self.followers: set[asyncio.Event] = set()
         """Set when there is something new."""
@@ -44,7 +45,7 @@ class Tail:
         self._num_opened = 0
 
     def open(self, next_number: int) -> int:
-        """A writer goes on from here; which one it is, counted."""
+        """A writer goes on from here; its number, for `close`."""
         self.is_live, self._next_number = True, next_number
         self._events.clear()
         self._num_bytes = 0
@@ -126,5 +127,6 @@ class Tails:
 
     def _forget(self, key: StreamKey, tail: Tail) -> None:
         is_written = tail.is_live and not tail.is_ended
-        if not tail.followers and not is_written:
-            self._tails.pop(key, None)
+        is_wanted = bool(tail.followers) or is_written
+        if not is_wanted and self._tails.get(key) is tail:  # it may be another one's by now
+            del self._tails[key]

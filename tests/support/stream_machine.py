@@ -58,6 +58,7 @@ class Attempt:
     process: "Process"
     context: JobContext
     writer: Writer
+    stack: AsyncExitStack
     said: list[bytes] = field(default_factory=list)
 
 
@@ -148,8 +149,8 @@ class StreamMachine(RuleBasedStateMachine):
             return None
         context = JobContext(job, process.parts.leases)
         opened = process.parts.committer.writer(context, job.subject)
-        writer = await process.stack.enter_async_context(opened)
-        attempt = Attempt(process, context, writer)
+        stack = await process.stack.enter_async_context(AsyncExitStack())
+        attempt = Attempt(process, context, await stack.enter_async_context(opened), stack)
         process.attempts.append(attempt)
         return attempt
 
@@ -176,7 +177,7 @@ class StreamMachine(RuleBasedStateMachine):
         try:
             self.do(attempt.writer.add(events, tokens))
         except LeaseLost:
-            attempt.process.attempts.remove(attempt)
+            self.do(self.left(attempt))
 
     def commit(self, name: str, troubles: list[Trouble]) -> None:
         """A group commit."""
@@ -206,7 +207,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert {*attempt.said} <= {event.data for event in logged}
         except LeaseLost:
             assert not counts
-            attempt.process.attempts.remove(attempt)
+            self.do(self.left(attempt))
         attempt.process.parts.transactions.troubles = []
 
     def finish(self, data: st.DataObject) -> None:
@@ -214,7 +215,12 @@ class StreamMachine(RuleBasedStateMachine):
         attempt = self.some_attempt(data)
         if attempt is not None:
             self.do(self.finishing(attempt))
-            attempt.process.attempts.remove(attempt)
+            self.do(self.left(attempt))
+
+    async def left(self, attempt: Attempt) -> None:
+        """Its writer goes, perhaps while the one that goes on is there."""
+        attempt.process.attempts.remove(attempt)
+        await attempt.stack.aclose()
 
     async def finishing(self, attempt: Attempt) -> None:
         """The last event and the job's end are one."""
