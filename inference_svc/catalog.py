@@ -111,8 +111,7 @@ class KnownModel:
     @property
     def is_down(self) -> bool:
         """Whether it is loaded, but its engine died and is not back yet."""
-        is_up = self.worker is not None and self.worker.state is EngineState.SERVING
-        return self.resident.state is ModelState.READY and not is_up
+        return self.resident.state is ModelState.READY and self.is_coming_back
 
     @property
     def is_coming_back(self) -> bool:
