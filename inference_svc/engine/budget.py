@@ -15,6 +15,7 @@ from typing import NamedTuple
 LEAST_CHUNK = 16
 _BALANCED_FLOOR = 4  # at least this part of the cap,
 _MOST_FLOORS = 3.0  # and up to as many such parts where prompts outnumber who decodes
+_LITTLE_MORE = 4  # a prompt that ends within this part of a floor behind it is not cut
 _LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
 # Attention takes so many queries of a row at once, and all others one by one: a token of rows of 85
 # takes a fifth longer than one of rows of 64, and one of rows of unequal length a fourth.
@@ -54,25 +55,30 @@ def prefill_budget(
     is the operator's bound, `fitting` what holds the target time between tokens (None where nobody
     decodes, or nothing is known yet). Balanced holds that unless prompts would crawl, the less the
     more of them there are: what decodes is a pass of its own in each step, which small chunks
-    pay often. Two short prompts are computed together, which takes less than one after the other.
+    pay often. Two short prompts are computed together, which takes less than one after the other,
+    and none is cut shortly before its end, which would cost it a step.
     """
     fits = cap if fitting is None else fitting
     match policy:
         case Policy.LATENCY_FIRST:
             return min(left, cap, max(fits, LEAST_CHUNK))
         case Policy.BALANCED:
-            floors = min(len(prompts) / max(num_decoding, 1), _MOST_FLOORS)
-            floors = max(floors, 2.0 if _are_short(prompts, cap // _BALANCED_FLOOR) else 1.0)
-            return min(left, cap, max(fits, int(cap * floors) // _BALANCED_FLOOR))
+            floors = max(min(len(prompts) / max(num_decoding, 1), _MOST_FLOORS), 1.0)
+            whole = _whole(prompts, cap // _BALANCED_FLOOR)
+            return min(left, cap, max(fits, int(cap * floors) // _BALANCED_FLOOR, whole))
         case Policy.THROUGHPUT_FIRST:
             return left
 
 
-def _are_short(prompts: Sequence[Share], floor: int) -> bool:
-    """Whether each of the next two fits into a floor, and both do not."""
+def _whole(prompts: Sequence[Share], floor: int) -> int:
+    """What computes the next prompt, or the next two where they take more than one floor, to the
+    end, if none takes much more than a floor; else 0."""
     following = nlargest(2, prompts, key=lambda one: (one.urgency, one.ratio))
     tokens = [one.tokens for one in following]
-    return max(tokens, default=0) <= floor < sum(tokens)
+    most = floor + floor // _LITTLE_MORE
+    if max(tokens, default=0) <= most and sum(tokens) > floor:
+        return len(tokens) * max(floor, *tokens)
+    return tokens[0] if tokens and tokens[0] <= most else 0
 
 
 def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
@@ -130,9 +136,10 @@ def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> lis
     while waiting and budget > 0 and not is_used:
         count = _num_ending([prompts[i].tokens for i in waiting], budget)
         served, waiting = waiting[:count], waiting[count:]
-        turn = _in_blocks(budget // count)
+        turn = budget // count
         for i in served:
-            chunks[i] = min(turn, prompts[i].tokens)
+            tokens = prompts[i].tokens
+            chunks[i] = tokens if tokens <= turn else _in_blocks(turn)
             budget -= chunks[i]
         is_used = any(chunks[i] >= _BLOCK for i in served)
         if is_used and waiting and 2 * _BLOCK <= budget < prompts[waiting[0]].tokens:

@@ -66,7 +66,7 @@ def test_balanced_computes_two_short_prompts_together() -> None:
     assert balanced([short, shorter]) == 256
     assert balanced([short]) == 128
     assert balanced([Share(16, 1), Share(16, 1)]) == 128
-    assert balanced([Share(129, 1), short]) == 128
+    assert balanced([Share(161, 1), short]) == 128
     assert balanced([Share(1000, 1, ratio=3.0), short, short]) == 128
     assert balanced([Share(1000, 1, ratio=1.0), short, short]) == 256
     assert balanced([Share(1000, 3), short, short]) == 128
@@ -78,6 +78,22 @@ def test_balanced_computes_two_short_prompts_together() -> None:
         )
         == LEAST_CHUNK
     )
+
+
+def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
+    """What would be left for a few tokens is a step: alone, in a pair, and as a long one's rest."""
+    longer, longest = Share(129, 1, ratio=2.0), Share(160, 1, ratio=2.0)
+    assert balanced([longest]) == 160
+    assert balanced([Share(161, 1)]) == 128
+    assert balanced([longer, Share(20, 1)]) == 258
+    assert balanced([longer, longest, LONG]) == 320
+    assert balanced([longest, Share(161, 1)]) == 160
+    assert balanced([Share(161, 1, ratio=3.0), longer]) == 128
+    assert balanced([longest], fitting=300) == 300
+    assert fair_chunks([Share(129, 1)], 129) == [129]
+    assert fair_chunks([Share(160, 1, ratio=2.0), LONG], 160) == [160, 0]
+    assert fair_chunks([longest, longer, Share(129, 1)], 320) == [160, 129, 0]
+    assert fair_chunks([Share(161, 1)], 160) == [128]
 
 
 @pytest.mark.parametrize("policy", Policy)
