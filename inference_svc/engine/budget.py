@@ -9,7 +9,7 @@ who has waited longest for its length first: so few wait for all, and a short on
 import enum
 from collections.abc import Sequence
 from heapq import nlargest
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 LEAST_CHUNK = 16
@@ -71,14 +71,12 @@ def prefill_budget(
 
 
 def _whole(prompts: Sequence[Share], floor: int) -> int:
-    """What computes the next prompt, or the next two where they take more than one floor, to the
-    end, if none takes much more than a floor; else 0."""
+    """What computes to their ends the next prompt, or the next two, that take little more than a
+    floor each; 0 where a floor holds them all."""
     following = nlargest(2, prompts, key=lambda one: (one.urgency, one.ratio))
-    tokens = [one.tokens for one in following]
     most = floor + floor // _LITTLE_MORE
-    if max(tokens, default=0) <= most and sum(tokens) > floor:
-        return len(tokens) * max(floor, *tokens)
-    return tokens[0] if tokens and tokens[0] <= most else 0
+    short = list(takewhile(most.__ge__, (one.tokens for one in following)))
+    return len(short) * max(floor, *short) if sum(short) > floor else 0
 
 
 def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:

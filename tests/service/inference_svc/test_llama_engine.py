@@ -280,3 +280,26 @@ def test_the_native_batch_type_matches() -> None:
     """Token ids are 32-bit and candidates 12 bytes, as the array views assume."""
     assert ctypes.sizeof(llama_cpp.llama_token) == 4
     assert ctypes.sizeof(llama_cpp.llama_token_data) == 12
+
+
+def test_a_prompt_is_not_cut_shortly_before_its_end(backend: LlamaBackend) -> None:
+    """Beside as many who decode, where the target leaves prompts the least that there is, two of
+    little more than that have their first token after one step."""
+    engine = Engine(
+        *("demo", backend),
+        shape=FixedShape({}, SLOTS),
+        chunk_cap=512,
+        clock=time.monotonic,
+        step_times=dict.fromkeys(range(1, SLOTS + 1), 1.0),
+        token_target_s=0.0,
+    )
+    for sequence_id in range(2):
+        engine.submit(_request(backend, sequence_id, QUESTION, ignore_eos=True))
+    while sum(sequence.is_decoding for sequence in engine.running) < 2:
+        engine.step()
+    for sequence_id, length in ((2, 140), (3, 150)):
+        engine.submit(a_request(sequence_id, [300 + sequence_id] * length, max_tokens=1))
+    events = engine.step()
+    engine.check_integrity()
+
+    assert {event.sequence_id for event in events if isinstance(event, Delta)} == {0, 1, 2, 3}
