@@ -1,12 +1,11 @@
-"""The step loop of one model: admit → plan → decode → sample → emit.
+"""The steps of one model: admit → plan → decode → sample → emit, for texts, then for prompts.
 
 One thread calls everything here. A sequence that fails, is cancelled or expires never touches
 another one.
 """
 
 import logging
-from collections.abc import Callable, Container, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from inference_svc.engine.adapters import Adapters
 from inference_svc.engine.admission import AdmissionQueue
@@ -23,17 +22,18 @@ from inference_svc.engine.integrity import IntegrityError, check_books
 from inference_svc.engine.moving import Mover
 from inference_svc.engine.pacing import StepCost
 from inference_svc.engine.placing import Placer
+from inference_svc.engine.planning import Planner
 from inference_svc.engine.preparing import Preparer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.room import Room
 from inference_svc.engine.roster import Roster
 from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
 from inference_svc.engine.saying import Speaker
-from inference_svc.engine.scheduler import Plan, PlanLimits, plan_step
+from inference_svc.engine.scheduler import Plan, PlanLimits
 from inference_svc.engine.sequence import Sequence
-from inference_svc.engine.shape import NO_FILLERS, StepShape
+from inference_svc.engine.shape import StepShape
 from inference_svc.engine.slots import SlotTable
-from inference_svc.engine.solo import apart
+from inference_svc.engine.solo import solos
 from inference_svc.engine.step_times import StepTimes
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired
 
@@ -71,7 +71,7 @@ class Engine:
         self.num_steps = 0
         self.adapters = Adapters(name, backend, adapter_wait_s)
         self._backend = backend
-        self._plan_limits = PlanLimits(
+        plan_limits = PlanLimits(
             limits.batch_tokens,
             limits.pass_tokens,
             chunk_cap,
@@ -98,6 +98,18 @@ class Engine:
         self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
         self._speaker = Speaker(backend, self._roster, clock)
         self._preparer = Preparer(backend, self._roster, self._speaker, self._saved)
+        self._planner = Planner(
+            self._table,
+            self._roster,
+            self._room,
+            self._admitter,
+            self._compactor,
+            self._drafter,
+            shape,
+            self._cost,
+            plan_limits,
+            clock,
+        )
         self._executor = Executor(backend, cells, self._table, self._roster, self._speaker, clock)
         self._step_times = StepTimes()
         self._load_sent_at = float("-inf")
@@ -150,7 +162,7 @@ class Engine:
         self._roster.enter(sequence)
 
     def _too_long(self, sequence: Sequence) -> ContextLengthExceeded | None:
-        count, limit = len(sequence.tokens), self._plan_limits.slot_tokens
+        count, limit = len(sequence.tokens), self._backend.limits.slot_tokens
         if count <= limit:
             return None
         return ContextLengthExceeded(field="prompt", prompt_tokens=count, context_tokens=limit)
@@ -221,44 +233,60 @@ class Engine:
     # --- the loop ---------------------------------------------------------------------------------
 
     def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
-        """Make one step and return what happened, in order; where only a grammar is missing, wait
-        `patience_s` for it."""
+        """Make one step, as `calls` does, and return what happened in all of it, in order."""
+        return [event for events in self.calls(patience_s=patience_s) for event in events]
+
+    def calls(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> Iterator[list[Event]]:
+        """Make one step: a token for everybody who decodes, then a chunk of prompts. After each of
+        its decode calls, and at its end, tell what has happened since, in order: no text waits for
+        the prompts behind it. Meanwhile any command may be given, and who is submitted then has a
+        part in the prompts' call. Where only a grammar is missing, it is waited for `patience_s`.
+        """
+        self._prepare(patience_s)
+        for plan in self._plans():
+            self._carry_out(plan)
+            yield self._take_events()
+        yield self._take_events()
+
+    def _prepare(self, patience_s: float) -> None:
         self._expire()
         self._admitter.admit(self._preparer.is_left)
         self._begin_guided(patience_s)
-        ready = [
+
+    def _plans(self) -> Iterator[Plan]:
+        """The calls of a step. One is carried out before the next is asked for."""
+        ready = self._ready()
+        active = self.adapters.take_turn(ready, self._clock())
+        if not active:
+            return
+        shared = [sequence for sequence in active if not sequence.request.deterministic]
+        texts = [sequence for sequence in shared if sequence.is_decoding]
+        plan = self._planner.texts(
+            texts,
+            beside_prompts=len(shared) > len(texts),
+            others_wait=len(ready) > len(texts),
+        )
+        if plan is not None:
+            yield plan
+            self._prepare(0.0)
+        stack = active[0].request.adapters
+        active = [sequence for sequence in self._ready() if sequence.request.adapters == stack]
+        shared = [sequence for sequence in active if not sequence.request.deterministic]
+        prompts = [sequence for sequence in shared if not sequence.is_decoding]
+        yield from self._planner.prompts(prompts, len(shared) - len(prompts))
+        alone = [sequence for sequence in active if sequence.request.deterministic]
+        for sequence in solos(alone, self._clock()):
+            plan = self._planner.alone(sequence, others_wait=len(ready) > 1)
+            if plan is not None:
+                yield plan
+
+    def _ready(self) -> list[Sequence]:
+        """The sequences that have a slot and something to compute."""
+        return [
             sequence
             for sequence in self._roster.running.values()
             if not sequence.paused and not sequence.is_stalled
         ]
-        active = self.adapters.take_turn(ready, self._clock())
-        for together in apart(active, self._clock()):
-            plans = self._plan(together)
-            _count_turns(together, plans)
-            if len(plans) == 1:
-                others_wait = len(ready) > plans[0].num_decoding
-                plans = (self._drafter.extend(plans[0], others_wait=others_wait),)
-            for plan in plans:
-                self._carry_out(plan)
-        return self._take_events()
-
-    def _plan(self, together: SequenceOf[Sequence]) -> tuple[Plan, ...]:
-        # Whoever gave its cells to the plan before this one waits again.
-        together = [sequence for sequence in together if sequence.slot is not None]
-        if not together:
-            return ()
-        # Nothing fills the holes beside a deterministic sequence: it stays alone.
-        shape = NO_FILLERS if together[0].request.deterministic else self._shape
-        slots, limits = self._table.slots, self._plan_limits
-        plans = plan_step(together, slots, limits, shape, self._cost, self._clock())
-        while not self._room.holds(plans) and self._admitter.free_cells():
-            together = [sequence for sequence in together if sequence.slot is not None]
-            plans = plan_step(together, slots, limits, shape, self._cost, self._clock())
-        moved = self._compactor.close_holes(plans[0]) if len(plans) == 1 else None
-        if moved is None:
-            return plans
-        self._roster.events += moved
-        return plan_step(together, slots, limits, shape, self._cost, self._clock())
 
     def _carry_out(self, plan: Plan) -> None:
         started = self._clock()
@@ -341,11 +369,3 @@ class Engine:
         if not self._placer.is_settled:
             raise IntegrityError("a copy was planned and never queued")
         self._roster.check()
-
-
-def _count_turns(sequences: SequenceOf[Sequence], plans: SequenceOf[Plan]) -> None:
-    """A class of prompts has a turn where any of them is computed."""
-    work = [item.sequence for plan in plans for item in plan.work]
-    served = {sequence.urgency for sequence in work if not sequence.is_decoding}
-    for sequence in sequences:
-        sequence.passed_over = 0 if sequence.urgency in served else sequence.passed_over + 1

@@ -1,7 +1,7 @@
-"""What the next step computes: a pure function from the running sequences to rows.
+"""What the next call computes: pure functions from the running sequences to rows.
 
 All decoding sequences get a row each, of one token and what a constraint forced behind it, and idle
-slots are filled where that makes their call cheaper; prompts share the budget in a call of their
+slots are filled where that makes their call cheaper; prompts share the budget in calls of their
 own. In one call they would cost each other: over KV streams a pass holds as many tokens of each row
 as the shortest has, so the prompts' first tokens would make a pass with the decoding rows, of more
 rows than these, and the rest one of an odd length.
@@ -58,30 +58,11 @@ class PlanLimits:
     token_target_s: float = 0.1
 
 
-def plan_step(
-    running: SequenceOf[Sequence],
-    slots: SequenceOf[Slot],
-    limits: PlanLimits,
-    shape: StepShape,
-    cost: StepCost,
-    now: float,
-) -> tuple[Plan, ...]:
-    """The calls of the next step for `running` sequences (each with a slot, none paused or
-    stalled): those who decode, then prompts; none where there is nothing to do. `now` is on the
-    engine's clock."""
-    decoding = [sequence for sequence in running if sequence.is_decoding]
-    prefilling = [sequence for sequence in running if not sequence.is_decoding]
-    plans = (
-        _decoding(decoding, slots, limits, shape),
-        *_prefilling(prefilling, len(decoding), limits, cost, now),
-    )
-    return tuple(plan for plan in plans if plan.rows)
-
-
-def _decoding(
+def plan_texts(
     sequences: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: StepShape
 ) -> Plan:
-    longest = max(limits.batch_tokens // max(len(sequences), 1), 1)
+    """The call of those who decode; at least one, each with a slot."""
+    longest = max(limits.batch_tokens // len(sequences), 1)
     work = _in_slot_order(
         Work(sequence, _row(sequence, min(sequence.num_remaining, longest)))
         for sequence in sequences
@@ -96,15 +77,16 @@ def _decoding(
     return Plan(tuple(rows), work, fillers, len(work), forced)
 
 
-def _prefilling(
-    sequences: list[Sequence],
+def plan_prompts(
+    sequences: SequenceOf[Sequence],
     num_decoding: int,
     limits: PlanLimits,
     cost: StepCost,
     now: float,
 ) -> tuple[Plan, ...]:
-    """One call for the prompts that end and one for those that go on: the rows of the latter are
-    equally long, which divides a pass evenly."""
+    """A call for the prompts that end and one for those that go on, without those that compute
+    nothing: the rows of the latter are equally long, which divides a pass evenly. All have a slot
+    and `num_decoding` others wait for them; `now` is on the engine's clock."""
     chunks = _chunks(sequences, num_decoding, limits, cost, now)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk))
@@ -112,14 +94,19 @@ def _prefilling(
         if chunk
     )
     groups = ([item for item in work if item.row.output is ends] for ends in (True, False))
-    return tuple(
-        Plan(
-            tuple(item.row for item in group),
-            tuple(group),
-            prompt_tokens=sum(len(item.row.tokens) for item in group),
-        )
-        for group in groups
-    )
+    return tuple(_prompts(group) for group in groups if group)
+
+
+def without_ended(plan: Plan) -> Plan | None:
+    """A call for prompts as it was planned, but for sequences that have ended since; None where all
+    have."""
+    left = [item for item in plan.work if item.sequence.slot is not None]
+    return _prompts(left) if left else None
+
+
+def _prompts(work: SequenceOf[Work]) -> Plan:
+    tokens = sum(len(item.row.tokens) for item in work)
+    return Plan(tuple(item.row for item in work), tuple(work), prompt_tokens=tokens)
 
 
 def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:

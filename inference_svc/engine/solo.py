@@ -11,18 +11,15 @@ from inference_svc.engine.admission import aged_class
 from inference_svc.engine.sequence import Sequence
 
 
-def apart(active: SequenceOf[Sequence], now: float) -> list[list[Sequence]]:
-    """The decode calls of a step: everybody who shares one, then each deterministic sequence alone.
+def solos(sequences: SequenceOf[Sequence], now: float) -> list[Sequence]:
+    """Those of the deterministic sequences that have a call in this step.
 
-    Of deterministic prompts only one computes a chunk, to bound the step: of the most urgent class,
-    which rises with waiting here as well, the one that has waited longest for its length.
+    Of their prompts only one computes a chunk, to bound the step: of the most urgent class, which
+    rises with waiting here as well, the one that has waited longest for its length.
     """
-    shared = [sequence for sequence in active if not sequence.request.deterministic]
-    alone = [sequence for sequence in active if sequence.request.deterministic]
-    prompts = [sequence for sequence in alone if not sequence.is_decoding]
-    prompts.sort(key=lambda one: _order(one, now), reverse=True)
-    solos = [sequence for sequence in alone if sequence.is_decoding] + prompts[:1]
-    return ([shared] if shared else []) + [[sequence] for sequence in solos]
+    texts = [sequence for sequence in sequences if sequence.is_decoding]
+    prompts = [sequence for sequence in sequences if not sequence.is_decoding]
+    return texts + sorted(prompts, key=lambda one: _order(one, now), reverse=True)[:1]
 
 
 def _order(sequence: Sequence, now: float) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""The engine process's one step thread: commands in, steps, events out.
+"""The engine process's one step thread: commands in, decode calls, events out.
 
 Two other threads read and write the pipe, so that the step thread never blocks on it.
 """
@@ -15,6 +15,7 @@ from inference_svc.engine.adapter_stack import LoadAdapter, UnloadAdapter
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding import SubmitEmbedding
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.events import Event
 from inference_svc.engine.fairness import Turns
 from inference_svc.engine.request import (
     Cancel,
@@ -104,11 +105,19 @@ class StepLoop:
     def _make_step(self, stepper: Stepper) -> None:
         if not stepper.has_sequences and not stepper.has_news:
             return
-        others = (other for other in self._steppers if other is not stepper)
-        if isinstance(stepper, Engine) and any(map(_computes, others)):
-            events = stepper.step(patience_s=0.0)  # nobody waits for another's grammar
+        if not isinstance(stepper, Engine):
+            self._tell(stepper.step())
+            return
+        if any(_computes(other) for other in self._steppers if other is not stepper):
+            calls = stepper.calls(patience_s=0.0)  # nobody waits for another's grammar
         else:
-            events = stepper.step()
+            calls = stepper.calls()
+        for events in calls:
+            self._tell(events)
+            self._apply_arrived()
+            self._step += 1
+
+    def _tell(self, events: list[Event]) -> None:
         self._tell_of_memory()
         if events:
             self._outbox.put(events)
@@ -123,10 +132,16 @@ class StepLoop:
         # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
         watching = any(stepper.has_sequences for stepper in self._steppers)
         try:
-            arrived = self._inbox.get(block=idle, timeout=_WATCH_S if watching else None)
+            self._apply(self._inbox.get(block=idle, timeout=_WATCH_S if watching else None))
+        except Empty:
+            return
+        self._apply_arrived()
+
+    def _apply_arrived(self) -> None:
+        """Give the commands that have come in, without waiting for any."""
+        try:
             while True:
-                self._apply(arrived)
-                arrived = self._inbox.get_nowait()
+                self._apply(self._inbox.get_nowait())
         except Empty:
             return
 

@@ -1,9 +1,8 @@
 """Builders for the engine's tests."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 from inference_svc.engine.cells import CopyCosts
@@ -57,7 +56,7 @@ class ManualClock:
 
 
 class Bench:
-    """An engine on the fake backend, checked after every step, with its events collected."""
+    """An engine on the fake backend, checked after every decode call, with its events collected."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class Bench:
             **options,
         )
         self.events: list[Event] = []
-        self._steps = count(1)
+        self._calls: Iterator[list[Event]] = iter(())  # that the step under way has still to make
 
     def submit(self, *requests: SequenceRequest) -> None:
         """Queue requests."""
@@ -94,11 +93,23 @@ class Bench:
             self.engine.submit(request)
 
     def step(self) -> list[Event]:
-        """One step, checked."""
-        next(self._steps)
-        events = self.engine.step()
-        self.engine.check_integrity()
-        self.events += events
+        """What is left of the step under way, or else one step; checked."""
+        first = self.call()
+        return first + [event for events in iter(self._rest_of_step, None) for event in events]
+
+    def call(self) -> list[Event]:
+        """One decode call, or what comes when a step's are done; checked. Commands may follow."""
+        events = self._rest_of_step()
+        if events is not None:
+            return events
+        self._calls = self.engine.calls()
+        return self._rest_of_step() or []
+
+    def _rest_of_step(self) -> list[Event] | None:
+        events = next(self._calls, None)
+        if events is not None:
+            self.engine.check_integrity()
+            self.events += events
         return events
 
     def run(self, limit: int = 1000) -> None:

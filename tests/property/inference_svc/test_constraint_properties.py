@@ -82,7 +82,7 @@ def test_everybody_says_what_he_says_alone(
     bench = Bench(backend, chunk_cap=8)
     whole = [_alone(plan) for plan in plans]
     resumed = [tokens[: plan["resume"]] for tokens, plan in zip(whole, plans, strict=True)]
-    for step in range(400):
+    for step in range(2000):
         for i, plan in enumerate(plans):
             if plan["at"] == step:
                 bench.submit(_sequence(i, plan, resumed[i]))
@@ -91,7 +91,7 @@ def test_everybody_says_what_he_says_alone(
             if plan["pause_after"] is not None:
                 since = step - plan["at"] - plan["pause_after"]
                 bench.engine.pause(i, paused=0 <= since < 4)
-        bench.step()
+        bench.call()
         if step > 25 and not bench.engine.has_sequences:
             break
 

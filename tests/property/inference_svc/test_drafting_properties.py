@@ -103,7 +103,7 @@ def test_what_is_said_does_not_depend_on_drafts(
         measured={1: 1.0},
         token_times=token_times,
     )
-    for step in range(600):
+    for step in range(3000):
         for i, plan in enumerate(plans):
             if plan["at"] == step:
                 bench.submit(a_request(i, **plan["request"]))
@@ -112,7 +112,7 @@ def test_what_is_said_does_not_depend_on_drafts(
             if plan["pause_after"] is not None:
                 since = step - plan["at"] - plan["pause_after"]
                 bench.engine.pause(i, paused=0 <= since < 4)
-        bench.step()
+        bench.call()
         if step > 25 and not bench.engine.has_sequences:
             break
 

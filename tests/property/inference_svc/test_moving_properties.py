@@ -101,7 +101,7 @@ def test_moving_changes_no_text(
         saved_bytes=saved_bytes,
         copy_costs=CopyCosts(stream_s, 0.0, 0.01),
     )
-    for step in range(600):
+    for step in range(3000):
         for i, plan in enumerate(plans):
             if step == plan["at"]:
                 _submit(bench, i, plan)
@@ -111,7 +111,7 @@ def test_moving_changes_no_text(
                 since = step - plan["at"] - plan["pause_after"]
                 bench.engine.pause(i, paused=0 <= since < 4)
         bench.backend.refuses_states = step in refused
-        bench.step()
+        bench.call()
         if step > 20 and not bench.engine.has_sequences:
             break
 

@@ -51,7 +51,7 @@ def _play(bench: Bench, plans: list[dict[str, Any]], steps: range) -> None:
         for i, plan in enumerate(plans):
             if plan["at"] == step:
                 _submit(bench, i, plan, array("i"))
-        bench.step()
+        bench.call()
 
 
 @settings(max_examples=examples(40), deadline=None)

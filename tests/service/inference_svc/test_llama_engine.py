@@ -303,3 +303,25 @@ def test_a_prompt_is_not_cut_shortly_before_its_end(backend: LlamaBackend) -> No
     engine.check_integrity()
 
     assert {event.sequence_id for event in events if isinstance(event, Delta)} == {0, 1, 2, 3}
+
+
+def test_a_token_is_told_before_the_prompts_behind_it_are_computed(backend: LlamaBackend) -> None:
+    """A step goes on meanwhile, and who is submitted then has a first token in it."""
+    engine = _engine(backend)
+    alone = _tokens(_run(engine, _request(backend, 0, QUESTION, ignore_eos=True)))
+    engine.submit(_request(backend, 0, QUESTION, ignore_eos=True))
+    while not any(sequence.is_decoding for sequence in engine.running):
+        engine.step()
+    engine.submit(a_request(1, [300] * 40, max_tokens=1))
+    calls = engine.calls()
+    first = next(calls)
+    computed = [sequence.num_computed for sequence in engine.running]
+    engine.submit(a_request(2, [301] * 20, max_tokens=1))
+    rest = [event for events in calls for event in events]
+    engine.check_integrity()
+
+    assert {event.sequence_id for event in first if isinstance(event, Delta)} == {0}
+    assert computed[1:] == [0]
+    assert {event.sequence_id for event in rest if isinstance(event, Finished)} == {1, 2}
+    said = _tokens([*first, *_run(engine)])
+    assert said == alone[-len(said) :]

@@ -9,7 +9,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sequence import Sequence
-from inference_svc.engine.solo import apart
+from inference_svc.engine.solo import solos
 from inference_svc.engine.token_batch import NativeLimits
 from tests.support.sequences import Bench, a_request
 
@@ -80,8 +80,8 @@ def test_of_deterministic_prompts_none_waits_for_ever() -> None:
     old = Sequence(_alone(0, priority=1, deadline=9000.0), arrived_at=0.0)
     urgent = Sequence(_alone(1, priority=3, deadline=100.0), arrived_at=now - 1)
 
-    assert apart([old, urgent], now - 0.5) == [[urgent]]
-    assert apart([urgent, old], now) == [[old]]
+    assert solos([old, urgent], now - 0.5) == [urgent]
+    assert solos([urgent, old], now) == [old]
 
 
 def test_resumed_tokens_are_computed_one_by_one() -> None:

@@ -1,16 +1,18 @@
 """How the step thread's time is shared between generation and embeddings."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from inference_svc.engine.events import Event, Flushed
+from inference_svc.engine.events import Delta, Event, Flushed
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.guide import Constraint
+from inference_svc.engine.request import Submit
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
 from inference_svc.runtime.messages import DevicesTaken
-from inference_svc.runtime.step_loop import StepLoop
+from inference_svc.runtime.step_loop import StepLoop, _Arrived
 from tests.support.sequences import Bench, ManualClock, a_request
 
 
@@ -114,3 +116,25 @@ def test_nobody_waits_for_the_grammar_of_another(*, is_busy: bool) -> None:
     for _ in range(20):
         loop.make_turn()
     assert not guided.engine.has_sequences
+
+
+def test_commands_are_taken_and_news_told_between_the_calls_of_a_step() -> None:
+    """A token is on its way before the prompt behind it is computed, and who comes meanwhile is
+    computed with that prompt."""
+    backend = FakeBackend()
+    bench = Bench(backend)
+    bench.submit(a_request(0, max_tokens=50))
+    bench.step()
+    loop = StepLoop(cast(Any, None), bench.engine, None, ManualClock())
+    told: list[tuple[int, ...]] = []
+
+    def hear(events: list[Event]) -> None:
+        told.append(tuple(event.sequence_id for event in events if isinstance(event, Delta)))
+        if len(told) == 1:
+            loop._inbox.put(_Arrived(Submit(a_request(1, max_tokens=50)), 1))
+
+    loop._outbox = cast(Any, SimpleNamespace(put=hear))
+    loop.make_turn()
+
+    assert told[:2] == [(0,), (1,)]
+    assert [set(batch.slots.tolist()) for batch in backend.batches[-2:]] == [{0}, {1}]
