@@ -3,6 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
+from inference_svc.engine.adapter_stack import BASE, AdapterStack
 from inference_svc.engine.adapter_turns import AdapterTurns
 from inference_svc.engine.backend import AdapterLoadError, Backend
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
@@ -19,6 +20,7 @@ class Adapters:
         self._backend = backend
         self._loaded: set[str] = set()
         self._turns = AdapterTurns(max_wait_s)
+        self._current: AdapterStack = BASE
 
     def __contains__(self, digest: object) -> bool:
         """Whether an adapter is loaded; any thread may ask."""
@@ -52,6 +54,13 @@ class Adapters:
         """Those of the `ready` sequences that are on turn; the backend is told their stack."""
         if not ready:
             return ready
-        current = self._turns.take(ready, now)
-        self._backend.use_adapters(current)
-        return [sequence for sequence in ready if sequence.request.adapters == current]
+        self._current = self._turns.take(ready, now)
+        return self.keep_turn(ready)
+
+    def keep_turn(self, ready: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
+        """Those of the `ready` sequences that are on turn still. The backend is told once more: an
+        adapter that was freed meanwhile is not in use, though it may be loaded again."""
+        on_turn = [one for one in ready if one.request.adapters == self._current]
+        if on_turn:
+            self._backend.use_adapters(self._current)
+        return on_turn

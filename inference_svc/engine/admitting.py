@@ -1,5 +1,5 @@
-"""One pass over the queue before each step: who gets a slot, who waits for a leader, who gives
-way."""
+"""One pass over the queue before a step's texts are planned, and before its prompts: who gets a
+slot, who waits for a leader, who gives way."""
 
 import logging
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Admitter:
 
     def admit(self, is_left: Callable[[Sequence], bool]) -> None:
         """Start what can be started; `is_left` prepares a sequence and says whether there is
-        anything to compute. The copies that this needs are queued: a decode must follow."""
+        anything to compute. The copies that this needs are queued for the next decode."""
         self.lacks_cells = False
         self._followers.begin(self._running.values(), self._queue.ids, self._clock())
         self._ascent.begin(self._running.values(), self._clock())

@@ -61,9 +61,13 @@ class Cells:
         """Whether no copy from or to this slot is queued."""
         return all(slot not in pair for pair in self._queued)
 
+    def has_arrived(self, slot: int) -> bool:
+        """Whether no copy to this slot is queued: it may be saved, or copied from."""
+        return all(slot != target for _, target in self._queued)
+
     def save(self, slot: int) -> bytearray:
         """The state of a slot. Raises `ForbiddenOrder`."""
-        if slot in (target for _, target in self._queued):
+        if not self.has_arrived(slot):
             raise ForbiddenOrder(f"slot {slot} would be saved before its copy has arrived")
         return self._backend.save(slot)
 
@@ -82,7 +86,7 @@ class Cells:
         `ForbiddenOrder`."""
         if source == target or not self.is_settled(target):
             raise ForbiddenOrder(f"slot {target} would be the target of a second copy")
-        if source in (queued for _, queued in self._queued):
+        if not self.has_arrived(source):
             raise ForbiddenOrder(f"slot {source} would be copied before its own copy has arrived")
         if not (self.prefers_state(tokens) and self._settled_copy(source, target)):
             self._backend.copy(source, target, tokens)

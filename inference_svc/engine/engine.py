@@ -169,7 +169,7 @@ class Engine:
 
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
         """End a sequence before `step` begins; `arrived_in_step` is the one that ran when the
-        cancel came in."""
+        cancel came in. The caller counts, and each decode call is one."""
         sequence = self._roster.sequences.get(sequence_id)
         if sequence is None:
             return
@@ -242,16 +242,13 @@ class Engine:
         the prompts behind it. Meanwhile any command may be given, and who is submitted then has a
         part in the prompts' call. Where only a grammar is missing, it is waited for `patience_s`.
         """
-        self._prepare(patience_s)
+        self._expire()
+        self._admitter.admit(self._preparer.is_left)
+        self._begin_guided(patience_s)
         for plan in self._plans():
             self._carry_out(plan)
             yield self._take_events()
         yield self._take_events()
-
-    def _prepare(self, patience_s: float) -> None:
-        self._expire()
-        self._admitter.admit(self._preparer.is_left)
-        self._begin_guided(patience_s)
 
     def _plans(self) -> Iterator[Plan]:
         """The calls of a step. One is carried out before the next is asked for."""
@@ -267,10 +264,13 @@ class Engine:
             others_wait=len(ready) > len(texts),
         )
         if plan is not None:
+            num_changes = self._roster.num_changes
             yield plan
-            self._prepare(0.0)
-        stack = active[0].request.adapters
-        active = [sequence for sequence in self._ready() if sequence.request.adapters == stack]
+            self._expire()
+            if self._roster.num_changes != num_changes:  # somebody came, or left a slot
+                self._admitter.admit(self._preparer.is_left)
+            self._begin_guided(0.0)
+        active = self.adapters.keep_turn(self._ready())
         shared = [sequence for sequence in active if not sequence.request.deterministic]
         prompts = [sequence for sequence in shared if not sequence.is_decoding]
         yield from self._planner.prompts(prompts, len(shared) - len(prompts))

@@ -1,4 +1,5 @@
-"""What the engine says: one list of events a step, in order, crossing the pipe to the frontend."""
+"""What the engine says: a list of events each decode call, in order, crossing the pipe to the
+frontend."""
 
 import enum
 from typing import NamedTuple

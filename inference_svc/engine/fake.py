@@ -242,8 +242,10 @@ class FakeBackend:
         self.adapters.add(digest)
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget an adapter."""
+        """Forget an adapter; where it was used, nothing is used from now on."""
         self.adapters.remove(digest)
+        if digest in {adapter.digest for adapter in self._stack}:
+            self._stack = BASE
 
     def use_adapters(self, stack: AdapterStack) -> None:
         """Take effect with the next decode."""

@@ -1,4 +1,4 @@
-"""What must hold between two steps: the engine's books and the native cache agree."""
+"""What must hold between two decode calls: the engine's books and the native cache agree."""
 
 from collections.abc import Iterable, Mapping
 

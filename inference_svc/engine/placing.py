@@ -97,7 +97,7 @@ class Placer:
         return target, prefix
 
     def flush(self) -> None:
-        """Queue the collected copies; nothing but the decode may follow."""
+        """Queue the collected copies; the next decode carries them out."""
         for source, target, tokens in self._copies:
             self._cells.copy(source.index, target.index, tokens)
         self._copies.clear()
@@ -136,7 +136,7 @@ class Placer:
         """Copy a running sequence's cells to memory; False, with nothing done, where there is no
         room or a copy needs them."""
         slot = sequence.slot
-        if slot is None or not self._has_arrived(slot) or self.is_source(slot):
+        if slot is None or not self._is_settled(slot):
             return False
         if not self._saved.reserve(self._backend.state_bytes(slot.index)):
             return False
@@ -183,7 +183,7 @@ class Placer:
 
     def is_free(self, slot: Slot) -> bool:
         """Whether an idle slot has no part in a copy to come."""
-        return slot.is_idle and self._has_arrived(slot) and not self.is_source(slot)
+        return slot.is_idle and self._is_settled(slot)
 
     def is_worth_saving(self, slot: Slot, kept: int = 0) -> bool:
         """Whether an idle slot remembers clearly more than `kept` tokens that memory lacks."""
@@ -206,8 +206,14 @@ class Placer:
 
     def _has_arrived(self, slot: Slot) -> bool:
         """Whether the slot's cells are where its tokens say: not the target of a copy to come."""
-        return self._cells.is_settled(slot.index) and all(
+        return self._cells.has_arrived(slot.index) and all(
             copy.target is not slot for copy in self._copies
+        )
+
+    def _is_settled(self, slot: Slot) -> bool:
+        """Whether the slot has no part in a copy to come."""
+        return self._cells.is_settled(slot.index) and all(
+            slot is not copy.source and slot is not copy.target for copy in self._copies
         )
 
     def _shared(self, slot: Slot, sequence: Sequence) -> int:

@@ -16,12 +16,13 @@ from svc_kit.errors import DomainError, GrammarInvalid
 
 class Roster:
     """`sequences` by id, those of them that are `running` (the others wait in `queue`), and the
-    `events` that were not taken yet."""
+    `events` that were not taken yet; `num_changes` counts who has entered or left."""
 
     def __init__(self, queue: AdmissionQueue, placer: Placer, drafter: Drafter) -> None:
         self.sequences: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
         self.events: list[Event] = []
+        self.num_changes = 0
         self.queue = queue
         self._placer = placer
         self._drafter = drafter
@@ -32,6 +33,7 @@ class Roster:
 
     def enter(self, sequence: Sequence) -> None:
         """Let a new sequence wait."""
+        self.num_changes += 1
         self.sequences[sequence.request.sequence_id] = sequence
         self.queue.shares.enter(sequence.request.project)
         self.queue.push(sequence)
@@ -48,7 +50,8 @@ class Roster:
         self.fail(sequence, GrammarInvalid(field=field, problem=str(problem)))
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
-        """Forget a sequence in whatever phase; its slot is free for the next step."""
+        """Forget a sequence in whatever phase; its slot is free for the next decode call."""
+        self.num_changes += 1
         sequence_id = sequence.request.sequence_id
         del self.sequences[sequence_id]
         self._drafter.judge(sequence)

@@ -1,5 +1,5 @@
-"""Saving and restoring beside the step loop: cells are copied between two steps, files are the
-business of another thread.
+"""Saving and restoring beside the step loop: cells are copied between two decode calls, files are
+the business of another thread.
 
 One command is served after the other, so that no more than one state is on its way, whatever is
 asked for.

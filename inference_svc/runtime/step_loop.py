@@ -43,7 +43,7 @@ Stepper = Engine | Embedder
 
 
 class _Arrived(NamedTuple):
-    """A command (or a file that is done), and the step that ran when it came in."""
+    """A command (or a file that is done), and the decode call that ran when it came in."""
 
     command: Command | FileDone | ArchiveDone
     step: int
@@ -51,7 +51,8 @@ class _Arrived(NamedTuple):
 
 class StepLoop:
     """Drain commands, then let generation or embeddings make a step; sleep when there is none. Both
-    have the same share of the thread's time while both have work."""
+    have the same share of the thread's time while both have work. Commands are drained between the
+    decode calls of generation's steps, too."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class StepLoop:
                 started = self._clock()
                 self._make_step(stepper)
                 self._turns.charge(stepper, self._clock() - started)
-            elif stepper not in busy:
+            elif not _computes(stepper):  # work that came in this turn has to wait for its own
                 self._make_step(stepper)
 
     def _make_step(self, stepper: Stepper) -> None:
@@ -128,7 +129,8 @@ class StepLoop:
             self._outbox.put(DevicesTaken(taken))
 
     def _drain(self) -> None:
-        idle = not any(stepper.has_work for stepper in self._steppers)
+        # Commands between the calls of a step may leave news behind that no step has told.
+        idle = not any(stepper.has_work or stepper.has_news for stepper in self._steppers)
         # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
         watching = any(stepper.has_sequences for stepper in self._steppers)
         try:

@@ -169,7 +169,7 @@ def test_a_preempted_sequence_can_be_cancelled() -> None:
     assert len(bench.tokens(1)) == 3
 
 
-def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_call() -> None:
+def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() -> None:
     """One interactive request takes its prefix over, the next one preempts it only then."""
     system = [65 + i % 26 for i in range(60)]
     bench = _bench(2)
@@ -178,9 +178,9 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_call() 
         bench.step()
     prompts = {1: [*system, 1], 2: [98, 99]}
     bench.submit(*(a_request(i, prompt=prompt, priority=3) for i, prompt in prompts.items()))
-    bench.call()
+    bench.step()
     assert _preempted(bench) == []
-    bench.call()
+    bench.step()
     assert _preempted(bench) == [0]
     bench.run()
 

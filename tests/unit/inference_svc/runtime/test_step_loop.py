@@ -1,14 +1,16 @@
 """How the step thread's time is shared between generation and embeddings."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from inference_svc.engine.events import Delta, Event, Flushed
+from inference_svc.engine.embedding import SubmitEmbedding
+from inference_svc.engine.events import Delta, Event, Failed, Flushed
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.guide import Constraint
-from inference_svc.engine.request import Submit
+from inference_svc.engine.request import Command, Flush, Submit
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
 from inference_svc.runtime.messages import DevicesTaken
@@ -138,3 +140,78 @@ def test_commands_are_taken_and_news_told_between_the_calls_of_a_step() -> None:
 
     assert told[:2] == [(0,), (1,)]
     assert [set(batch.slots.tolist()) for batch in backend.batches[-2:]] == [{0}, {1}]
+
+
+def _hearing(loop: StepLoop, answer: Callable[[list[Event]], Command | None]) -> list[Event]:
+    """What the loop tells, with a command that comes in while it does."""
+    told: list[Event] = []
+
+    def hear(events: list[Event]) -> None:
+        told.extend(events)
+        if (command := answer(events)) is not None:
+            loop._inbox.put(_Arrived(command, 1))
+
+    loop._outbox = cast(Any, SimpleNamespace(put=hear))
+    return told
+
+
+def _turn(loop: StepLoop) -> None:
+    """One turn, as the thread makes it; waiting for a command that never comes fails the test."""
+    inbox = loop._inbox
+
+    def get(*, block: bool = True, timeout: float | None = None) -> _Arrived:
+        assert not block or timeout is not None or not inbox.empty(), "it waits for ever"
+        return inbox.get(block=block, timeout=timeout)
+
+    loop._inbox = cast(Any, SimpleNamespace(get=get, get_nowait=inbox.get_nowait, put=inbox.put))
+    loop._drain()
+    loop._inbox = inbox
+    loop.make_turn()
+
+
+@pytest.mark.parametrize(
+    "command", [Flush(2), Submit(a_request(2, range(10_000)))], ids=["flush", "refused"]
+)
+def test_what_a_command_leaves_behind_at_the_end_of_a_step_is_told(command: Command) -> None:
+    """Though nothing is left to compute, and no other command comes."""
+    loop = StepLoop(cast(Any, None), Bench().engine, None, ManualClock())
+    first = [True]
+    told = _hearing(loop, lambda _: command if first and first.pop() else None)
+    loop._inbox.put(_Arrived(Flush(1), 0))
+    _turn(loop)
+    _turn(loop)
+
+    answers = [event for event in told if isinstance(event, Flushed | Failed)]
+    assert len(answers) == 2
+
+
+def test_embeddings_that_come_in_a_step_wait_for_their_turn() -> None:
+    """A client that sends the next one at once has half of the time and no more."""
+
+    class Embedding(Worker):
+        has_work = has_sequences = False
+
+        def submit(self, _: object) -> None:
+            self.has_work = self.has_sequences = True
+
+        def step(self) -> list[Event]:
+            self.has_work = self.has_sequences = False
+            return super().step()
+
+    clock = ManualClock()
+    bench = Bench()
+    bench.submit(a_request(max_tokens=500, ignore_eos=True))
+    bench.step()
+    embedding = Embedding(clock, 1.0)
+    embedding.has_work = embedding.has_sequences = False
+    loop = StepLoop(cast(Any, None), bench.engine, cast(Any, embedding), clock)
+
+    def answer(_: list[Event]) -> Command | None:
+        clock.now += 0.01  # what a decode call takes
+        return None if embedding.has_work else SubmitEmbedding(cast(Any, None))
+
+    _hearing(loop, answer)
+    for _ in range(50):
+        _turn(loop)
+
+    assert embedding.num_steps == 1
