@@ -25,7 +25,7 @@ _sequences = st.fixed_dictionaries(
         "prompt": st.builds(
             lambda beginning, shared, own: [*beginning[:shared], *own],
             st.sampled_from(BEGINNINGS),
-            st.integers(0, 70),
+            st.sampled_from([0, 0, 40, 70]),
             st.lists(st.integers(97, 99), min_size=1, max_size=14),
         ),
         "max_tokens": st.integers(0, 13),
@@ -36,11 +36,12 @@ _sequences = st.fixed_dictionaries(
         "constraint": st.sampled_from([None, None, "ab?d*", "x*"]),
         "keep": st.booleans(),
         "max_draft": st.sampled_from([0, 7]),
-        "at": st.integers(0, 25),
+        "at": st.integers(0, 8),
     }
 )
+# So many calls after a sequence came, for it.
 _commands = st.tuples(
-    st.integers(0, 50),
+    st.integers(0, 12),
     st.sampled_from(["cancel", "pause", "unpause", "flush", "snapshot", "reload"]),
     st.integers(0, 9),
 )
@@ -102,12 +103,13 @@ def _play(
     bench: Bench, plans: list[dict[str, Any]], commands: list[tuple[int, str, int]], step_s: float
 ) -> None:
     """Submit and command, each before its call, until nobody is left; none stays paused."""
-    last = [(60, "unpause", i) for i in range(len(plans))]
+    timed = [(plans[i]["at"] + after, what, i) for after, what, i in commands if i < len(plans)]
+    timed += [(60, "unpause", i) for i in range(len(plans))]
     for call in range(4000):
         for i, plan in enumerate(plans):
             if plan["at"] == call:
                 _submit(bench, i, plan)
-        for at, what, i in (*commands, *last):
+        for at, what, i in timed:
             if at == call:
                 _command(bench, what, i)
         bench.call()
@@ -125,8 +127,8 @@ def _said_alone(plan: dict[str, Any]) -> list[int]:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(
-    plans=st.lists(_sequences, min_size=2, max_size=10),
-    commands=st.lists(_commands, max_size=20),
+    plans=st.lists(_sequences, min_size=4, max_size=10),
+    commands=st.lists(_commands, min_size=4, max_size=20),
     can_trim=st.booleans(),
     drafts=st.booleans(),
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
