@@ -169,9 +169,10 @@ class Plan:
         """Where the control service is probed."""
         return parse_address(self.control.management_listen or ANY_LOOPBACK_PORT)
 
-    def check_ports(self) -> None:
-        """Raise StartupError with a line for each address that is taken or given twice."""
-        listeners = [
+    @property
+    def listeners(self) -> list[Address]:
+        """Where the services listen."""
+        return [
             self.gateway_address,
             self.inference_address,
             self.control_address,
@@ -179,6 +180,10 @@ class Plan:
             self.inference_management,
             self.control_management,
         ]
+
+    def check_ports(self) -> None:
+        """Raise StartupError with a line for each address that is taken or given twice."""
+        listeners = self.listeners
         problems = [problem for problem in map(why_not, dict.fromkeys(listeners)) if problem]
         problems += [
             f"{address} is given to two listeners: choose another port for one of them"

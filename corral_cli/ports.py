@@ -7,9 +7,12 @@ service that could not bind.
 import errno
 import random
 import socket
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from svc_kit.addresses import Address
+from svc_kit.settings import StartupError
 
 # Below those that systems by default give to connections and to whoever asks for any port (from
 # 32768 on Linux, 49152 elsewhere): until its service listens nobody else is given what was chosen.
@@ -41,12 +44,35 @@ def why_not(address: Address) -> str | None:
     try:
         _bound(address).close()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return f"{address} is taken: stop what listens there, or choose another port"
-        if error.errno == errno.EACCES:
-            return f"{address} needs more rights: choose a port above 1023"
-        return f"cannot listen on {address}: {error.strerror or error}"
+        return _problem(address, error)
     return None
+
+
+def _problem(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"{address} is taken: stop what listens there, or choose another port"
+    if error.errno == errno.EACCES:
+        return f"{address} needs more rights: choose a port above 1023"
+    return f"cannot listen on {address}: {error.strerror or error}"
+
+
+@contextmanager
+def held(addresses: Iterable[Address]) -> Iterator[None]:
+    """Keep addresses for services of ours, those too that start again. Raises StartupError.
+
+    A port that something is bound to, if only this, is given to no connection: one of our own
+    could have the port of a service that does not listen yet (50052, say, is among those that Linux
+    gives away), and keep it for as long as that service is tried again. Servers bind it too, for
+    nobody listens on this. Elsewhere than on Linux they could not, and nothing is kept.
+    """
+    with ExitStack() as stack:
+        if sys.platform == "linux":
+            for address in addresses:
+                try:
+                    stack.enter_context(_bound(address))
+                except OSError as error:
+                    raise StartupError(_problem(address, error)) from error
+        yield
 
 
 def _is_free(address: Address) -> bool:

@@ -11,7 +11,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from corral_cli.announcement import Announcement
 from corral_cli.children import a_service, as_variables
 from corral_cli.planning import Plan, UpFlags
-from corral_cli.ports import reachable
+from corral_cli.ports import held, reachable
 from corral_cli.preflight import check_models, ensure_token
 from corral_cli.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
 from svc_kit.addresses import parse_address
@@ -107,7 +107,8 @@ def up(
     plan.check_access()
     check_models(plan.inference.models)
     ensure_token(plan.token_file)
-    asyncio.run(keep_running(plan, started))
+    with held(plan.listeners):
+        asyncio.run(keep_running(plan, started))
 
 
 def listen_flag(host: str | None, port: int | None, listen: str | None) -> str | None:

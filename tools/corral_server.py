@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ANNOUNCEMENT = "Ctrl-C stops everything"
 """The end of what `corral up` prints once each of its services has answered. `/ready` would not do:
 the gateway serves while control still starts."""
+CONTROL_ANYWHERE = ("--control-listen", "127.0.0.1:0")  # only the gateway speaks to it
 START_PATIENCE_S = 120.0
 STOP_PATIENCE_S = 60.0
 
@@ -24,7 +25,7 @@ def running_server(data_dir: Path, options: Sequence[str] = ()) -> Iterator[str]
     command = [sys.executable, "-m", "corral_cli", "up", "--data-dir", str(data_dir), *options]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--listen", gateway, "--inference-listen", inference],
+            [*command, "--listen", gateway, "--inference-listen", inference, *CONTROL_ANYWHERE],
             cwd=ROOT,
             stdout=log,
             stderr=log,

@@ -1,5 +1,6 @@
 """The subcommands that start nothing."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from corral_cli import up
 from corral_cli.__main__ import Commands, cli, main
+from corral_cli.planning import Plan
 from corral_cli.up import NamedFile, listen_flag
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
@@ -229,3 +232,27 @@ def test_a_batch_without_a_request_is_not_sent(tmp_path: Path) -> None:
 
         assert result.exit_code == 1
         assert "requests.jsonl is no request with a" in result.output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is kept")
+def test_ports_are_kept_for_the_services_while_they_are_supervised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is started again finds its port, whoever has connected to whom meanwhile."""
+    kept: list[bool] = []
+
+    async def supervise(plan: Plan, _: float) -> None:
+        for address in plan.listeners:
+            with socket.socket() as connection:
+                try:
+                    connection.bind((address.host, address.port))
+                except OSError:
+                    kept.append(True)
+
+    monkeypatch.setattr(up, "keep_running", supervise)
+    names = ("--listen", "--inference-listen", "--control-listen")
+    anywhere = [word for name in names for word in (name, "127.0.0.1:0")]
+    result = CliRunner().invoke(cli, ["up", "--data-dir", str(tmp_path), *anywhere])
+
+    assert result.exit_code == 0, result.output
+    assert kept == [True] * 6

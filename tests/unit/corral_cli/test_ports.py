@@ -1,11 +1,12 @@
 """A taken port is found before anything starts."""
 
 import socket
+import sys
 
 import pytest
 
 from corral_cli import ports
-from corral_cli.ports import reachable, why_not, with_free_port
+from corral_cli.ports import held, reachable, why_not, with_free_port
 from svc_kit.addresses import Address
 
 
@@ -57,3 +58,18 @@ def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ports, "_FREE_PORTS", (used, chosen.port, left.port))
 
         assert with_free_port(Address("127.0.0.1", 0), [chosen]) == left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is kept")
+def test_a_port_that_is_held_is_for_servers_alone() -> None:
+    """No connection gets it, though nobody listens; a server does, a second one does not."""
+    address = with_free_port(Address("127.0.0.1", 0))
+    target = (address.host, address.port)
+    with held([address]):
+        with socket.socket() as connection, pytest.raises(OSError, match="in use"):
+            connection.bind(target)
+        for _ in range(2):  # one that starts again, too
+            with socket.create_server(target), pytest.raises(OSError, match="in use"):
+                socket.create_server(target)
+    with socket.socket() as connection:
+        connection.bind(target)
