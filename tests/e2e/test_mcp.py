@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 NEVER: Any = {"type": "mcp", "server_label": LABEL, "require_approval": "never"}
 NAMED: Any = {"type": "mcp", "server_label": LABEL}
+SHORT: Any = {"temperature": 0, "max_output_tokens": 60}
+"""The demo model has never seen such a server: sampled, what it says of it may have no end."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,12 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_a_word(
     """Every item has the SDK's own type."""
     only = {"allowed_tools": ["order"]}
     made = sdk.responses.create(
-        model=MODEL, input="Order tea.", tools=[NEVER | only], tool_choice=NAMED, max_tool_calls=1
+        model=MODEL,
+        input="Order tea.",
+        tools=[NEVER | only],
+        tool_choice=NAMED,
+        max_tool_calls=1,
+        **SHORT,
     )
     listed, call, *_ = made.output
     assert listed.type == "mcp_list_tools"
@@ -60,6 +67,7 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_a_word(
         tools=[asking],
         tool_choice=NAMED,
         previous_response_id=made.id,
+        **SHORT,
     )
     num_ordered = len(shop.ordered)
     [request] = asked.output
@@ -72,6 +80,7 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_a_word(
         tools=[asking],
         tool_choice="none",
         previous_response_id=asked.id,
+        **SHORT,
     )
 
     assert done.output[0].type == "mcp_call"
@@ -91,8 +100,8 @@ def test_a_call_in_doubt_is_never_made_again(
         tools=[NEVER | {"allowed_tools": ["wait"]}],
         tool_choice=NAMED,
         max_tool_calls=1,
-        max_output_tokens=200,
         background=True,
+        **SHORT,
     )
     assert shop.began.wait(60)
     kill(corral, CONTROL)

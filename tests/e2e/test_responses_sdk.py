@@ -123,7 +123,7 @@ async def test_a_background_response_is_polled_followed_and_cancelled(
     sdk: openai.AsyncOpenAI,
 ) -> None:
     """It is queued at once; one that was given up keeps what it had written."""
-    made = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True)
+    made = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True, temperature=0)
     assert made.status in ("queued", "in_progress")
     async with await sdk.responses.retrieve(made.id, stream=True) as stream:
         events = [event async for event in stream]
@@ -207,7 +207,7 @@ async def test_a_conversation_keeps_what_was_said(sdk: openai.AsyncOpenAI) -> No
 
 async def test_what_is_not_stored_leaves_nothing(sdk: openai.AsyncOpenAI) -> None:
     """Neither to be read nor to be gone on from."""
-    made = await sdk.responses.create(model=MODEL, input="Hello", store=False)
+    made = await sdk.responses.create(model=MODEL, input="Hello", store=False, max_output_tokens=20)
 
     with pytest.raises(openai.NotFoundError):
         await sdk.responses.retrieve(made.id)
@@ -274,7 +274,9 @@ async def test_the_rest_of_the_surface(sdk: openai.AsyncOpenAI) -> None:
     counted = await sdk.responses.input_tokens.count(model=MODEL, input=CAPITAL)
     compacted = await sdk.responses.compact(model=MODEL, input=CAPITAL)
     output: Any = [item.to_dict(warnings=False) for item in compacted.output]
-    answered = await sdk.responses.create(model=MODEL, input=[*output, *output[:1]])
+    answered = await sdk.responses.create(
+        model=MODEL, input=[*output, *output[:1]], max_output_tokens=20
+    )
 
     assert counted.input_tokens > 0
     assert compacted.output[-1].type == "compaction"

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
@@ -14,6 +15,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 LABEL = "shop"
 SECRET = "Bearer hush"
+Ware = Literal["tea", "coffee"]
+"""What can be ordered. A model that may write any text here may write one without an end."""
 
 
 @dataclass
@@ -23,6 +26,8 @@ class Shop:
     url: str = ""
     ordered: list[str] = field(default_factory=list)
     """What was ordered, in order."""
+    small_print: str = ""
+    """What stands under the word that something was ordered."""
     began: threading.Event = field(default_factory=threading.Event)
     """Set once `wait` was called."""
     authorizations: list[str] = field(default_factory=list)
@@ -32,15 +37,15 @@ class Shop:
         server = MCPServer("shop")
 
         @server.tool()
-        def order(ware: str, context: Context) -> str:
+        def order(ware: Ware, context: Context) -> str:
             """Orders a ware."""
             headers = context.headers or {}
             self.authorizations.append(headers.get("authorization", ""))
             self.ordered.append(ware)
-            return f"Ordered: {ware}"
+            return f"Ordered: {ware}{self.small_print}"
 
         @server.tool()
-        async def wait(ware: str) -> str:
+        async def wait(ware: Ware) -> str:
             """Orders a ware, and never says so."""
             self.ordered.append(ware)
             self.began.set()

@@ -46,6 +46,7 @@ def open_shop() -> Iterator[Shop]:
 def shop(open_shop: Shop) -> Shop:
     """The remote server, of which nothing was ordered yet."""
     open_shop.ordered.clear()
+    open_shop.small_print = ""
     open_shop.authorizations.clear()
     return open_shop
 
@@ -249,14 +250,14 @@ async def test_a_long_result_is_summed_up_before_the_next_turn(
 ) -> None:
     """Between two turns of one response, once, also where the engine dies behind the summary; the
     call is made once, and what follows goes on from the summary."""
-    ware, summary = ("tea " * 1100).strip(), "Summary of the conversation so far:\n\nMuch tea"
-    order = calls("order", f'{{"ware":"{ware}"}}')
+    shop.small_print = " and" * 1100
+    summary = "Summary of the conversation so far:\n\nMuch tea"
 
     def choose(request: TurnRequest) -> Script:
         texts = texts_of(request)
         if texts[-1].startswith("Sum up"):
             return says("Much tea")
-        return says("It is ordered") if summary in texts else order
+        return says("It is ordered") if summary in texts else ORDER
 
     model.choose = choose
     running.clock.step_s = 1  # so that the wait between two attempts passes
@@ -264,12 +265,12 @@ async def test_a_long_result_is_summed_up_before_the_next_turn(
     made = await client.create("Go", tools=[remote(approval=NEVER)], compact_threshold=1000)
     after = await client.create("And?", previous_response_id=made.id)
 
-    assert shop.ordered == [ware]
+    assert shop.ordered == ["tea"]
     assert kinds(made) == ["mcp_list_tools", "mcp_call", "compaction", "message"]
     assert text_of(made) == text_of(after) == "It is ordered"
-    assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: {ware}"]
+    assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: tea{shop.small_print}"]
     assert texts_of(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
-    spoken = (order, says("Much tea"), says("It is ordered"))
+    spoken = (ORDER, says("Much tea"), says("It is ordered"))
     assert made.usage.output_tokens == sum(len(script.deltas) for script in spoken)
 
 
