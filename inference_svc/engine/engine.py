@@ -266,8 +266,11 @@ class Engine:
         if plan is not None:
             num_changes = self._roster.num_changes
             yield plan
+            has_changed = self._roster.num_changes != num_changes
+            if len(texts) == len(ready) and not has_changed:
+                return  # which is most steps: there is nobody for another call
             self._expire()
-            if self._roster.num_changes != num_changes:  # somebody came, or left a slot
+            if has_changed or self._roster.num_changes != num_changes:
                 self._admitter.admit(self._preparer.is_left)
             self._begin_guided(0.0)
         active = self.adapters.keep_turn(self._ready())
