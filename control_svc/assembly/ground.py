@@ -13,8 +13,10 @@ from control_svc.assembly.streams import Streams
 from control_svc.config import ControlSettings
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PageTokens
-from control_svc.domain.ports import BlobStore, Clock, Notices, Transactions
+from control_svc.domain.ports import BlobStore, Clock, Notices
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.housekeeping import SqlHousekeeping
+from control_svc.storage.unit_of_work import Transactions
 from svc_kit.auth import ServiceToken
 from svc_kit.errors import DomainError
 from svc_kit.sandbox.jobs import JobRunner
@@ -60,9 +62,7 @@ async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:
     """What all processes on a database share, made by the first of them. Raises StartupError."""
     candidate = secrets.token_bytes(num_bytes)
     return await or_no_start(
-        database.transactions.write(
-            lambda repositories: repositories.housekeeping.secret(name, candidate)
-        )
+        database.transactions.write(lambda tx: SqlHousekeeping(tx).secret(name, candidate))
     )
 
 

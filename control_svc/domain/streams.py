@@ -13,10 +13,10 @@ A stream has one writer: the holder of the fence of the object's unfinished job,
 that locks the job first. Where there is no such job, it is whoever holds the object's row locked.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 BEFORE_FIRST: Final = -1
 """The number of the last event seen, of somebody who has seen none."""
@@ -115,62 +115,3 @@ class Reading:
 
     stream: Stream
     events: Sequence[Event]
-
-
-class EventStreams(Protocol):
-    """The streams of a project, in one transaction."""
-
-    async def create(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
-        """Open a stream, with its first events."""
-
-    async def get(self, project: str, stream_id: str) -> Stream | None:
-        """How far a stream is; None: there is none."""
-
-    async def oldest_open(self, project: str) -> str:
-        """The age of the stream that has been open longest; empty: none is."""
-
-    async def append(
-        self,
-        project: str,
-        stream_id: str,
-        events: Sequence[bytes],
-        *,
-        turn: int = 0,
-        token_ids: Sequence[int] = (),
-    ) -> int:
-        """Append events; the number of the first. Until the end of the transaction nobody else
-        appends. Raises StreamClosed."""
-
-    async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
-        """Append the last events. What has ended is left as it is: the work that ends an object may
-        run again. Raises StreamClosed where there is no stream."""
-
-    async def read(
-        self, project: str, stream_id: str, after: int, limit: int = MAX_CHUNK_EVENTS
-    ) -> list[Event]:
-        """At most `limit` events beyond the one of a number. Empty: none yet, or none any more."""
-
-    async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
-        """The tokens of a turn, in their order."""
-
-    async def events_of_turn(self, project: str, stream_id: str, turn: int) -> list[Event]:
-        """The events that were appended for a turn, to rebuild from them what its writer knew."""
-
-    async def drop(self, project: str, stream_id: str) -> None:
-        """Forget a stream, with its object; one that is not there is no error."""
-
-
-class EventLog(Protocol):
-    """The streams of all projects, for what writes and reads many of them at once."""
-
-    async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
-        """Append to open streams, each named once; how many of its chunks each had already.
-
-        A stream that is closed is left out, and so is one that another writer has gone on with.
-        """
-
-    async def read(self, wanted: Collection[Place]) -> dict[Place, Reading]:
-        """What comes next at places in streams; those in streams that do not exist are left out.
-
-        At most `MAX_CHUNK_EVENTS` events each, and at least one where there is one.
-        """

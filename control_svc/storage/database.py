@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from control_svc.domain.ports import Clock, Notices
 from control_svc.storage.heartbeats import Heartbeats
 from control_svc.storage.notices import LocalNotices, PostgresNotices
-from control_svc.storage.unit_of_work import SqlTransactions
+from control_svc.storage.unit_of_work import Transactions
 from svc_kit.startup import StartupError
 
 FILE_NAME: Final = "control.sqlite3"
@@ -49,7 +49,7 @@ class Database(NamedTuple):
     migrator: AsyncEngine
     """For changes of the schema: with foreign keys off on SQLite, which changes a table by dropping
     it and making it anew; its children would go with it."""
-    transactions: SqlTransactions
+    transactions: Transactions
     is_shared: bool
     """Whether other control processes may use it at the same time."""
     notices: Notices
@@ -80,7 +80,7 @@ async def _open_postgres(target: URL, clock: Clock | None) -> AsyncIterator[Data
     # A read sees one moment, however many queries it has.
     reader = engine.execution_options(isolation_level="REPEATABLE READ")
     notices = PostgresNotices(engine)
-    transactions = SqlTransactions(engine, reader, nullcontext, notices, clock)
+    transactions = Transactions(engine, reader, nullcontext, notices, clock)
     heartbeats = Heartbeats(lambda: _postgres(target, size=1), clock)
     try:
         async with notices.running():
@@ -98,7 +98,7 @@ async def _open_sqlite(target: URL, data_dir: Path, clock: Clock | None) -> Asyn
         reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
         turn = asyncio.Lock()  # first come, first served
         notices = LocalNotices()
-        transactions = SqlTransactions(writer, reader, lambda: turn, notices, clock or _utc_now)
+        transactions = Transactions(writer, reader, lambda: turn, notices, clock or _utc_now)
         try:
             yield Database(writer, migrator, transactions, False, notices, _never_beating)
         finally:

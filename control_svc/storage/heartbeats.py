@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_svc.domain.ports import Clock
 from control_svc.storage.notices import LocalNotices
-from control_svc.storage.unit_of_work import SqlTransactions
+from control_svc.storage.repositories.jobs import SqlJobQueue
+from control_svc.storage.unit_of_work import Transactions
 from svc_kit.errors import DomainError
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Heartbeats:
 
     async def _beat(self, owner: str, lease: timedelta, stopping: threading.Event) -> None:
         engine = self._connect()
-        transactions = SqlTransactions(engine, engine, nullcontext, LocalNotices(), self._clock)
+        transactions = Transactions(engine, engine, nullcontext, LocalNotices(), self._clock)
         interval_s = lease.total_seconds() / BEATS_PER_LEASE
         try:
             # Nothing else runs on this loop, so the wait may block it.
@@ -62,10 +63,10 @@ class Heartbeats:
         finally:
             await engine.dispose()
 
-    async def _renew(self, transactions: SqlTransactions, owner: str, lease: timedelta) -> None:
+    async def _renew(self, transactions: Transactions, owner: str, lease: timedelta) -> None:
         try:
             async with asyncio.timeout(lease.total_seconds()):
-                await transactions.write(lambda each: each.queue.renew(owner, lease))
+                await transactions.write(lambda each: SqlJobQueue(each).renew(owner, lease))
         except (DomainError, TimeoutError) as error:
             _log.warning("leases could not be renewed: %s", error)
         except Exception:  # the next beat may do better, and without beats all work is lost

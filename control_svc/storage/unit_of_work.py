@@ -18,32 +18,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from control_svc.domain.ports import Clock, Notices, Repositories
+from control_svc.domain.ports import Clock, Notices
 from control_svc.storage.models import Instant
-from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
-from control_svc.storage.repositories.assistants import SqlAssistants
-from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
-from control_svc.storage.repositories.chunks import SqlChunks
-from control_svc.storage.repositories.conversations import SqlConversations
-from control_svc.storage.repositories.files import SqlFiles
-from control_svc.storage.repositories.housekeeping import SqlHousekeeping
-from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobRecords, SqlJobs
-from control_svc.storage.repositories.keys import SqlKeys
-from control_svc.storage.repositories.messages import SqlMessages
-from control_svc.storage.repositories.projects import SqlProjects
-from control_svc.storage.repositories.requests import SqlRequests
-from control_svc.storage.repositories.responses import SqlResponses
-from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
-from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
-from control_svc.storage.repositories.threads import SqlThreads
-from control_svc.storage.repositories.timelines import SqlTimelines
-from control_svc.storage.repositories.uploads import SqlUploads
-from control_svc.storage.repositories.usage import SqlUsage
-from control_svc.storage.repositories.vector_stores import (
-    SqlFileBatches,
-    SqlStoreFiles,
-    SqlVectorStores,
-)
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 
 ResultT = TypeVar("ResultT")
@@ -58,66 +34,43 @@ _NOT_SERVING: Final = ("08", "57P", "53300", "55P03", "57014")
 busy: also to give a lock, or to finish a statement, within our limits."""
 
 
-class SqlRepositories:
-    """All repositories over one transaction."""
+class Transaction:
+    """An open transaction: its session, its time and the notifications that its commit sends.
+
+    Queries of the slices are built on it: `RunQueries(tx)`.
+    """
 
     def __init__(self, session: AsyncSession, clock: Clock | None = None) -> None:
-        """`clock` stands in for the database's."""
-        self._session = session
+        """`clock` replaces the clock of the database."""
+        self.session = session
+        self.announced: set[str] = set()
         self._clock = clock
         self._now: datetime | None = None
-        self.announced: set[str] = set()
-        self.files = SqlFiles(session)
-        self.uploads = SqlUploads(session)
-        self.requests = SqlRequests(session)
-        self.projects = SqlProjects(session)
-        self.keys = SqlKeys(session)
-        self.usage = SqlUsage(session)
-        self.adapters = SqlAdapters(session)
-        self.desired = SqlDesired(session, self.announce)
-        self.housekeeping = SqlHousekeeping(session)
-        self.batches = SqlBatches(session)
-        self.batch_lines = SqlBatchLines(session)
-        self.timelines = SqlTimelines(session)
-        self.runs = SqlRuns(session)
-        self.run_steps = SqlRunSteps(session)
-        self.streams = SqlEventStreams(session, self.now, self.announce)
-        self.responses = SqlResponses(session, self.timelines, self.streams)
-        self.event_log = SqlEventLog(session, self.announce)
-        self.assistants = SqlAssistants(session)
-        self.threads = SqlThreads(session, self.timelines)
-        self.messages = SqlMessages(session, self.timelines)
-        self.conversations = SqlConversations(session)
-        self.vector_stores = SqlVectorStores(session)
-        self.store_files = SqlStoreFiles(session)
-        self.file_batches = SqlFileBatches(session)
-        self.chunks = SqlChunks(session)
-        self.jobs = SqlJobs(session, self.now, self.announce)
-        self.queue = SqlJobQueue(session, self.now, self.announce)
-        self.job_records = SqlJobRecords(session)
 
     async def now(self) -> datetime:
-        """The database's time, one for the whole transaction."""
+        """The time of the database, one for the whole transaction: clocks of processes differ."""
         if self._now is None:
             self._now = await self._read_clock()
         return self._now
 
     def announce(self, topic: str) -> None:
-        """Tell who listens for a topic once this is committed."""
+        """Notify the listeners of a topic, in every process, once this is committed."""
         self.announced.add(topic)
 
     async def _read_clock(self) -> datetime:
         if self._clock is not None:
             return self._clock()
-        found = await self._session.execute(select(func.clock_timestamp(type_=Instant)))
+        found = await self.session.execute(select(func.clock_timestamp(type_=Instant)))
         return found.scalar_one()
 
 
-class SqlTransactions:
-    """Units of work on a database.
+class Transactions:
+    """Runs work in transactions: all of it is committed, or nothing.
 
-    A caller that is cancelled stops waiting; its transaction runs to its end. To break one off
-    would cost its connection, and SQLite has only one that writes.
+    Work may be run again from its start after a conflict with another transaction, so it must do
+    nothing that cannot be done twice: no blobs, no calls. A caller that is cancelled stops waiting;
+    its transaction runs to its end, since breaking it off would cost its connection, and SQLite has
+    only one that writes.
     """
 
     def __init__(
@@ -144,11 +97,11 @@ class SqlTransactions:
         if self._running:
             await asyncio.wait(self._running)
 
-    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Run the work and commit. Raises UpstreamUnavailable or StorageFailed."""
         return await self._to_its_end(self._write(work))
 
-    async def read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Run work that changes nothing. Raises UpstreamUnavailable."""
         return await self._to_its_end(self._read(work))
 
@@ -158,11 +111,11 @@ class SqlTransactions:
         running.add_done_callback(self._running.discard)
         return await asyncio.shield(running)
 
-    async def _read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
-        async with _translated(), self._transaction(self._reader) as repositories:
-            return await work(repositories)
+    async def _read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+        async with _translated(), self._transaction(self._reader) as tx:
+            return await work(tx)
 
-    async def _write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def _write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._write_once(work)
@@ -172,16 +125,16 @@ class SqlTransactions:
             await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE_S))  # noqa: S311  (no secret)
         return await self._write_once(work)
 
-    async def _write_once(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
-        async with self._turn(), _translated(), self._transaction(self._writer) as repositories:
-            result = await work(repositories)
-        self._notices.send(repositories.announced)
+    async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+        async with self._turn(), _translated(), self._transaction(self._writer) as tx:
+            result = await work(tx)
+        self._notices.send(tx.announced)
         return result
 
     @asynccontextmanager
-    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[SqlRepositories]:
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[Transaction]:
         async with AsyncSession(engine, expire_on_commit=False) as session, session.begin():
-            yield SqlRepositories(session, self._clock)
+            yield Transaction(session, self._clock)
 
 
 @asynccontextmanager

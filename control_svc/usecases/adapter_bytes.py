@@ -13,7 +13,9 @@ from typing import Final
 
 from control_svc.domain.adapters import NewAdapter
 from control_svc.domain.files import File, FileLimits
-from control_svc.domain.ports import Blob, BlobMissing, BlobStore, Clock, Transactions
+from control_svc.domain.ports import Blob, BlobMissing, BlobStore, Clock
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.unit_of_work import Transactions
 from control_svc.usecases.scratch import private_file
 from model_files.adapter_facts import AdapterFacts
 from model_files.jobs import READ_ADAPTER
@@ -132,9 +134,7 @@ class AdapterBytes:
 
     async def _file(self, project: str, file_id: str) -> File:
         now = self._clock()
-        return await self._transactions.read(
-            lambda repositories: repositories.files.get(project, file_id, now)
-        )
+        return await self._transactions.read(lambda tx: SqlFiles(tx).get(project, file_id, now))
 
     async def _take_path(self, path: str, file: PrivateFile) -> None:
         found = await asyncio.to_thread(self._folders.find, "path", path)

@@ -15,15 +15,10 @@ from control_svc.domain.adapters import (
 )
 from control_svc.domain.ids import ADAPTER, IdSource, is_id
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import (
-    Blob,
-    BlobStore,
-    Clock,
-    Notices,
-    Repositories,
-    Transactions,
-)
+from control_svc.domain.ports import Blob, BlobStore, Clock, Notices
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.adapters import SqlAdapters, SqlDesired
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.adapter_bytes import AdapterBytes
 from control_svc.usecases.listening import noticed
 from control_svc.usecases.once import earlier
@@ -81,7 +76,7 @@ class Adapters:
         adapter = self._new(gathered.described, facts, blob)
         async with deleted_if_refused(self._blobs, blob):
             stored = await self._transactions.write(
-                lambda repositories: self._add(repositories, project, gathered.described, adapter)
+                lambda tx: self._add(tx, project, gathered.described, adapter)
             )
         await self._blobs.delete(stored.dropped)
         return stored.adapter
@@ -93,7 +88,7 @@ class Adapters:
         with self._notices.listen(ADAPTERS_TOPIC) as changed:
             while True:
                 found = await self._transactions.read(
-                    lambda repositories: self._with_reports(repositories, project, adapter)
+                    lambda tx: self._with_reports(tx, project, adapter)
                 )
                 left = deadline - time.monotonic()
                 if found.is_settled or left <= 0:
@@ -106,9 +101,7 @@ class Adapters:
             raise InvalidField(field="after", problem="it is not the id of an adapter")
         binding = (project, "adapters")
         window = self._tokens.window(asked, binding, MAX_PAGE)
-        found = await self._transactions.read(
-            lambda repositories: repositories.adapters.page(project, window)
-        )
+        found = await self._transactions.read(lambda tx: SqlAdapters(tx).page(project, window))
         return self._tokens.page(found, window, asked, binding)
 
     async def update(
@@ -130,11 +123,11 @@ class Adapters:
     async def delete(self, project: str, adapter: str, etag: str) -> str:
         """Delete an adapter and its bytes; its id. Raises AdapterNotFound or StaleGeneration."""
 
-        async def drop(repositories: Repositories) -> Adapter:
-            await repositories.desired.next_revision()
-            found = await repositories.adapters.lock(project, adapter)
+        async def drop(tx: Transaction) -> Adapter:
+            await SqlDesired(tx).next_revision()
+            found = await SqlAdapters(tx).lock(project, adapter)
             found.check_etag(etag)
-            await repositories.adapters.delete(project, found.id)
+            await SqlAdapters(tx).delete(project, found.id)
             return found
 
         dropped = await self._transactions.write(drop)
@@ -142,45 +135,45 @@ class Adapters:
         return dropped.id
 
     async def _add(
-        self, repositories: Repositories, project: str, described: NewAdapter, adapter: Adapter
+        self, tx: Transaction, project: str, described: NewAdapter, adapter: Adapter
     ) -> _Stored:
-        adapter = replace(adapter, revision=await repositories.desired.next_revision())
-        before = await repositories.adapters.find(project, adapter.name)
+        adapter = replace(adapter, revision=await SqlDesired(tx).next_revision())
+        before = await SqlAdapters(tx).find(project, adapter.name)
         if before is not None and described.replace:
             adapter = replace(adapter, id=before.id, created_at=before.created_at)
-        first = await earlier(repositories, project, _request(described, adapter))
+        first = await earlier(tx, project, _request(described, adapter))
         if first is not None:
-            made = await repositories.adapters.get(project, first.resource_id)
+            made = await SqlAdapters(tx).get(project, first.resource_id)
             return _Stored(made, [adapter.blob_key])
         if before is None:
-            if await repositories.adapters.count(project) >= self._per_project:
+            if await SqlAdapters(tx).count(project) >= self._per_project:
                 raise TooManyAdapters(limit=self._per_project)
-            await repositories.adapters.add(project, adapter)
+            await SqlAdapters(tx).add(project, adapter)
             return _Stored(adapter, [])
         if not described.replace:
             raise AdapterExists(adapter=adapter.name)
-        await repositories.adapters.update(project, adapter)
+        await SqlAdapters(tx).update(project, adapter)
         return _Stored(adapter, [before.blob_key])
 
     async def _change(
         self, project: str, adapter: str, etag: str, apply: Callable[[Adapter], Adapter]
     ) -> AdapterWithReports:
-        async def change(repositories: Repositories) -> AdapterWithReports:
-            revision = await repositories.desired.next_revision()
-            found = await repositories.adapters.lock(project, adapter)
+        async def change(tx: Transaction) -> AdapterWithReports:
+            revision = await SqlDesired(tx).next_revision()
+            found = await SqlAdapters(tx).lock(project, adapter)
             found.check_etag(etag)
             changed = replace(apply(found), revision=revision, updated_at=self._clock())
-            await repositories.adapters.update(project, changed)
-            return await self._with_reports(repositories, project, changed.id)
+            await SqlAdapters(tx).update(project, changed)
+            return await self._with_reports(tx, project, changed.id)
 
         return await self._transactions.write(change)
 
     async def _with_reports(
-        self, repositories: Repositories, project: str, adapter: str
+        self, tx: Transaction, project: str, adapter: str
     ) -> AdapterWithReports:
-        found = await repositories.adapters.get(project, adapter)
+        found = await SqlAdapters(tx).get(project, adapter)
         since = self._clock() - REPORTS_COUNT_FOR
-        reports = await repositories.adapters.reports(project, found.id, since)
+        reports = await SqlAdapters(tx).reports(project, found.id, since)
         return AdapterWithReports(found, reports)
 
     def _new(self, described: NewAdapter, facts: AdapterFacts, blob: Blob) -> Adapter:

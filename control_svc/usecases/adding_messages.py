@@ -7,8 +7,12 @@ from typing import Final
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import ITEM_PREFIXES, Message
 from control_svc.domain.messages import FileUse, NewMessage, ThreadMessage
-from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.ports import Clock
 from control_svc.domain.threads import NewThread, Thread
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.tool_stores import ToolStores
 from svc_kit.errors import FileNotFound
 
@@ -26,7 +30,7 @@ class MessageAdder:
 
     async def begin(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         thread: Thread,
         asked: NewThread,
@@ -38,15 +42,15 @@ class MessageAdder:
         do.
         """
         resources = await self._stores.made(
-            repositories, project, asked.settings.resources, asked.new_stores, path
+            tx, project, asked.settings.resources, asked.new_stores, path
         )
         begun = replace(thread, settings=replace(asked.settings, resources=resources))
-        await repositories.threads.add(project, begun)
-        return await self.add(repositories, project, begun, asked.messages, f"{path}messages")
+        await SqlThreads(tx).add(project, begun)
+        return await self.add(tx, project, begun, asked.messages, f"{path}messages")
 
     async def add(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         thread: Thread,
         messages: Sequence[NewMessage],
@@ -63,29 +67,29 @@ class MessageAdder:
             for index, message in enumerate(messages)
             for use in message.files(f"{path}[{index}].")
         ]
-        await self._check_files(repositories, project, uses)
+        await self._check_files(tx, project, uses)
         made = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
-        await repositories.messages.add(project, made)
-        return await self._attached(repositories, project, thread, made)
+        await SqlMessages(tx).add(project, made)
+        return await self._attached(tx, project, thread, made)
 
     async def add_one(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         thread: Thread,
         message: NewMessage,
         message_id: str,
     ) -> ThreadMessage:
         """As `add`, for the message of a request of its own, which has given it an id."""
-        await self._check_files(repositories, project, message.files())
+        await self._check_files(tx, project, message.files())
         made = message.make(message_id, thread.id, self._clock())
-        await repositories.messages.add(project, [made])
-        await self._attached(repositories, project, thread, [made])
+        await SqlMessages(tx).add(project, [made])
+        await self._attached(tx, project, thread, [made])
         return made
 
     async def _attached(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         thread: Thread,
         messages: Sequence[ThreadMessage],
@@ -97,22 +101,18 @@ class MessageAdder:
             for attachment in message.attachments
             if attachment.tools
         ]
-        changed = await self._stores.attach(
-            repositories, project, thread, list(dict.fromkeys(file_ids))
-        )
+        changed = await self._stores.attach(tx, project, thread, list(dict.fromkeys(file_ids)))
         if changed != thread:
-            await repositories.threads.update(project, changed)
+            await SqlThreads(tx).update(project, changed)
         return changed
 
-    async def _check_files(
-        self, repositories: Repositories, project: str, uses: Iterable[FileUse]
-    ) -> None:
+    async def _check_files(self, tx: Transaction, project: str, uses: Iterable[FileUse]) -> None:
         """Each file once: there may be a hundred thousand uses, and this holds the thread."""
         first_uses: dict[str, str] = {}
         for field, file_id in uses:
             first_uses.setdefault(file_id, field)
         for file_id, field in first_uses.items():
             try:
-                await repositories.files.get(project, file_id, self._clock())
+                await SqlFiles(tx).get(project, file_id, self._clock())
             except FileNotFound:
                 raise FileNotFound(file=file_id, field=field) from None

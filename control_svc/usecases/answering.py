@@ -13,7 +13,7 @@ from control_svc.domain.compactions import Summary, check_calls, is_users
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import Item, McpCall
 from control_svc.domain.jobs import EngineDied, JobPriority
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
 from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import NewResponse, Response
@@ -21,6 +21,8 @@ from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.streams import Event
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import Done, TurnClient, TurnRequest, TurnUsage
+from control_svc.storage.repositories.conversations import SqlConversations
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.compacting import Compactor
 from control_svc.usecases.placing_items import resolved
 from control_svc.usecases.response_compacting import Thresholds
@@ -231,14 +233,14 @@ class Answering:
         """A response of which nothing is kept, and what was said before. Raises as `answer`."""
         response = await self.requests.make(project, asked)
 
-        async def read(repositories: Repositories) -> tuple[str, Begun]:
-            await check_searched(repositories, project, response.settings.tools)
-            context_start, past = await _past(repositories, project, response)
+        async def read(tx: Transaction) -> tuple[str, Begun]:
+            await check_searched(tx, project, response.settings.tools)
+            context_start, past = await _past(tx, project, response)
             items = await resolved(
-                repositories, project, asked.input, self.ids, response.created_at, "input", past
+                tx, project, asked.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)
-            await check_words_once(repositories, project, response, past, items, locks=False)
+            await check_words_once(tx, project, response, past, items, locks=False)
             return context_start, Begun([*past, *items], items)
 
         context_start, begun = await self.transactions.read(read)
@@ -274,16 +276,14 @@ def _has_called(narrator: ResponseNarrator) -> bool:
     return any(isinstance(item.content, McpCall) for item in narrator.output)
 
 
-async def _past(
-    repositories: Repositories, project: str, response: Response
-) -> tuple[str, list[Item]]:
+async def _past(tx: Transaction, project: str, response: Response) -> tuple[str, list[Item]]:
     """The item with which the model's view of the past begins (empty: all of it), and the past."""
     if response.previous_id:
-        previous = await previous_of(repositories, project, response)
-        past = await read_past(repositories, project, previous.id)
+        previous = await previous_of(tx, project, response)
+        past = await read_past(tx, project, previous.id)
         return previous.context_start, past.items
     if not response.conversation_id:
         return "", []
-    await repositories.conversations.get(project, response.conversation_id)
-    placed = await read_conversation(repositories, project, response.conversation_id)
+    await SqlConversations(tx).get(project, response.conversation_id)
+    placed = await read_conversation(tx, project, response.conversation_id)
     return "", [each.item for each in placed]

@@ -8,7 +8,8 @@ from typing import Final
 from control_svc.domain.archives import Archive
 from control_svc.domain.ids import JOB, IdSource
 from control_svc.domain.jobs import Claim, Job, JobPriority, NewJob
-from control_svc.domain.ports import Repositories
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import Unavailable
 
@@ -33,7 +34,7 @@ class Archives:
 
     async def forget(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         object_id: str,
         *,
@@ -54,7 +55,7 @@ class Archives:
             priority=JobPriority.BATCH,
             delay=_WORKERS_LEAVE if is_worked_on else timedelta(),
         )
-        await repositories.jobs.add(project, job)
+        await SqlJobs(tx).add(project, job)
 
 
 class ArchiveCleaner:
@@ -76,5 +77,5 @@ class ArchiveCleaner:
                 raise
             _log.warning("what is archived for %s is left to the inference service", object_id)
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """Nothing: the object is gone."""

@@ -7,8 +7,10 @@ from typing import Final
 from control_svc.domain.assistants import Assistant, AssistantSettings, NewAssistant
 from control_svc.domain.ids import ASSISTANT, IdSource
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.assistants import SqlAssistants
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.editing import edited
 from control_svc.usecases.once import once
 from control_svc.usecases.tool_stores import ToolStores
@@ -50,16 +52,16 @@ class Assistants:
             created_at=now,
         )
 
-        async def add(repositories: Repositories) -> Assistant:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> Assistant:
+            made = await once(tx, project, request)
             if made != new_id:
-                return await repositories.assistants.get(project, made)
+                return await SqlAssistants(tx).get(project, made)
             resources = await self._stores.made(
-                repositories, project, asked.settings.resources, asked.new_stores
+                tx, project, asked.settings.resources, asked.new_stores
             )
             settings = replace(asked.settings, resources=resources)
             added = Assistant(id=new_id, settings=settings, created_at=now)
-            await repositories.assistants.add(project, added)
+            await SqlAssistants(tx).add(project, added)
             return added
 
         return await self._transactions.write(add)
@@ -67,7 +69,7 @@ class Assistants:
     async def get(self, project: str, assistant_id: str) -> Assistant:
         """Raises AssistantNotFound."""
         return await self._transactions.read(
-            lambda repositories: repositories.assistants.get(project, assistant_id)
+            lambda tx: SqlAssistants(tx).get(project, assistant_id)
         )
 
     async def page(self, project: str, asked: PageRequest) -> Page[Assistant]:
@@ -75,9 +77,7 @@ class Assistants:
         asked.check_cursors(ASSISTANT, "an assistant")
         binding = (project, "assistants")
         window = self._tokens.window(asked, binding, MAX_PAGE)
-        found = await self._transactions.read(
-            lambda repositories: repositories.assistants.page(project, window)
-        )
+        found = await self._transactions.read(lambda tx: SqlAssistants(tx).page(project, window))
         return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
 
     async def update(
@@ -92,16 +92,14 @@ class Assistants:
         Raises AssistantNotFound, StaleGeneration, and what the settings' check does.
         """
 
-        async def change(repositories: Repositories) -> Assistant:
-            found = await repositories.assistants.lock(project, assistant_id)
-            changed = found.changed(await edited(repositories, project, found, edit, etag))
-            await repositories.assistants.update(project, changed)
+        async def change(tx: Transaction) -> Assistant:
+            found = await SqlAssistants(tx).lock(project, assistant_id)
+            changed = found.changed(await edited(tx, project, found, edit, etag))
+            await SqlAssistants(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
 
     async def delete(self, project: str, assistant_id: str) -> None:
         """Delete an assistant; threads and runs keep its id. Raises AssistantNotFound."""
-        await self._transactions.write(
-            lambda repositories: repositories.assistants.delete(project, assistant_id)
-        )
+        await self._transactions.write(lambda tx: SqlAssistants(tx).delete(project, assistant_id))

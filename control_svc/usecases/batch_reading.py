@@ -17,7 +17,10 @@ from control_svc.domain.batch_lines import (
 )
 from control_svc.domain.batches import Batch, LineProblem
 from control_svc.domain.files import File
-from control_svc.domain.ports import BlobMissing, BlobStore, Repositories, Transactions
+from control_svc.domain.ports import BlobMissing, BlobStore
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import FileNotFound
 
@@ -45,16 +48,16 @@ class BatchReader:
             checker.problems = [LineProblem("file_not_found", message, "input_file_id")]
         problems, project = tuple(checker.problems), context.claim.project
 
-        async def decide(repositories: Repositories) -> Batch:
-            now = await repositories.now()
-            found = await repositories.batches.lock(project, batch.id)
+        async def decide(tx: Transaction) -> Batch:
+            now = await tx.now()
+            found = await SqlBatches(tx).lock(project, batch.id)
             decided = (
                 found.refuse(problems, now)
                 if problems
                 else found.begin(checker.model, checker.num_lines, now)
             )
-            await repositories.batches.update(project, decided)
-            repositories.announce(batch.id)
+            await SqlBatches(tx).update(project, decided)
+            tx.announce(batch.id)
             return decided
 
         return await context.write(decide, progress=True)
@@ -63,9 +66,7 @@ class BatchReader:
         splitter = LineSplitter(self._limits.line_bytes)
         group: list[RawLine] = []
         group_bytes = 0
-        file = await self._transactions.read(
-            lambda repositories: _input_of(repositories, context.claim.project, batch)
-        )
+        file = await self._transactions.read(lambda tx: _input_of(tx, context.claim.project, batch))
         # Closed at once, also where this is broken off: it has a file open.
         async with aclosing(self._blobs.read(file.blob_key, 0, file.size_bytes)) as chunks:
             async for chunk in chunks:
@@ -87,21 +88,17 @@ class BatchReader:
         good: list[NewLine] = await asyncio.to_thread(checker.check, group)
         if good and not checker.problems:
             await context.write(
-                lambda repositories: repositories.batch_lines.add(
-                    context.claim.project, batch.id, good
-                )
+                lambda tx: SqlBatchLines(tx).add(context.claim.project, batch.id, good)
             )
 
 
-async def _input_of(repositories: Repositories, project: str, batch: Batch) -> File:
-    return await repositories.files.get(project, batch.input_file_id, await repositories.now())
+async def _input_of(tx: Transaction, project: str, batch: Batch) -> File:
+    return await SqlFiles(tx).get(project, batch.input_file_id, await tx.now())
 
 
 async def drop_lines(batch: Batch, context: JobContext) -> None:
     """Forget all lines of a batch, some in each transaction."""
     while await context.write(
-        lambda repositories: repositories.batch_lines.drop(
-            context.claim.project, batch.id, _LINES_AT_ONCE
-        )
+        lambda tx: SqlBatchLines(tx).drop(context.claim.project, batch.id, _LINES_AT_ONCE)
     ):
         pass

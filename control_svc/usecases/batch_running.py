@@ -15,7 +15,8 @@ from control_svc.domain.batch_ports import READ_AT_ONCE, LineRunner
 from control_svc.domain.batch_results import LineResult, PendingLine, unanswered
 from control_svc.domain.batches import NO_TOKENS, Batch, LineState
 from control_svc.domain.jobs import ENGINE_DEATHS_BEFORE_ALONE, MAX_ENGINE_DEATHS
-from control_svc.domain.ports import Repositories, Transactions
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.batch_places import Places
 from control_svc.usecases.room import Room
 from control_svc.usecases.working import JobContext
@@ -83,10 +84,10 @@ class BatchRunner:
 
     async def _left_s(self, batch: Batch) -> float:
         """Of the window, by the database's clock, which may be another than this process's."""
-        now = await self._read(lambda repositories: repositories.now())
+        now = await self._read(lambda tx: tx.now())
         return (batch.expires_at - now).total_seconds()
 
-    async def _read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def _read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Read, as soon as the database can be: lines are under way, whose results are kept here.
 
         Not many: no line begins while those of all places wait to be committed.
@@ -197,7 +198,7 @@ class _Ends:
         while group.results or group.deaths:
             try:
                 await self._context.write(
-                    lambda repositories: self._keep(repositories, group),
+                    lambda tx: self._keep(tx, group),
                     progress=bool(group.results),
                 )
             except Unavailable as error:
@@ -206,22 +207,22 @@ class _Ends:
             else:
                 return
 
-    async def _keep(self, repositories: Repositories, group: "_Group") -> None:
+    async def _keep(self, tx: Transaction, group: "_Group") -> None:
         """Keep a group; also one that is kept already, by a commit whose answer got lost."""
         project, batch_id = self._context.claim.project, self._batch.id
         if group.deaths:
-            await repositories.batch_lines.set_deaths(project, batch_id, group.deaths)
+            await SqlBatchLines(tx).set_deaths(project, batch_id, group.deaths)
         numbers = [result.number for result in group.results]
-        pending = await repositories.batch_lines.still_pending(project, batch_id, numbers)
+        pending = await SqlBatchLines(tx).still_pending(project, batch_id, numbers)
         results = [result for result in group.results if result.number in pending]
         if results:
-            await repositories.batch_lines.end(project, batch_id, results)
-            found = await repositories.batches.lock(project, batch_id)
+            await SqlBatchLines(tx).end(project, batch_id, results)
+            found = await SqlBatches(tx).lock(project, batch_id)
             completed = sum(result.state is LineState.COMPLETED for result in results)
             usage = sum((result.usage for result in results), NO_TOKENS)
             counted = found.count(completed, len(results) - completed, usage)
-            await repositories.batches.update(project, counted)
-            repositories.announce(batch_id)
+            await SqlBatches(tx).update(project, counted)
+            tx.announce(batch_id)
 
 
 @dataclass(frozen=True)
@@ -250,10 +251,8 @@ def _raise_from(task: "asyncio.Task[None]") -> None:
 
 def _next_lines(
     project: str, batch_id: str, after: PendingLine | None
-) -> Callable[[Repositories], Awaitable[list[PendingLine]]]:
-    return lambda repositories: repositories.batch_lines.pending(
-        project, batch_id, after, READ_AT_ONCE
-    )
+) -> Callable[[Transaction], Awaitable[list[PendingLine]]]:
+    return lambda tx: SqlBatchLines(tx).pending(project, batch_id, after, READ_AT_ONCE)
 
 
 def _is_suspect(deaths: int) -> bool:

@@ -12,7 +12,10 @@ from control_svc.domain.batch_results import EndedLine, text_of
 from control_svc.domain.batches import Batch
 from control_svc.domain.files import File, FilePurpose, expiry_of
 from control_svc.domain.ids import FILE, IdSource
-from control_svc.domain.ports import Blob, BlobStore, Repositories, Transactions
+from control_svc.domain.ports import Blob, BlobStore
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.working import JobContext
 
 
@@ -30,18 +33,18 @@ class BatchWriter:
         output = await self._bytes(project, batch, "output") if batch.has_begun else None
         errors = await self._bytes(project, batch, "error") if batch.has_begun else None
 
-        async def finish(repositories: Repositories) -> None:
-            now = await repositories.now()
-            found = await repositories.batches.lock(project, batch.id)
+        async def finish(tx: Transaction) -> None:
+            now = await tx.now()
+            found = await SqlBatches(tx).lock(project, batch.id)
             files = [
                 None if blob is None else self._new_file(batch, blob, what, now)
                 for blob, what in ((output, "output"), (errors, "error"))
             ]
             for file in filter(None, files):
-                await repositories.files.add(project, file)
+                await SqlFiles(tx).add(project, file)
             finished = found.finish(_id_of(files[0]), _id_of(files[1]), now)
-            await repositories.batches.update(project, finished)
-            repositories.announce(batch.id)
+            await SqlBatches(tx).update(project, finished)
+            tx.announce(batch.id)
 
         await context.finish(finish)
 
@@ -78,8 +81,8 @@ class BatchWriter:
 
 def _next_lines(
     project: str, batch_id: str, *, completed: bool, after: int
-) -> Callable[[Repositories], Awaitable[list[EndedLine]]]:
-    return lambda repositories: repositories.batch_lines.ended(
+) -> Callable[[Transaction], Awaitable[list[EndedLine]]]:
+    return lambda tx: SqlBatchLines(tx).ended(
         project, batch_id, completed=completed, after=after, most=READ_AT_ONCE
     )
 

@@ -8,8 +8,12 @@ from control_svc.domain.batches import Batch, NewBatch, check_input
 from control_svc.domain.ids import BATCH, JOB, IdSource, is_id
 from control_svc.domain.jobs import JobPriority, JobState, NewJob
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Notices, Repositories, Transactions
+from control_svc.domain.ports import Notices
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.batches import SqlBatches
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import once
 from control_svc.usecases.watching import follow
 from svc_kit.errors import FileNotFound, InvalidField
@@ -54,27 +58,25 @@ class Batches:
         batch_id = self._ids.new(BATCH)
         job = job_of(batch_id, self._ids)
 
-        async def add(repositories: Repositories) -> Batch:
-            batch = asked.make(batch_id, await repositories.now())
-            made = await once(repositories, project, _request(asked, batch))
+        async def add(tx: Transaction) -> Batch:
+            batch = asked.make(batch_id, await tx.now())
+            made = await once(tx, project, _request(asked, batch))
             if made != batch.id:
-                return await repositories.batches.get(project, made)
+                return await SqlBatches(tx).get(project, made)
             try:
-                file = await repositories.files.get(project, batch.input_file_id, batch.created_at)
+                file = await SqlFiles(tx).get(project, batch.input_file_id, batch.created_at)
             except FileNotFound as error:
                 raise FileNotFound(file=error.file, field="input_file_id") from None
             check_input(file)
-            await repositories.batches.add(project, batch)
-            await repositories.jobs.add(project, job)
+            await SqlBatches(tx).add(project, batch)
+            await SqlJobs(tx).add(project, job)
             return batch
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, batch_id: str) -> Batch:
         """Raises BatchNotFound."""
-        return await self._transactions.read(
-            lambda repositories: repositories.batches.get(project, batch_id)
-        )
+        return await self._transactions.read(lambda tx: SqlBatches(tx).get(project, batch_id))
 
     async def page(self, project: str, asked: PageRequest) -> Page[Batch]:
         """A page of the project's batches. Raises OutOfRange or InvalidField."""
@@ -82,25 +84,23 @@ class Batches:
             raise InvalidField(field="after", problem="it is not the id of a batch")
         binding = (project, "batches")
         window = self._tokens.window(asked, binding, MAX_PAGE)
-        found = await self._transactions.read(
-            lambda repositories: repositories.batches.page(project, window)
-        )
+        found = await self._transactions.read(lambda tx: SqlBatches(tx).page(project, window))
         return self._tokens.page(found, window, asked, binding)
 
     async def cancel(self, project: str, batch_id: str) -> Batch:
         """Give a batch up. Raises BatchNotFound or BatchNotCancellable."""
 
-        async def give_up(repositories: Repositories) -> Batch:
-            await repositories.batches.get(project, batch_id)
+        async def give_up(tx: Transaction) -> Batch:
+            await SqlBatches(tx).get(project, batch_id)
             # The job's row comes first, as it does for whoever works on the batch.
-            job = await repositories.jobs.request_cancel(project, KIND, batch_id)
-            now = await repositories.now()
+            job = await SqlJobs(tx).request_cancel(project, KIND, batch_id)
+            now = await tx.now()
             if job is not None and job.state is JobState.QUEUED:
-                await repositories.queue.save(job.hurried(CLOSING_KIND, now))
-            found = await repositories.batches.lock(project, batch_id)
+                await SqlJobQueue(tx).save(job.hurried(CLOSING_KIND, now))
+            found = await SqlBatches(tx).lock(project, batch_id)
             batch = found.cancel(now)
-            await repositories.batches.update(project, batch)
-            repositories.announce(batch_id)
+            await SqlBatches(tx).update(project, batch)
+            tx.announce(batch_id)
             return batch
 
         return await self._transactions.write(give_up)

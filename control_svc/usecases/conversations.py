@@ -9,8 +9,11 @@ from control_svc.domain.conversations import Conversation, NewConversation, NewI
 from control_svc.domain.ids import CONVERSATION, IdSource, age_of
 from control_svc.domain.items import Item
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.conversations import SqlConversations
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.archives import Archives
 from control_svc.usecases.once import earlier, once
 from control_svc.usecases.placing_items import place, resolved
@@ -47,13 +50,13 @@ class Conversations:
             created_at=now,
         )
 
-        async def add(repositories: Repositories) -> Conversation:
-            first = await once(repositories, project, request)
+        async def add(tx: Transaction) -> Conversation:
+            first = await once(tx, project, request)
             if first != made.id:
-                return await repositories.conversations.get(project, first)
-            items = await resolved(repositories, project, asked.items, self.ids, now, "items")
-            await repositories.conversations.add(project, made)
-            await place(repositories, project, made.id, asked.items, items, "items")
+                return await SqlConversations(tx).get(project, first)
+            items = await resolved(tx, project, asked.items, self.ids, now, "items")
+            await SqlConversations(tx).add(project, made)
+            await place(tx, project, made.id, asked.items, items, "items")
             return made
 
         return await self.transactions.write(add)
@@ -61,7 +64,7 @@ class Conversations:
     async def get(self, project: str, conversation_id: str) -> Conversation:
         """Raises ConversationNotFound."""
         return await self.transactions.read(
-            lambda repositories: repositories.conversations.get(project, conversation_id)
+            lambda tx: SqlConversations(tx).get(project, conversation_id)
         )
 
     async def update(
@@ -70,10 +73,10 @@ class Conversations:
         """Attach something else. Raises ConversationNotFound, MissingField or TooLong."""
         check_metadata(metadata)
 
-        async def change(repositories: Repositories) -> Conversation:
-            found = await repositories.conversations.lock(project, conversation_id)
+        async def change(tx: Transaction) -> Conversation:
+            found = await SqlConversations(tx).lock(project, conversation_id)
             changed = replace(found, metadata=metadata)
-            await repositories.conversations.update(project, changed)
+            await SqlConversations(tx).update(project, changed)
             return changed
 
         return await self.transactions.write(change)
@@ -81,11 +84,11 @@ class Conversations:
     async def delete(self, project: str, conversation_id: str) -> None:
         """Forget a conversation. Raises ConversationNotFound or ConversationLocked."""
 
-        async def drop(repositories: Repositories) -> None:
-            await _free(repositories, project, conversation_id)
-            await repositories.timelines.drop(project, conversation_id)
-            await repositories.conversations.delete(project, conversation_id)
-            await self.archives.forget(repositories, project, conversation_id)
+        async def drop(tx: Transaction) -> None:
+            await _free(tx, project, conversation_id)
+            await SqlTimelines(tx).drop(project, conversation_id)
+            await SqlConversations(tx).delete(project, conversation_id)
+            await self.archives.forget(tx, project, conversation_id)
 
         await self.transactions.write(drop)
 
@@ -97,9 +100,9 @@ class Conversations:
         asked.check()
         now = self.clock()
 
-        async def add(repositories: Repositories) -> Sequence[Item]:
-            await _free(repositories, project, asked.conversation_id)
-            items = await resolved(repositories, project, asked.items, self.ids, now, "items")
+        async def add(tx: Transaction) -> Sequence[Item]:
+            await _free(tx, project, asked.conversation_id)
+            items = await resolved(tx, project, asked.items, self.ids, now, "items")
             request = RememberedRequest(
                 method=ADD,
                 request_id=asked.request_id,
@@ -107,10 +110,10 @@ class Conversations:
                 resource_id=items[0].id,
                 created_at=now,
             )
-            first = await earlier(repositories, project, request)
+            first = await earlier(tx, project, request)
             if first is not None:
-                return await _added_before(repositories, project, asked, first.resource_id)
-            await place(repositories, project, asked.conversation_id, asked.items, items, "items")
+                return await _added_before(tx, project, asked, first.resource_id)
+            await place(tx, project, asked.conversation_id, asked.items, items, "items")
             return items
 
         return await self.transactions.write(add)
@@ -118,9 +121,9 @@ class Conversations:
     async def get_item(self, project: str, conversation_id: str, item_id: str) -> Item:
         """Raises ConversationNotFound or ItemNotFound."""
 
-        async def find(repositories: Repositories) -> Item:
-            await repositories.conversations.get(project, conversation_id)
-            found = await repositories.timelines.get(project, conversation_id, item_id)
+        async def find(tx: Transaction) -> Item:
+            await SqlConversations(tx).get(project, conversation_id)
+            found = await SqlTimelines(tx).get(project, conversation_id, item_id)
             if found is None:
                 raise ItemNotFound(item=item_id)
             return found.item
@@ -134,9 +137,9 @@ class Conversations:
         binding = (project, "conversation items", conversation_id)
         window = self.tokens.window(asked, binding, MAX_PAGE)
 
-        async def read(repositories: Repositories) -> list[Item]:
-            await repositories.conversations.get(project, conversation_id)
-            found = await repositories.timelines.page(project, conversation_id, window)
+        async def read(tx: Transaction) -> list[Item]:
+            await SqlConversations(tx).get(project, conversation_id)
+            found = await SqlTimelines(tx).page(project, conversation_id, window)
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
@@ -145,30 +148,30 @@ class Conversations:
     async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
         """Take an item out. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
 
-        async def remove(repositories: Repositories) -> Conversation:
-            conversation = await _free(repositories, project, conversation_id)
-            if not await repositories.timelines.remove(project, conversation_id, item_id):
+        async def remove(tx: Transaction) -> Conversation:
+            conversation = await _free(tx, project, conversation_id)
+            if not await SqlTimelines(tx).remove(project, conversation_id, item_id):
                 raise ItemNotFound(item=item_id)
             return conversation
 
         return await self.transactions.write(remove)
 
 
-async def _free(repositories: Repositories, project: str, conversation_id: str) -> Conversation:
+async def _free(tx: Transaction, project: str, conversation_id: str) -> Conversation:
     """The conversation, locked, while no response writes to it. Raises ConversationLocked."""
-    found = await repositories.conversations.lock(project, conversation_id)
+    found = await SqlConversations(tx).lock(project, conversation_id)
     found.check_free()
     return found
 
 
 async def _added_before(
-    repositories: Repositories, project: str, asked: NewItems, first_id: str
+    tx: Transaction, project: str, asked: NewItems, first_id: str
 ) -> list[Item]:
     """What the same request added, as far as it is still there. Raises ItemNotFound."""
     timeline = asked.conversation_id
-    first = await repositories.timelines.get(project, timeline, first_id)
+    first = await SqlTimelines(tx).get(project, timeline, first_id)
     if first is None:
         raise ItemNotFound(item=first_id)
     added = range(first.position, first.position + len(asked.items))
-    since = await repositories.timelines.since(project, timeline, first.position)
+    since = await SqlTimelines(tx).since(project, timeline, first.position)
     return [placed.item for placed in since if placed.position in added]

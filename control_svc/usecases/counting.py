@@ -6,7 +6,8 @@ from datetime import datetime
 
 from control_svc.domain.job_ports import JobCount
 from control_svc.domain.jobs import JobState
-from control_svc.domain.ports import Repositories, Transactions
+from control_svc.storage.repositories.jobs import SqlJobQueue
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from svc_kit.errors import DomainError
 from svc_kit.metrics import JobMetrics
 
@@ -34,8 +35,8 @@ class JobGauges:
     async def count(self) -> None:
         """Count once."""
 
-        async def ask(repositories: Repositories) -> tuple[list[JobCount], datetime]:
-            return await repositories.queue.census(), await repositories.now()
+        async def ask(tx: Transaction) -> tuple[list[JobCount], datetime]:
+            return await SqlJobQueue(tx).census(), await tx.now()
 
         counts, now = await self._transactions.read(ask)
         self._metrics.jobs.clear()

@@ -13,12 +13,9 @@ from control_svc.domain.adapters import AdapterReport, DesiredChange, DesiredSta
 from control_svc.domain.checks import check_digest, check_text
 from control_svc.domain.files import SHA256_DIGITS
 from control_svc.domain.ids import MAX_KEY_CHARACTERS
-from control_svc.domain.ports import (
-    BlobMissing,
-    BlobStore,
-    Notices,
-    Transactions,
-)
+from control_svc.domain.ports import BlobMissing, BlobStore, Notices
+from control_svc.storage.repositories.adapters import SqlDesired
+from control_svc.storage.unit_of_work import Transactions
 from control_svc.usecases.listening import noticed
 from svc_kit.errors import AdapterNotFound
 
@@ -53,9 +50,7 @@ class Desired:
     async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
         """Keep what a frontend says. Raises MissingField, TooLong or InvalidField."""
         check_text("frontend", frontend, MAX_KEY_CHARACTERS)
-        await self._transactions.write(
-            lambda repositories: repositories.desired.replace_reports(frontend, reports)
-        )
+        await self._transactions.write(lambda tx: SqlDesired(tx).replace_reports(frontend, reports))
 
     async def download(self, sha256: str) -> AsyncIterator[bytes]:
         """The bytes of a registered digest. Raises InvalidField or AdapterNotFound."""
@@ -71,15 +66,13 @@ class Desired:
             raise
 
     async def _blob_of(self, digest: str) -> tuple[str, int]:
-        found = await self._transactions.read(
-            lambda repositories: repositories.desired.blob_of(digest)
-        )
+        found = await self._transactions.read(lambda tx: SqlDesired(tx).blob_of(digest))
         if found is None:
             raise AdapterNotFound(adapter=digest)
         return found
 
     async def _state(self) -> DesiredState:
-        return await self._transactions.read(lambda repositories: repositories.desired.state())
+        return await self._transactions.read(lambda tx: SqlDesired(tx).state())
 
     async def _revision(self) -> int:
-        return await self._transactions.read(lambda repositories: repositories.desired.revision())
+        return await self._transactions.read(lambda tx: SqlDesired(tx).revision())

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from control_svc.domain.ports import Repositories
 from control_svc.domain.revisions import Revised
 from control_svc.domain.tools import ToolResources
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.tool_stores import check_stores
 
 
@@ -20,7 +20,7 @@ SettingsT = TypeVar("SettingsT", bound=_Settings)
 
 
 async def edited(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     found: Revised[SettingsT],
     edit: Callable[[SettingsT], SettingsT],
@@ -34,5 +34,5 @@ async def edited(
     settings = edit(found.settings)
     settings.check()
     if settings.resources != found.settings.resources:
-        await check_stores(repositories, project, settings.resources)
+        await check_stores(tx, project, settings.resources)
     return settings

@@ -12,16 +12,10 @@ from control_svc.domain.files import (
 )
 from control_svc.domain.ids import FILE, IdSource, is_id
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import (
-    Blob,
-    BlobMissing,
-    BlobSink,
-    BlobStore,
-    Clock,
-    Repositories,
-    Transactions,
-)
+from control_svc.domain.ports import Blob, BlobMissing, BlobSink, BlobStore, Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import once
 from control_svc.usecases.refusals import deleted_if_refused
 from control_svc.usecases.vector_adding import take_out_everywhere
@@ -69,11 +63,11 @@ class Files:
             created_at=file.created_at,
         )
 
-        async def add(repositories: Repositories) -> File:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> File:
+            made = await once(tx, project, request)
             if made != file.id:
-                return await repositories.files.get(project, made, file.created_at)
-            await repositories.files.add(project, file)
+                return await SqlFiles(tx).get(project, made, file.created_at)
+            await SqlFiles(tx).add(project, file)
             return file
 
         async with deleted_if_refused(self._blobs, blob):
@@ -85,9 +79,7 @@ class Files:
     async def get(self, project: str, file_id: str) -> File:
         """Raises FileNotFound."""
         now = self._clock()
-        return await self._transactions.read(
-            lambda repositories: repositories.files.get(project, file_id, now)
-        )
+        return await self._transactions.read(lambda tx: SqlFiles(tx).get(project, file_id, now))
 
     async def page(
         self, project: str, asked: PageRequest, purpose: FilePurpose | None
@@ -99,7 +91,7 @@ class Files:
         window = self._tokens.window(asked, binding, MAX_PAGE)
         now = self._clock()
         found = await self._transactions.read(
-            lambda repositories: repositories.files.page(project, window, purpose, now)
+            lambda tx: SqlFiles(tx).page(project, window, purpose, now)
         )
         return self._tokens.page(found, window, asked, binding)
 
@@ -111,9 +103,9 @@ class Files:
         """
         now = self._clock()
 
-        async def forget(repositories: Repositories) -> File:
-            file = await repositories.files.delete(project, file_id, now)
-            await take_out_everywhere(repositories, project, file_id)
+        async def forget(tx: Transaction) -> File:
+            file = await SqlFiles(tx).delete(project, file_id, now)
+            await take_out_everywhere(tx, project, file_id)
             return file
 
         file = await self._transactions.write(forget)

@@ -5,13 +5,14 @@ from typing import Final
 
 from control_svc.domain.jobs import Job, JobState
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.projects import check_form
+from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobRecords
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from svc_kit.errors import JobNotRetriable
 
 MAX_PAGE: Final = 1000
 
-Revive = Callable[[Repositories, Job], Awaitable[str]]
+Revive = Callable[[Transaction, Job], Awaitable[str]]
 """Bring the subject of a dead job back to where its work can go on, in the transaction in which the
 job begins again, and return the kind of job that it needs now. Raises JobNotRetriable where the
 subject has ended for good."""
@@ -30,9 +31,7 @@ class Jobs:
 
     async def get(self, job_id: str) -> Job:
         """Raises JobNotFound."""
-        return await self._transactions.read(
-            lambda repositories: repositories.job_records.get(job_id)
-        )
+        return await self._transactions.read(lambda tx: SqlJobRecords(tx).get(job_id))
 
     async def page(self, asked: PageRequest, project: str, state: JobState | None) -> Page[Job]:
         """A page of jobs; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
@@ -42,22 +41,22 @@ class Jobs:
         binding = ("jobs", project, state or "")
         window = self._tokens.window(asked, binding, MAX_PAGE)
         found = await self._transactions.read(
-            lambda repositories: repositories.job_records.page(window, project, state)
+            lambda tx: SqlJobRecords(tx).page(window, project, state)
         )
         return self._tokens.page(found, window, asked, binding)
 
     async def retry(self, job_id: str) -> Job:
         """Let a dead job begin again. Raises JobNotFound or JobNotRetriable."""
 
-        async def begin(repositories: Repositories) -> Job:
-            dead = await repositories.job_records.lock(job_id)
+        async def begin(tx: Transaction) -> Job:
+            dead = await SqlJobRecords(tx).lock(job_id)
             dead.check_dead()
             revive = self._revivers.get(dead.kind)
             if revive is None:
                 raise JobNotRetriable(job=job_id, problem=f"no job of kind '{dead.kind}' can.")
-            kind = await revive(repositories, dead)
-            job = dead.retried(kind, await repositories.now())
-            await repositories.queue.save(job)
+            kind = await revive(tx, dead)
+            job = dead.retried(kind, await tx.now())
+            await SqlJobQueue(tx).save(job)
             return job
 
         return await self._transactions.write(begin)

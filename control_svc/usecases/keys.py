@@ -9,9 +9,12 @@ from control_svc.domain.files import SHA256_DIGITS
 from control_svc.domain.ids import KEY, IdSource
 from control_svc.domain.keys import PREFIX_CHARACTERS, ApiKey, NewKey, PresentedKey
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.projects import check_form
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.keys import SqlKeys
+from control_svc.storage.repositories.projects import SqlProjects
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import once
 from svc_kit.errors import ApiKeyInvalid, DomainError, MissingField
 from svc_kit.keys import create_key, has_key_form, hash_key
@@ -68,21 +71,21 @@ class Keys:
             created_at=key.created_at,
         )
 
-        async def add(repositories: Repositories) -> CreatedKey:
+        async def add(tx: Transaction) -> CreatedKey:
             # Locked: a project that is being archived gets no key meanwhile.
-            project = await repositories.projects.get(described.project, locked=True)
-            made = await once(repositories, described.project, request)
+            project = await SqlProjects(tx).get(described.project, locked=True)
+            made = await once(tx, described.project, request)
             if made != key.id:
-                return CreatedKey(await repositories.keys.get(made), "")
+                return CreatedKey(await SqlKeys(tx).get(made), "")
             project.check_active()
-            await repositories.keys.add(key)
+            await SqlKeys(tx).add(key)
             return CreatedKey(key, secret)
 
         return await self._transactions.write(add)
 
     async def get(self, key_id: str) -> ApiKey:
         """Raises ApiKeyNotFound."""
-        return await self._transactions.read(lambda repositories: repositories.keys.get(key_id))
+        return await self._transactions.read(lambda tx: SqlKeys(tx).get(key_id))
 
     async def page(self, asked: PageRequest, project: str, *, with_revoked: bool) -> Page[ApiKey]:
         """A page of keys; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
@@ -92,16 +95,14 @@ class Keys:
         binding = ("keys", project, str(with_revoked))
         window = self._tokens.window(asked, binding, MAX_PAGE)
         found = await self._transactions.read(
-            lambda repositories: repositories.keys.page(window, project, with_revoked=with_revoked)
+            lambda tx: SqlKeys(tx).page(window, project, with_revoked=with_revoked)
         )
         return self._tokens.page(found, window, asked, binding)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """End a key. Raises ApiKeyNotFound."""
         now = self._clock()
-        return await self._transactions.write(
-            lambda repositories: repositories.keys.revoke(key_id, now)
-        )
+        return await self._transactions.write(lambda tx: SqlKeys(tx).revoke(key_id, now))
 
     async def look_up(self, sha256: str) -> Verified:
         """What is known of a key by its hash. Raises MissingField or InvalidField."""
@@ -109,7 +110,7 @@ class Keys:
             raise MissingField(field="sha256")
         digest = check_digest("sha256", sha256, SHA256_DIGITS)
         now = self._clock()
-        found = await self._transactions.read(lambda repositories: repositories.keys.find(digest))
+        found = await self._transactions.read(lambda tx: SqlKeys(tx).find(digest))
         if found is None:
             return Verified(None, ApiKeyInvalid())
         refusal = found.refusal(now)
@@ -134,9 +135,7 @@ class Keys:
         if last is not None and now - last < _USE_NOTED_EVERY:
             return
         try:
-            await self._transactions.write(
-                lambda repositories: repositories.keys.note_use(found.key.id, now)
-            )
+            await self._transactions.write(lambda tx: SqlKeys(tx).note_use(found.key.id, now))
         except DomainError as error:
             # A disk that is full is no reason to refuse the key.
             _log.warning("the use of %s is not noted: %s", found.key.id, error)

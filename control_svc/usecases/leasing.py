@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from control_svc.domain.jobs import Claim, Ending, Job, JobState, LeaseLost, Outcome
-from control_svc.domain.ports import Repositories, Transactions
+from control_svc.storage.repositories.jobs import SqlJobQueue
+from control_svc.storage.unit_of_work import Transaction, Transactions
 
 ResultT = TypeVar("ResultT")
-Work = Callable[[Repositories], Awaitable[ResultT]]
+Work = Callable[[Transaction], Awaitable[ResultT]]
 
 ORPHANS_AT_ONCE: Final = 100
 
@@ -22,7 +23,7 @@ ORPHANS_AT_ONCE: Final = 100
 class Undertaker(Protocol):
     """What has to happen to a job's subject when the job is dead."""
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """End the subject with the job's error, in the transaction in which the job dies."""
 
 
@@ -36,17 +37,15 @@ class LeaseTerms:
     """No other process can have the database: who else holds a lease is gone."""
 
 
-async def lock_held(
-    repositories: Repositories, claims: Collection[Claim], lease: timedelta
-) -> set[Claim]:
+async def lock_held(tx: Transaction, claims: Collection[Claim], lease: timedelta) -> set[Claim]:
     """Those of the claims that count, for a transaction that writes for all of them. Their jobs are
     locked, and their leases kept as those of whoever writes."""
-    jobs = await repositories.queue.lock_all(claims)
-    now = await repositories.now()
+    jobs = await SqlJobQueue(tx).lock_all(claims)
+    now = await tx.now()
     for job in jobs:
         kept = job.kept(now, lease)
         if kept != job:
-            await repositories.queue.save(kept)
+            await SqlJobQueue(tx).save(kept)
     return {job.claim for job in jobs}
 
 
@@ -69,13 +68,13 @@ class Leases:
     async def claim(self, kinds: Collection[str]) -> Job | None:
         """The next job of these kinds, from now on ours; None: there is none."""
 
-        async def take(repositories: Repositories) -> Job | None:
-            due = await repositories.queue.due(kinds)
+        async def take(tx: Transaction) -> Job | None:
+            due = await SqlJobQueue(tx).due(kinds)
             if due is None:
                 return None
-            now = await repositories.now()
+            now = await tx.now()
             job = due.claimed(self._terms.owner, now, self._terms.lease)
-            await repositories.queue.save(job)
+            await SqlJobQueue(tx).save(job)
             return job
 
         return await self._transactions.write(take)
@@ -84,45 +83,43 @@ class Leases:
         """Run the work in a transaction that holds the job. Raises LeaseLost; then nothing was
         done."""
 
-        async def locked(repositories: Repositories) -> ResultT:
-            job = await repositories.queue.lock(claim)
-            now = await repositories.now()
+        async def locked(tx: Transaction) -> ResultT:
+            job = await SqlJobQueue(tx).lock(claim)
+            now = await tx.now()
             written = (job.progressed() if progress else job).kept(now, self._terms.lease)
             if written != job:
-                await repositories.queue.save(written)
-            return await work(repositories)
+                await SqlJobQueue(tx).save(written)
+            return await work(tx)
 
         return await self._transactions.write(locked)
 
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
         """The last transaction of the work: the job is done with it. Raises LeaseLost."""
 
-        async def last(repositories: Repositories) -> ResultT:
-            job = await repositories.queue.lock(claim)
-            await self._close(repositories, job, Ending(Outcome.DONE))
-            return await work(repositories)
+        async def last(tx: Transaction) -> ResultT:
+            job = await SqlJobQueue(tx).lock(claim)
+            await self._close(tx, job, Ending(Outcome.DONE))
+            return await work(tx)
 
         return await self._transactions.write(last)
 
     async def end(self, claim: Claim, ending: Ending) -> Job:
         """The job after an attempt that did not finish it. Raises LeaseLost."""
 
-        async def close(repositories: Repositories) -> Job:
-            job = await repositories.queue.lock(claim)
-            return await self._close(repositories, job, ending)
+        async def close(tx: Transaction) -> Job:
+            job = await SqlJobQueue(tx).lock(claim)
+            return await self._close(tx, job, ending)
 
         return await self._transactions.write(close)
 
     async def held(self) -> list[Job]:
         """The jobs that are ours."""
-        return await self._transactions.read(
-            lambda repositories: repositories.queue.held(self._terms.owner)
-        )
+        return await self._transactions.read(lambda tx: SqlJobQueue(tx).held(self._terms.owner))
 
     async def orphans(self) -> list[Job]:
         """Running jobs whose workers are gone."""
         return await self._transactions.read(
-            lambda repositories: repositories.queue.orphans(
+            lambda tx: SqlJobQueue(tx).orphans(
                 self._undertakers.keys(),
                 self._terms.owner,
                 ORPHANS_AT_ONCE,
@@ -138,17 +135,17 @@ class Leases:
         """
         terms = self._terms
 
-        async def close(repositories: Repositories) -> Job:
-            job = await repositories.queue.lock(orphan.claim)
-            if not job.is_orphan(terms.owner, await repositories.now(), is_alone=terms.is_alone):
+        async def close(tx: Transaction) -> Job:
+            job = await SqlJobQueue(tx).lock(orphan.claim)
+            if not job.is_orphan(terms.owner, await tx.now(), is_alone=terms.is_alone):
                 raise LeaseLost(f"{job.id} has a worker")
-            return await self._close(repositories, job, Ending(Outcome.LOST))
+            return await self._close(tx, job, Ending(Outcome.LOST))
 
         return await self._transactions.write(close)
 
-    async def _close(self, repositories: Repositories, job: Job, ending: Ending) -> Job:
-        ended = job.ended(ending, await repositories.now(), self._chance())
-        await repositories.queue.save(ended)
+    async def _close(self, tx: Transaction, job: Job, ending: Ending) -> Job:
+        ended = job.ended(ending, await tx.now(), self._chance())
+        await SqlJobQueue(tx).save(ended)
         if ended.state is JobState.DEAD:
-            await self._undertakers[job.kind].bury(repositories, ended)
+            await self._undertakers[job.kind].bury(tx, ended)
         return ended

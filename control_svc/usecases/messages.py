@@ -8,8 +8,11 @@ from control_svc.domain.checks import check_metadata
 from control_svc.domain.ids import IdSource
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.domain.messages import AddedMessage, ThreadMessage
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.adding_messages import MESSAGE, MessageAdder
 from control_svc.usecases.once import earlier
 
@@ -50,24 +53,22 @@ class Messages:
             created_at=now,
         )
 
-        async def add(repositories: Repositories) -> ThreadMessage:
-            thread = await repositories.threads.lock(project, asked.thread_id)
-            before = await earlier(repositories, project, request)
+        async def add(tx: Transaction) -> ThreadMessage:
+            thread = await SqlThreads(tx).lock(project, asked.thread_id)
+            before = await earlier(tx, project, request)
             if before is not None:
-                return await repositories.messages.get(project, thread.id, before.resource_id)
+                return await SqlMessages(tx).get(project, thread.id, before.resource_id)
             thread.check_idle("add messages to")
-            return await self._adder.add_one(
-                repositories, project, thread, asked.message, message_id
-            )
+            return await self._adder.add_one(tx, project, thread, asked.message, message_id)
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
         """Raises ThreadNotFound or MessageNotFound."""
 
-        async def find(repositories: Repositories) -> ThreadMessage:
-            await repositories.threads.get(project, thread_id)
-            return await repositories.messages.get(project, thread_id, message_id)
+        async def find(tx: Transaction) -> ThreadMessage:
+            await SqlThreads(tx).get(project, thread_id)
+            return await SqlMessages(tx).get(project, thread_id, message_id)
 
         return await self._transactions.read(find)
 
@@ -82,9 +83,9 @@ class Messages:
         binding = (project, "messages", thread_id, run_id)
         window = self._tokens.window(asked, binding, MAX_PAGE)
 
-        async def find(repositories: Repositories) -> list[ThreadMessage]:
-            await repositories.threads.get(project, thread_id)
-            return await repositories.messages.page(project, thread_id, window, run_id)
+        async def find(tx: Transaction) -> list[ThreadMessage]:
+            await SqlThreads(tx).get(project, thread_id)
+            return await SqlMessages(tx).page(project, thread_id, window, run_id)
 
         found = await self._transactions.read(find)
         return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
@@ -98,14 +99,14 @@ class Messages:
         """
         check_metadata(metadata or {})
 
-        async def change(repositories: Repositories) -> ThreadMessage:
-            thread = await repositories.threads.lock(project, thread_id)
-            found = await repositories.messages.get(project, thread_id, message_id)
+        async def change(tx: Transaction) -> ThreadMessage:
+            thread = await SqlThreads(tx).lock(project, thread_id)
+            found = await SqlMessages(tx).get(project, thread_id, message_id)
             thread.check_idle("change messages of")
             if metadata is None:
                 return found
             changed = replace(found, metadata=metadata)
-            await repositories.messages.update(project, changed)
+            await SqlMessages(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
@@ -113,9 +114,9 @@ class Messages:
     async def delete(self, project: str, thread_id: str, message_id: str) -> None:
         """Take a message out of its thread. Raises ThreadNotFound, MessageNotFound, ThreadBusy."""
 
-        async def drop(repositories: Repositories) -> None:
-            thread = await repositories.threads.lock(project, thread_id)
+        async def drop(tx: Transaction) -> None:
+            thread = await SqlThreads(tx).lock(project, thread_id)
             thread.check_idle("delete messages of")
-            await repositories.messages.delete(project, thread_id, message_id)
+            await SqlMessages(tx).delete(project, thread_id, message_id)
 
         await self._transactions.write(drop)

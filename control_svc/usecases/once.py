@@ -1,20 +1,21 @@
 """A request with an id of the caller's is carried out once, whatever its client's retries."""
 
-from control_svc.domain.ports import Repositories
 from control_svc.domain.requests import REMEMBERED_FOR, RememberedRequest
+from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.unit_of_work import Transaction
 
 
-async def once(repositories: Repositories, project: str, request: RememberedRequest) -> str:
+async def once(tx: Transaction, project: str, request: RememberedRequest) -> str:
     """The id of what the first such request made; `request.resource_id` where this is the first.
 
     Raises RequestIdReused.
     """
-    first = await earlier(repositories, project, request)
+    first = await earlier(tx, project, request)
     return (first or request).resource_id
 
 
 async def earlier(
-    repositories: Repositories, project: str, request: RememberedRequest
+    tx: Transaction, project: str, request: RememberedRequest
 ) -> RememberedRequest | None:
     """The same request, carried out before; None: this is the first, and is remembered.
 
@@ -24,9 +25,9 @@ async def earlier(
     if not request.request_id:
         return None
     since = request.created_at - REMEMBERED_FOR
-    found = await repositories.requests.recall(project, request.method, request.request_id, since)
+    found = await SqlRequests(tx).recall(project, request.method, request.request_id, since)
     if found is None:
-        await repositories.requests.add(project, request)
+        await SqlRequests(tx).add(project, request)
         return None
     found.check_same(request.fingerprint)
     return found

@@ -8,12 +8,15 @@ from control_svc.domain.given_items import GivenItem, files_of
 from control_svc.domain.ids import IdSource, age_of, is_id
 from control_svc.domain.items import Item, McpApprovalRequest
 from control_svc.domain.mcp import renamed
-from control_svc.domain.ports import Repositories
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
 
 
 async def resolved(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     given: Sequence[GivenItem],
     ids: IdSource,
@@ -27,9 +30,9 @@ async def resolved(
     Raises ItemNotFound or FileNotFound.
     """
     references = [item.reference for item in given if item.content is None]
-    stored = await repositories.timelines.stored(project, references)
-    await _check_files(repositories, project, given, now, field)
-    names = await _names(repositories, project, given, ids)
+    stored = await SqlTimelines(tx).stored(project, references)
+    await _check_files(tx, project, given, now, field)
+    names = await _names(tx, project, given, ids)
     items = []
     for index, (item, name) in enumerate(zip(given, names, strict=True)):
         if item.content is None and item.reference not in stored:
@@ -39,7 +42,7 @@ async def resolved(
 
 
 async def place(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     timeline: str,
     given: Sequence[GivenItem],
@@ -50,16 +53,16 @@ async def place(
 
     Raises InvalidField for an item that the timeline has already.
     """
-    await check_no_twins(repositories, project, timeline, given, field)
+    await check_no_twins(tx, project, timeline, given, field)
     pairs = zip(given, items, strict=True)
     for is_new, group in groupby(pairs, key=lambda pair: pair[0].content is not None):
         some = [item for _, item in group]
-        put = repositories.timelines.append if is_new else repositories.timelines.link
+        put = SqlTimelines(tx).append if is_new else SqlTimelines(tx).link
         await put(project, timeline, some)
 
 
 async def check_no_twins(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     timeline: str,
     given: Sequence[GivenItem],
@@ -70,14 +73,14 @@ async def check_no_twins(
     for index, item in enumerate(given):
         if item.content is not None:
             continue
-        there = await repositories.timelines.get(project, timeline, item.reference)
+        there = await SqlTimelines(tx).get(project, timeline, item.reference)
         if there is not None or item.reference in seen:
             raise InvalidField(field=f"{field}[{index}].id", problem="the item is there already")
         seen.add(item.reference)
 
 
 async def _check_files(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     given: Sequence[GivenItem],
     now: datetime,
@@ -85,18 +88,18 @@ async def _check_files(
 ) -> None:
     for index, file_id in files_of(given):
         try:
-            await repositories.files.get(project, file_id, now)
+            await SqlFiles(tx).get(project, file_id, now)
         except FileNotFound:
             raise FileNotFound(file=file_id, field=f"{field}[{index}].content") from None
 
 
 async def _names(
-    repositories: Repositories, project: str, given: Sequence[GivenItem], ids: IdSource
+    tx: Transaction, project: str, given: Sequence[GivenItem], ids: IdSource
 ) -> list[str]:
     """The ids of items; of new ones those that their callers have kept for them, where these are
     ids of ours that no other item has, or will have."""
     kept = [item.id for item in given if item.prefix and is_id(item.id, item.prefix)]
-    free = await _free(repositories, project, kept)
+    free = await _free(tx, project, kept)
     names = []
     for item in given:
         is_kept = bool(item.prefix) and item.id in free
@@ -106,13 +109,13 @@ async def _names(
     return names
 
 
-async def _free(repositories: Repositories, project: str, kept: Sequence[str]) -> set[str]:
+async def _free(tx: Transaction, project: str, kept: Sequence[str]) -> set[str]:
     """Those of the ids that no item has. What is being written tells its ids before it is stored:
     ids that may be of it are left to it."""
     if not kept:
         return set()
-    oldest = await repositories.streams.oldest_open(project)
-    taken = await repositories.timelines.taken(project, kept)
+    oldest = await SqlEventStreams(tx).oldest_open(project)
+    taken = await SqlTimelines(tx).taken(project, kept)
     return {each for each in kept if not oldest or age_of(each) < oldest} - taken
 
 

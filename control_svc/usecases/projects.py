@@ -1,9 +1,11 @@
 """Projects: made, listed and archived by operators."""
 
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.projects import NewProject, Project, check_form
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
+from control_svc.storage.repositories.projects import SqlProjects
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import earlier
 from svc_kit.errors import ProjectNotFound
 from svc_kit.principal import DEFAULT_PROJECT
@@ -24,11 +26,11 @@ class Projects:
         """Make the project that callers without a key belong to, where it is not there yet."""
         default = self._new(NewProject(id=DEFAULT_PROJECT))
 
-        async def ensure(repositories: Repositories) -> None:
+        async def ensure(tx: Transaction) -> None:
             try:
-                await repositories.projects.get(DEFAULT_PROJECT)
+                await SqlProjects(tx).get(DEFAULT_PROJECT)
             except ProjectNotFound:
-                await repositories.projects.add(default)
+                await SqlProjects(tx).add(default)
 
         await self._transactions.write(ensure)
 
@@ -44,11 +46,11 @@ class Projects:
             created_at=project.created_at,
         )
 
-        async def add(repositories: Repositories) -> Project:
+        async def add(tx: Transaction) -> Project:
             # Remembered with one project for all, so that the id of another project meets it too.
-            if await earlier(repositories, DEFAULT_PROJECT, request):
-                return await repositories.projects.get(project.id)
-            await repositories.projects.add(project)
+            if await earlier(tx, DEFAULT_PROJECT, request):
+                return await SqlProjects(tx).get(project.id)
+            await SqlProjects(tx).add(project)
             return project
 
         return await self._transactions.write(add)
@@ -56,16 +58,14 @@ class Projects:
     async def get(self, project_id: str) -> Project:
         """Raises MissingField or ProjectNotFound."""
         check_form(project_id)
-        return await self._transactions.read(
-            lambda repositories: repositories.projects.get(project_id)
-        )
+        return await self._transactions.read(lambda tx: SqlProjects(tx).get(project_id))
 
     async def page(self, asked: PageRequest, *, with_archived: bool) -> Page[Project]:
         """A page of all projects, by id. Raises OutOfRange or InvalidField."""
         binding = ("projects", str(with_archived))
         window = self._tokens.window(asked, binding, MAX_PAGE)
         found = await self._transactions.read(
-            lambda repositories: repositories.projects.page(window, with_archived=with_archived)
+            lambda tx: SqlProjects(tx).page(window, with_archived=with_archived)
         )
         return self._tokens.page(found, window, asked, binding)
 
@@ -74,9 +74,9 @@ class Projects:
         check_form(project_id)
         now = self._clock()
 
-        async def close(repositories: Repositories) -> Project:
-            archived = (await repositories.projects.get(project_id, locked=True)).archive(now)
-            await repositories.projects.update(archived)
+        async def close(tx: Transaction) -> Project:
+            archived = (await SqlProjects(tx).get(project_id, locked=True)).archive(now)
+            await SqlProjects(tx).update(archived)
             return archived
 
         return await self._transactions.write(close)

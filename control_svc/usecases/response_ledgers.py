@@ -3,9 +3,13 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from control_svc.domain.items import Item
-from control_svc.domain.ports import Repositories
 from control_svc.domain.response_events import EventCodec, ResponseEvent
 from control_svc.domain.responses import Response, ResponseState
+from control_svc.storage.repositories.conversations import SqlConversations
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.streaming import StreamWriter
 
 Say = Callable[[Sequence[ResponseEvent]], Awaitable[None]]
@@ -37,8 +41,8 @@ class StoredLedger:
     ) -> None:
         """One transaction, with everything told before."""
 
-        async def change(repositories: Repositories) -> None:
-            await _write(repositories, self._project, response, items, changed)
+        async def change(tx: Transaction) -> None:
+            await _write(tx, self._project, response, items, changed)
 
         await self.tell(turn, events)
         await self._writer.commit(change, progress=True)
@@ -52,9 +56,9 @@ class StoredLedger:
     ) -> None:
         """The response's end, its stream's and its job's are one transaction."""
 
-        async def change(repositories: Repositories) -> None:
-            await _write(repositories, self._project, response, items)
-            await close_conversation(repositories, self._project, response)
+        async def change(tx: Transaction) -> None:
+            await _write(tx, self._project, response, items)
+            await close_conversation(tx, self._project, response)
 
         await self.tell(turn, events)
         await self._writer.finish(change)
@@ -64,9 +68,9 @@ class TransactionLedger:
     """Keeps a response in a transaction of somebody else's, which has locked its job and its
     row."""
 
-    def __init__(self, project: str, repositories: Repositories, codec: EventCodec) -> None:
+    def __init__(self, project: str, tx: Transaction, codec: EventCodec) -> None:
         self._project = project
-        self._repositories = repositories
+        self._tx = tx
         self._encode = codec.encode
         self._told: list[ResponseEvent] = []
 
@@ -86,7 +90,7 @@ class TransactionLedger:
     ) -> None:
         """With the commit of the transaction."""
         await self.tell(turn, events)
-        await _write(self._repositories, self._project, response, items, changed)
+        await _write(self._tx, self._project, response, items, changed)
 
     async def end(
         self,
@@ -97,9 +101,9 @@ class TransactionLedger:
     ) -> None:
         """With the commit of the transaction."""
         await self.keep(turn, response, events, items)
-        await close_conversation(self._repositories, self._project, response)
+        await close_conversation(self._tx, self._project, response)
         encoded = list(map(self._encode, self._told))
-        await self._repositories.streams.end(self._project, response.id, encoded)
+        await SqlEventStreams(self._tx).end(self._project, response.id, encoded)
 
 
 class TransientLedger:
@@ -137,28 +141,28 @@ class TransientLedger:
         await self.tell(turn, events)
 
 
-async def close_conversation(repositories: Repositories, project: str, response: Response) -> None:
+async def close_conversation(tx: Transaction, project: str, response: Response) -> None:
     """Let the conversation go, with the response's input and output where there is an answer."""
     if not response.conversation_id:
         return
-    found = await repositories.conversations.lock(project, response.conversation_id)
+    found = await SqlConversations(tx).lock(project, response.conversation_id)
     if response.state in _KEPT_BY_CONVERSATIONS:
-        placed = await repositories.timelines.since(project, response.id)
+        placed = await SqlTimelines(tx).since(project, response.id)
         own = {item.id for item in response.output}
         given = [each.item for each in placed if each.item.id not in own]
-        await repositories.timelines.link(project, found.id, given)
-        await repositories.timelines.link(project, found.id, response.output, origin=response.id)
-    await repositories.conversations.update(project, found.released_by(response.id))
+        await SqlTimelines(tx).link(project, found.id, given)
+        await SqlTimelines(tx).link(project, found.id, response.output, origin=response.id)
+    await SqlConversations(tx).update(project, found.released_by(response.id))
 
 
 async def _write(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     response: Response,
     items: Sequence[Item],
     changed: Sequence[Item] = (),
 ) -> None:
     for item in changed:
-        await repositories.timelines.update(project, item)
-    await repositories.timelines.append(project, response.id, items, origin=response.id)
-    await repositories.responses.update(project, response)
+        await SqlTimelines(tx).update(project, item)
+    await SqlTimelines(tx).append(project, response.id, items, origin=response.id)
+    await SqlResponses(tx).update(project, response)

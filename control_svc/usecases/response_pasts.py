@@ -7,12 +7,14 @@ from typing import Final, NamedTuple
 
 from control_svc.domain.compactions import is_users
 from control_svc.domain.items import Compaction, Item, PlacedItem, Reasoning
-from control_svc.domain.ports import Repositories
 from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import Response, Truncation
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import TurnRequest
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.fitting import first_fitting
 from control_svc.usecases.response_compacting import Thresholds
 from control_svc.usecases.response_narrating import ResponseNarrator
@@ -32,11 +34,11 @@ class Past(NamedTuple):
     """What the turns are archived for."""
 
 
-async def read_past(repositories: Repositories, project: str, response_id: str) -> Past:
+async def read_past(tx: Transaction, project: str, response_id: str) -> Past:
     """What was said up to a response. Raises PreviousResponseNotFound or TooLong."""
-    num_bytes = await repositories.responses.num_chain_bytes(project, response_id)
+    num_bytes = await SqlResponses(tx).num_chain_bytes(project, response_id)
     _check_length("previous_response_id", num_bytes)
-    links = await repositories.responses.chain(project, response_id)
+    links = await SqlResponses(tx).chain(project, response_id)
     if not links:
         raise PreviousResponseNotFound(response=response_id)
     first = links[0]
@@ -47,18 +49,18 @@ async def read_past(repositories: Repositories, project: str, response_id: str) 
         raise PreviousResponseNotFound(response=first.previous_id)
     if not first.conversation_id:
         return Past(own, first.archive_name)
-    before = await read_conversation(repositories, project, first.conversation_id)
+    before = await read_conversation(tx, project, first.conversation_id)
     end = first.conversation_end
     said = [placed.item for placed in before if placed.position < end]
     return Past([*said, *own], first.archive_name)
 
 
 async def read_conversation(
-    repositories: Repositories, project: str, conversation_id: str
+    tx: Transaction, project: str, conversation_id: str
 ) -> list[PlacedItem]:
     """All items of a conversation. Raises TooLong."""
-    _check_length("conversation", await repositories.timelines.num_bytes(project, conversation_id))
-    return await repositories.timelines.since(project, conversation_id)
+    _check_length("conversation", await SqlTimelines(tx).num_bytes(project, conversation_id))
+    return await SqlTimelines(tx).since(project, conversation_id)
 
 
 def _check_length(field: str, num_bytes: int) -> None:

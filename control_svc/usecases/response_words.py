@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from control_svc.domain.items import Item, McpApprovalResponse
 from control_svc.domain.mcp import check_words
-from control_svc.domain.ports import Repositories
 from control_svc.domain.responses import Response
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.unit_of_work import Transaction
 
 
 async def check_words_once(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     response: Response,
     before: Sequence[Item],
@@ -26,8 +27,8 @@ async def check_words_once(
     spent: Sequence[Item] = ()
     if response.previous_id and any(map(_allows, given)):
         if locks:
-            await repositories.responses.lock(project, response.previous_id)
-        spent = await repositories.responses.words_after(project, response.previous_id)
+            await SqlResponses(tx).lock(project, response.previous_id)
+        spent = await SqlResponses(tx).words_after(project, response.previous_id)
     check_words([*before, *spent], given)
 
 

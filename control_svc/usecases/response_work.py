@@ -4,10 +4,12 @@ from typing import Final
 
 from control_svc.domain.items import Item
 from control_svc.domain.jobs import Claim, Job
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.response_events import EventCodec, Moment
 from control_svc.domain.response_ports import Seals
 from control_svc.domain.responses import Response, ResponseError
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.response_ending import Endings
 from control_svc.usecases.response_ledgers import StoredLedger
 from control_svc.usecases.response_narrating import ResponseNarrator
@@ -55,7 +57,7 @@ class ResponseHandler:
                 return
             ledger = StoredLedger(claim.project, writer, self._codec)
             said = await self._transactions.read(
-                lambda repositories: self._endings.said(repositories, claim.project, response)
+                lambda tx: self._endings.said(tx, claim.project, response)
             )
             narrator = ResponseNarrator(
                 claim.project, response, said.output, ledger, self._seals, said.drafts
@@ -68,10 +70,10 @@ class ResponseHandler:
             begun = Begun(past.items, own, said.drafts, said.token_ids, past.archive_name)
             await self._worker.work(claim.project, narrator, begun, context.cancelled)
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """Fail the response whose job is dead, with what it has said."""
         try:
-            response = await repositories.responses.lock(job.project, job.subject)
+            response = await SqlResponses(tx).lock(job.project, job.subject)
         except ResponseNotFound:
             return
         if response.state.is_final:
@@ -79,7 +81,7 @@ class ResponseHandler:
         reason, message = job.error or ("INTERNAL", "")
         error = ResponseError(code="server_error", message=message, reason=reason)
         await self._endings.end(
-            repositories,
+            tx,
             job.project,
             response,
             Moment.FAILED,
@@ -89,9 +91,9 @@ class ResponseHandler:
     async def _response(self, claim: Claim) -> Response | None:
         """The response, if there is anything to do for it."""
 
-        async def find(repositories: Repositories) -> Response | None:
+        async def find(tx: Transaction) -> Response | None:
             try:
-                return await repositories.responses.get(claim.project, claim.subject)
+                return await SqlResponses(tx).get(claim.project, claim.subject)
             except ResponseNotFound:
                 return None
 
@@ -101,9 +103,9 @@ class ResponseHandler:
     async def _said_until(self, claim: Claim) -> tuple[Past, list[Item]]:
         """Everything that was said, and the response's own part of it."""
 
-        async def read(repositories: Repositories) -> tuple[Past, list[Item]]:
-            past = await read_past(repositories, claim.project, claim.subject)
-            own = await repositories.timelines.since(claim.project, claim.subject)
+        async def read(tx: Transaction) -> tuple[Past, list[Item]]:
+            past = await read_past(tx, claim.project, claim.subject)
+            own = await SqlTimelines(tx).since(claim.project, claim.subject)
             return past, [placed.item for placed in own]
 
         return await self._transactions.read(read)

@@ -11,12 +11,18 @@ from control_svc.domain.items import Item
 from control_svc.domain.jobs import JobPriority, NewJob
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.domain.mcp import APPROVAL_KINDS
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.response_events import EventCodec, LifeEvent, Moment, ResponseEvent
 from control_svc.domain.responses import NewResponse, Response
 from control_svc.domain.streams import BEFORE_FIRST, Event
 from control_svc.domain.timeline_ports import GIVEN_ITEMS, ItemFilter
+from control_svc.storage.repositories.conversations import SqlConversations
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.archives import Archives
 from control_svc.usecases.once import once
 from control_svc.usecases.placing_items import check_no_twins, place, resolved
@@ -65,47 +71,45 @@ class Responses:
             created_at=response.created_at,
         )
 
-        async def add(repositories: Repositories) -> Response:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> Response:
+            made = await once(tx, project, request)
             if made != response.id:
-                return await repositories.responses.get(project, made)
-            return await self._add(repositories, project, asked, response)
+                return await SqlResponses(tx).get(project, made)
+            return await self._add(tx, project, asked, response)
 
         return await self.transactions.write(add)
 
     async def _add(
-        self, repositories: Repositories, project: str, asked: NewResponse, response: Response
+        self, tx: Transaction, project: str, asked: NewResponse, response: Response
     ) -> Response:
-        await check_searched(repositories, project, asked.settings.tools)
-        before, response = await _what_was_said(repositories, project, response)
+        await check_searched(tx, project, asked.settings.tools)
+        before, response = await _what_was_said(tx, project, response)
         if response.conversation_id:  # which is to have each item once when the response ends
-            await check_no_twins(
-                repositories, project, response.conversation_id, asked.input, "input"
-            )
+            await check_no_twins(tx, project, response.conversation_id, asked.input, "input")
         items = await resolved(
-            repositories, project, asked.input, self.ids, response.created_at, "input", before
+            tx, project, asked.input, self.ids, response.created_at, "input", before
         )
         check_calls(before, items)
-        await check_words_once(repositories, project, response, before, items, locks=True)
-        await repositories.responses.add(project, response)
-        await place(repositories, project, response.id, asked.input, items, "input")
-        await repositories.streams.create(
+        await check_words_once(tx, project, response, before, items, locks=True)
+        await SqlResponses(tx).add(project, response)
+        await place(tx, project, response.id, asked.input, items, "input")
+        await SqlEventStreams(tx).create(
             project, response.id, [self.codec.encode(event) for event in _first_events(response)]
         )
         job = NewJob(
             id=self.ids.new(JOB), kind=KIND, subject=response.id, priority=JobPriority.INTERACTIVE
         )
-        await repositories.jobs.add(project, job)
+        await SqlJobs(tx).add(project, job)
         return response
 
     async def get(self, project: str, response_id: str) -> Response:
         """A response, with its output once it has ended. Raises ResponseNotFound."""
 
-        async def read(repositories: Repositories) -> Response:
-            found = await repositories.responses.get(project, response_id)
+        async def read(tx: Transaction) -> Response:
+            found = await SqlResponses(tx).get(project, response_id)
             if not found.state.is_final:
                 return found
-            made = await repositories.timelines.since(
+            made = await SqlTimelines(tx).since(
                 project, response_id, wanted=ItemFilter(origin=response_id)
             )
             return replace(found, output=tuple(placed.item for placed in made))
@@ -139,19 +143,19 @@ class Responses:
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response; one that is under way is given up. Raises ResponseNotFound."""
 
-        async def forget(repositories: Repositories) -> None:
-            await repositories.responses.get(project, response_id)
+        async def forget(tx: Transaction) -> None:
+            await SqlResponses(tx).get(project, response_id)
             # The job's row comes first, as it does for whoever works on the response.
-            await repositories.jobs.request_cancel(project, KIND, response_id)
-            found = await repositories.responses.lock(project, response_id)
+            await SqlJobs(tx).request_cancel(project, KIND, response_id)
+            found = await SqlResponses(tx).lock(project, response_id)
             is_worked_on = not found.state.is_final
             if is_worked_on:
-                await close_conversation(repositories, project, found)
-            start = await repositories.responses.start(project, response_id)
-            await repositories.responses.delete(project, response_id)
+                await close_conversation(tx, project, found)
+            start = await SqlResponses(tx).start(project, response_id)
+            await SqlResponses(tx).delete(project, response_id)
             if start is not None:
                 await self.archives.forget(
-                    repositories, project, start.archive_name, is_worked_on=is_worked_on
+                    tx, project, start.archive_name, is_worked_on=is_worked_on
                 )
 
         await self.transactions.write(forget)
@@ -162,13 +166,13 @@ class Responses:
         Raises ResponseNotFound or ResponseNotCancellable.
         """
 
-        async def give_up(repositories: Repositories) -> None:
-            (await repositories.responses.get(project, response_id)).check_cancellable()
-            await repositories.jobs.request_cancel(project, KIND, response_id)
-            found = await repositories.responses.lock(project, response_id)
+        async def give_up(tx: Transaction) -> None:
+            (await SqlResponses(tx).get(project, response_id)).check_cancellable()
+            await SqlJobs(tx).request_cancel(project, KIND, response_id)
+            found = await SqlResponses(tx).lock(project, response_id)
             if not found.state.is_final:
                 await self.endings.end(
-                    repositories,
+                    tx,
                     project,
                     found,
                     Moment.CANCELLED,
@@ -186,9 +190,9 @@ class Responses:
         binding = (project, "input items", response_id)
         window = self.tokens.window(asked, binding, MAX_PAGE)
 
-        async def read(repositories: Repositories) -> list[Item]:
-            await repositories.responses.get(project, response_id)
-            found = await repositories.timelines.page(project, response_id, window, GIVEN_ITEMS)
+        async def read(tx: Transaction) -> list[Item]:
+            await SqlResponses(tx).get(project, response_id)
+            found = await SqlTimelines(tx).page(project, response_id, window, GIVEN_ITEMS)
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
@@ -203,34 +207,34 @@ def check_not_refused(response: Response) -> None:
 
 
 async def _what_was_said(
-    repositories: Repositories, project: str, response: Response
+    tx: Transaction, project: str, response: Response
 ) -> tuple[list[Item], Response]:
     """The calls that may be open, and the response with its place in what was said before.
 
     Those of a chain are in its last response: the calls before it were answered by then.
     """
     if response.previous_id:
-        previous = await previous_of(repositories, project, response)
-        own = await repositories.timelines.since(project, previous.id)
+        previous = await previous_of(tx, project, response)
+        own = await SqlTimelines(tx).since(project, previous.id)
         changed = replace(response, context_start=previous.context_start)
         return [placed.item for placed in own], changed
     if not response.conversation_id:
         return [], response
-    conversation = await repositories.conversations.lock(project, response.conversation_id)
-    await repositories.conversations.update(project, conversation.claimed_by(response.id))
-    last = await repositories.timelines.page(project, conversation.id, Window(1))
+    conversation = await SqlConversations(tx).lock(project, response.conversation_id)
+    await SqlConversations(tx).update(project, conversation.claimed_by(response.id))
+    last = await SqlTimelines(tx).page(project, conversation.id, Window(1))
     end = last[0].position + 1 if last else 0
-    calls = await repositories.timelines.since(
+    calls = await SqlTimelines(tx).since(
         project, conversation.id, wanted=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
     )
     return [placed.item for placed in calls], replace(response, conversation_end=end)
 
 
-async def previous_of(repositories: Repositories, project: str, response: Response) -> Response:
+async def previous_of(tx: Transaction, project: str, response: Response) -> Response:
     """The response that this one goes on from. Raises PreviousResponseNotFound or
     PreviousResponseUnfinished."""
     try:
-        previous = await repositories.responses.get(project, response.previous_id)
+        previous = await SqlResponses(tx).get(project, response.previous_id)
     except ResponseNotFound:
         raise PreviousResponseNotFound(response=response.previous_id) from None
     previous.check_can_be_followed()

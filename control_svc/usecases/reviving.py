@@ -10,8 +10,11 @@ from dataclasses import replace
 from typing import Final
 
 from control_svc.domain.jobs import Job
-from control_svc.domain.ports import Repositories
 from control_svc.domain.vector_stores import FileState, StoreFile, StoreState, VectorStore
+from control_svc.storage.repositories.chunks import SqlChunks
+from control_svc.storage.repositories.runs import SqlRuns
+from control_svc.storage.repositories.vector_stores import SqlStoreFiles, SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases import archives, batches, response_work, run_work, vector_adding
 from control_svc.usecases.batch_work import revive_batch
 from control_svc.usecases.jobs import Revive
@@ -21,25 +24,25 @@ from svc_kit.errors import JobNotRetriable, RunNotFound, VectorStoreNotFound
 _PASSAGES_AT_ONCE: Final = 500
 
 
-async def revive_file(repositories: Repositories, job: Job) -> str:
+async def revive_file(tx: Transaction, job: Job) -> str:
     """Let a file of a vector store be read again, from its beginning: a sweep may have dropped some
     of its passages. Raises JobNotRetriable where it is gone, or in its store anew."""
     project = job.project
-    store, file = await _failed_file(repositories, job)
+    store, file = await _failed_file(tx, job)
     fresh = replace(file, num_chunks=0, usage_bytes=0)
     # The file's row first: a sweep that has locked it drops passages until its transaction ends.
-    store = await vector_adding.move(repositories, project, store, fresh, FileState.IN_PROGRESS)
-    await repositories.vector_stores.update(project, store)
-    while await repositories.chunks.drop(project, file.entry, _PASSAGES_AT_ONCE):
+    store = await vector_adding.move(tx, project, store, fresh, FileState.IN_PROGRESS)
+    await SqlVectorStores(tx).update(project, store)
+    while await SqlChunks(tx).drop(project, file.entry, _PASSAGES_AT_ONCE):
         pass
     return job.kind
 
 
-async def revive_expiry(repositories: Repositories, job: Job) -> str:
+async def revive_expiry(tx: Transaction, job: Job) -> str:
     """Let a run that still waits expire. Raises JobNotRetriable where it waits no more."""
     run_id = job.subject.split("/")[0]
     try:
-        run = await repositories.runs.lock(job.project, run_id)
+        run = await SqlRuns(tx).lock(job.project, run_id)
     except RunNotFound:
         raise JobNotRetriable(job=job.id, problem=f"the run '{run_id}' is deleted.") from None
     if not still_waits(run, job.subject):
@@ -48,12 +51,12 @@ async def revive_expiry(repositories: Repositories, job: Job) -> str:
     return job.kind
 
 
-async def begin_again(_repositories: Repositories, job: Job) -> str:
+async def begin_again(_tx: Transaction, job: Job) -> str:
     """What needs nothing but to be tried."""
     return job.kind
 
 
-async def refuse(_repositories: Repositories, job: Job) -> str:
+async def refuse(_tx: Transaction, job: Job) -> str:
     """Raises JobNotRetriable: the subject failed when its job died, and its client was told."""
     problem = f"the {job.kind} '{job.subject}' failed, as its client was told."
     raise JobNotRetriable(job=job.id, problem=problem)
@@ -71,19 +74,19 @@ REVIVERS: Final[Mapping[str, Revive]] = {
 """By kind of job."""
 
 
-async def _failed_file(repositories: Repositories, job: Job) -> tuple[VectorStore, StoreFile]:
+async def _failed_file(tx: Transaction, job: Job) -> tuple[VectorStore, StoreFile]:
     """The file of a job, and its store, locked. Raises JobNotRetriable."""
     gone = JobNotRetriable(job=job.id, problem="its file is in the vector store no more.")
-    found = await repositories.store_files.entry(job.project, job.subject)
+    found = await SqlStoreFiles(tx).entry(job.project, job.subject)
     if found is None:
         raise gone
     try:
-        store = await repositories.vector_stores.lock(job.project, found.store_id)
+        store = await SqlVectorStores(tx).lock(job.project, found.store_id)
     except VectorStoreNotFound:  # deleted meanwhile, with its files
         raise gone from None
-    file = await repositories.store_files.entry(job.project, job.subject)
+    file = await SqlStoreFiles(tx).entry(job.project, job.subject)
     if file is None or file.state is not FileState.FAILED:
         raise gone
-    if store.state(await repositories.now()) is StoreState.EXPIRED:
+    if store.state(await tx.now()) is StoreState.EXPIRED:
         raise JobNotRetriable(job=job.id, problem=f"the vector store '{store.id}' has expired.")
     return store, file

@@ -13,12 +13,15 @@ from typing import Final
 from control_svc.domain.agent import PROMPT_LIMIT
 from control_svc.domain.items import Item, Message, PlacedItem, Role
 from control_svc.domain.listing import Window
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.run_ports import TokenCounter
 from control_svc.domain.runs import Run, Truncation
 from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.domain.turn_messages import turn_messages
 from control_svc.domain.turns import TurnRequest
+from control_svc.storage.repositories.runs import SqlRuns
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.fitting import first_fitting
 from control_svc.usecases.streaming import StreamWriter
 from svc_kit.errors import ContextLengthExceeded
@@ -47,12 +50,12 @@ class RunContext:
     async def items(self) -> list[Item]:
         """The thread, from where it is cut."""
 
-        async def read(repositories: Repositories) -> list[PlacedItem]:
+        async def read(tx: Transaction) -> list[PlacedItem]:
             first = self._run.first_position
             if first is None:
-                thread = await repositories.threads.get(self._project, self._run.thread_id)
+                thread = await SqlThreads(tx).get(self._project, self._run.thread_id)
                 first = thread.cut
-            return await repositories.timelines.since(self._project, self._run.thread_id, first)
+            return await SqlTimelines(tx).since(self._project, self._run.thread_id, first)
 
         self._placed = await self._transactions.read(read)
         return [placed.item for placed in self._placed]
@@ -94,14 +97,14 @@ class RunContext:
         if has_view:
             self._run = self._run.placed(position)
 
-        async def keep(repositories: Repositories) -> None:
+        async def keep(tx: Transaction) -> None:
             if has_view:
-                run = await repositories.runs.lock(self._project, self._run.id)
-                await repositories.runs.update(self._project, run.placed(position))
+                run = await SqlRuns(tx).lock(self._project, self._run.id)
+                await SqlRuns(tx).update(self._project, run.placed(position))
             if not is_own:
-                thread = await repositories.threads.lock(self._project, self._run.thread_id)
+                thread = await SqlThreads(tx).lock(self._project, self._run.thread_id)
                 cut = replace(thread, cut=max(thread.cut, position))
-                await repositories.threads.update(self._project, cut)
+                await SqlThreads(tx).update(self._project, cut)
 
         await self._writer.commit(keep)
 
@@ -112,15 +115,15 @@ def _is_question(placed: PlacedItem) -> bool:
     return isinstance(content, Message) and content.role is Role.USER
 
 
-async def first_position(repositories: Repositories, project: str, run: Run) -> int | None:
+async def first_position(tx: Transaction, project: str, run: Run) -> int | None:
     """Where the model's view of the thread begins, for a run that names a number of messages, or
     has the limit of the run before, which was cut by it."""
     count = run.settings.truncation.last_messages
     if count is not None:
-        return await repositories.timelines.place_of_last(project, run.thread_id, count, _MESSAGES)
+        return await SqlTimelines(tx).place_of_last(project, run.thread_id, count, _MESSAGES)
     if run.settings.max_prompt_tokens is None:
         return None
-    before = await repositories.runs.page(project, run.thread_id, Window(limit=1, after=run.id))
+    before = await SqlRuns(tx).page(project, run.thread_id, Window(limit=1, after=run.id))
     return next((each.first_position for each in before if _limits(each) == _limits(run)), None)
 
 

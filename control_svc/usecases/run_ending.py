@@ -14,7 +14,6 @@ from control_svc.domain.ids import JOB, IdSource
 from control_svc.domain.items import FunctionCall, ItemStatus, Text
 from control_svc.domain.jobs import Job, JobError, NewJob
 from control_svc.domain.messages import IncompleteReason as MessageReason
-from control_svc.domain.ports import Repositories
 from control_svc.domain.run_events import (
     MessageChanged,
     RunChanged,
@@ -27,6 +26,13 @@ from control_svc.domain.run_steps import StepState
 from control_svc.domain.runs import ErrorCode, IncompleteReason, Run, RunError, RunState
 from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.domain.turns import TurnUsage
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 
 EXPIRY_KIND: Final = "run-expiry"
 """The jobs that end runs which wait for outputs for too long."""
@@ -74,24 +80,24 @@ EXPIRED: Final = RunEnd(RunState.EXPIRED)
 
 
 async def end_run(
-    repositories: Repositories, project: str, run: Run, end: RunEnd, texts: Texts
+    tx: Transaction, project: str, run: Run, end: RunEnd, texts: Texts
 ) -> list[RunEvent]:
     """End a locked run and everything of it that is open; the events of it, the run's last."""
-    now = await repositories.now()
+    now = await tx.now()
     ended = end.of(run, now)
     is_late = run.state is RunState.CANCELLING
     events: list[RunEvent] = [RunChanged(what="cancelling", run=run)] if is_late else []
-    events += await _end_messages(repositories, project, ended, texts)
-    events += await _end_steps(repositories, project, ended, now)
-    await _end_searches(repositories, project, ended)
-    await repositories.runs.update(project, ended)
-    thread = await repositories.threads.lock(project, run.thread_id)
-    await repositories.threads.update(project, replace(thread, active_run_id=""))
+    events += await _end_messages(tx, project, ended, texts)
+    events += await _end_steps(tx, project, ended, now)
+    await _end_searches(tx, project, ended)
+    await SqlRuns(tx).update(project, ended)
+    thread = await SqlThreads(tx).lock(project, run.thread_id)
+    await SqlThreads(tx).update(project, replace(thread, active_run_id=""))
     return [*events, RunChanged(what=ended.state.value, run=ended)]
 
 
 async def let_wait(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     run: Run,
     calls: Sequence[FunctionCall],
@@ -99,9 +105,9 @@ async def let_wait(
     ids: IdSource,
 ) -> list[RunEvent]:
     """Let a locked run wait for the outputs of calls; it expires if they do not come."""
-    waiting = run.waiting(calls, await repositories.now(), wait)
-    await repositories.runs.update(project, waiting)
-    await repositories.jobs.add(
+    waiting = run.waiting(calls, await tx.now(), wait)
+    await SqlRuns(tx).update(project, waiting)
+    await SqlJobs(tx).add(
         project,
         NewJob(
             id=ids.new(JOB),
@@ -113,19 +119,19 @@ async def let_wait(
     return [RunChanged(what=waiting.state.value, run=waiting)]
 
 
-async def bury_run(repositories: Repositories, job: Job, codec: RunEventCodec) -> None:
+async def bury_run(tx: Transaction, job: Job, codec: RunEventCodec) -> None:
     """Fail the run whose job is dead: with its error, and what readers have seen of its text."""
-    run = await repositories.runs.lock(job.project, job.subject)
+    run = await SqlRuns(tx).lock(job.project, job.subject)
     if run.state.is_final:
         return
-    events = await repositories.streams.events_of_turn(job.project, run.id, run.num_turns)
+    events = await SqlEventStreams(tx).events_of_turn(job.project, run.id, run.num_turns)
     drafts = drafts_of(codec.decode(event.data) for event in events)
-    written = await repositories.streams.tokens(job.project, run.id, run.num_turns)
+    written = await SqlEventStreams(tx).tokens(job.project, run.id, run.num_turns)
     run = run.broken_off(TurnUsage(0, 0, len(written), 0))
     _, message = job.error or JobError("", "The server had an error.")
     failed = RunEnd(RunState.FAILED, RunError(ErrorCode.SERVER_ERROR, message))
-    told = await end_run(repositories, job.project, run, failed, texts_of(drafts))
-    await repositories.streams.end(job.project, run.id, [codec.encode(event) for event in told])
+    told = await end_run(tx, job.project, run, failed, texts_of(drafts))
+    await SqlEventStreams(tx).end(job.project, run.id, [codec.encode(event) for event in told])
 
 
 def expiry_subject(run: Run) -> str:
@@ -145,38 +151,34 @@ def texts_of(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
     }
 
 
-async def _end_messages(
-    repositories: Repositories, project: str, run: Run, texts: Texts
-) -> list[RunEvent]:
+async def _end_messages(tx: Transaction, project: str, run: Run, texts: Texts) -> list[RunEvent]:
     """Break off what is being written: of a run that completed there is nothing."""
     events: list[RunEvent] = []
     reason = _MESSAGE_REASONS.get(run.state)
-    for message in await repositories.messages.of_run(project, run.thread_id, run.id):
+    for message in await SqlMessages(tx).of_run(project, run.thread_id, run.id):
         if reason is None or message.item.status is not ItemStatus.IN_PROGRESS:
             continue
-        broken = message.broken_off(texts.get(message.id, ()), reason, await repositories.now())
-        await repositories.messages.update(project, broken)
+        broken = message.broken_off(texts.get(message.id, ()), reason, await tx.now())
+        await SqlMessages(tx).update(project, broken)
         events.append(MessageChanged(what="incomplete", message=broken))
     return events
 
 
-async def _end_steps(
-    repositories: Repositories, project: str, run: Run, now: datetime
-) -> list[RunEvent]:
+async def _end_steps(tx: Transaction, project: str, run: Run, now: datetime) -> list[RunEvent]:
     events: list[RunEvent] = []
-    for step in await repositories.run_steps.open(project, run.id):
+    for step in await SqlRunSteps(tx).open(project, run.id):
         ended = step.ended(_STEP_STATES[run.state], now, run.error)
-        await repositories.run_steps.update(project, ended)
+        await SqlRunSteps(tx).update(project, ended)
         events.append(StepChanged(what=ended.state.value, step=ended))
     return events
 
 
-async def _end_searches(repositories: Repositories, project: str, run: Run) -> None:
+async def _end_searches(tx: Transaction, project: str, run: Run) -> None:
     """Searches that were not carried out."""
     if not run.num_hosted_calls:
         return
     wanted = ItemFilter(kinds=("file_search_call",), origin=run.id)
-    for placed in await repositories.timelines.since(project, run.thread_id, wanted=wanted):
+    for placed in await SqlTimelines(tx).since(project, run.thread_id, wanted=wanted):
         if placed.item.status is ItemStatus.IN_PROGRESS:
             broken = placed.item.ended(placed.item.content, ItemStatus.INCOMPLETE)
-            await repositories.timelines.update(project, broken)
+            await SqlTimelines(tx).update(project, broken)

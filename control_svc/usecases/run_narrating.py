@@ -15,7 +15,6 @@ from control_svc.domain.drafts import Added, Done, Draft, DraftKind, Grown, Said
 from control_svc.domain.ids import STEP, IdSource
 from control_svc.domain.items import FileSearchCall, Item, ItemStatus, Text
 from control_svc.domain.messages import ThreadMessage, begun_message
-from control_svc.domain.ports import Repositories
 from control_svc.domain.run_events import (
     CallDelta,
     MessageChanged,
@@ -37,12 +36,16 @@ from control_svc.domain.run_steps import (
 )
 from control_svc.domain.runs import Run
 from control_svc.domain.turns import Started, TurnUsage
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.run_ending import texts_of
 from control_svc.usecases.streaming import LastWords, StreamWriter
 
 _CALLS = frozenset({DraftKind.FUNCTION, DraftKind.CUSTOM, DraftKind.HOSTED})
-_Change = Callable[[Repositories], Awaitable[None]]
-LastChange = Callable[[Repositories, Run], Awaitable[tuple[list[RunEvent], bool]]]
+_Change = Callable[[Transaction], Awaitable[None]]
+LastChange = Callable[[Transaction, Run], Awaitable[tuple[list[RunEvent], bool]]]
 """Ends a locked run, or lets it wait: the events of it, and whether the stream ends."""
 
 
@@ -118,13 +121,11 @@ class RunNarrator:
         await self._writer.add(self._encoded(self._end_turn(turn.usage)), turn=turn.number)
         changes = self._taken_changes()
 
-        async def keep(repositories: Repositories) -> None:
-            await changes(repositories)
-            await self._keep_items(repositories, turn)
-            run = await repositories.runs.lock(self._project, self._run.id)
-            await repositories.runs.update(
-                self._project, run.after(turn, awaits_client=awaits_client)
-            )
+        async def keep(tx: Transaction) -> None:
+            await changes(tx)
+            await self._keep_items(tx, turn)
+            run = await SqlRuns(tx).lock(self._project, self._run.id)
+            await SqlRuns(tx).update(self._project, run.after(turn, awaits_client=awaits_client))
 
         await self._writer.commit(keep, progress=True)
         self._drafts, self._kept, self._cost = [], set(), NO_USAGE
@@ -140,10 +141,10 @@ class RunNarrator:
         self._searches += (search,)
         step, events = self._searched(search)
 
-        async def keep(repositories: Repositories) -> None:
-            await repositories.timelines.update(self._project, item)
+        async def keep(tx: Transaction) -> None:
+            await SqlTimelines(tx).update(self._project, item)
             if step is not None:
-                await repositories.run_steps.update(self._project, step)
+                await SqlRunSteps(tx).update(self._project, step)
 
         await self._writer.add(self._encoded(events))
         await self._writer.commit(keep, progress=True)
@@ -155,15 +156,15 @@ class RunNarrator:
         ends = self._end_turn(usage)
         changes = self._taken_changes()
 
-        async def close(repositories: Repositories) -> LastWords:
-            run = await repositories.runs.lock(self._project, self._run.id)
-            await changes(repositories)
+        async def close(tx: Transaction) -> LastWords:
+            run = await SqlRuns(tx).lock(self._project, self._run.id)
+            await changes(tx)
             if turn is None:
                 run = run.broken_off(usage)
             else:
-                await self._keep_items(repositories, turn)
+                await self._keep_items(tx, turn)
                 run = run.after(turn)
-            events, is_end = await last(repositories, run)
+            events, is_end = await last(tx, run)
             return LastWords(self._encoded([*ends, *events]), is_end)
 
         await self._writer.conclude(close)
@@ -204,12 +205,10 @@ class RunNarrator:
         self._kept |= {message.id, *(thought.id for thought in thoughts)}
         self._messages[message.id], self._steps[message.id] = message, step
 
-        async def keep(repositories: Repositories) -> None:
-            await repositories.timelines.append(
-                self._project, run.thread_id, thoughts, origin=run.id
-            )
-            await repositories.messages.add(self._project, [message])
-            await repositories.run_steps.add(self._project, step)
+        async def keep(tx: Transaction) -> None:
+            await SqlTimelines(tx).append(self._project, run.thread_id, thoughts, origin=run.id)
+            await SqlMessages(tx).add(self._project, [message])
+            await SqlRunSteps(tx).add(self._project, step)
 
         self._changes.append(keep)
         yield from _begun_step(step)
@@ -270,9 +269,9 @@ class RunNarrator:
         message = self._messages.pop(draft.id).completed((text,), now)
         step = self._steps.pop(draft.id).ended(StepState.COMPLETED, now)
 
-        async def keep(repositories: Repositories) -> None:
-            await repositories.messages.update(self._project, message)
-            await repositories.run_steps.update(self._project, step)
+        async def keep(tx: Transaction) -> None:
+            await SqlMessages(tx).update(self._project, message)
+            await SqlRunSteps(tx).update(self._project, step)
 
         self._changes.append(keep)
         if citations:
@@ -294,11 +293,9 @@ class RunNarrator:
 
     # ---- parts
 
-    async def _keep_items(self, repositories: Repositories, turn: EndedTurn) -> None:
+    async def _keep_items(self, tx: Transaction, turn: EndedTurn) -> None:
         new = [item for item in turn.items if item.id not in self._kept]
-        await repositories.timelines.append(
-            self._project, self._run.thread_id, new, origin=self._run.id
-        )
+        await SqlTimelines(tx).append(self._project, self._run.thread_id, new, origin=self._run.id)
 
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
         return begun_step(self._ids.new(STEP), self._run, details, self._clock())
@@ -307,9 +304,9 @@ class RunNarrator:
         """The changes that wait, as one."""
         changes, self._changes = self._changes, []
 
-        async def change(repositories: Repositories) -> None:
+        async def change(tx: Transaction) -> None:
             for each in changes:
-                await each(repositories)
+                await each(tx)
 
         return change
 
@@ -336,8 +333,8 @@ def _step_call(draft: Draft) -> StepCall:
 
 
 def _added(project: str, step: RunStep) -> _Change:
-    return lambda repositories: repositories.run_steps.add(project, step)
+    return lambda tx: SqlRunSteps(tx).add(project, step)
 
 
 def _updated(project: str, step: RunStep) -> _Change:
-    return lambda repositories: repositories.run_steps.update(project, step)
+    return lambda tx: SqlRunSteps(tx).update(project, step)

@@ -12,7 +12,6 @@ from control_svc.domain.agent import Ending, LoopLimits, LoopSettings, Outcome, 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import FileSearchCall, FunctionCall, FunctionCallOutput, ItemStatus
 from control_svc.domain.jobs import Claim, Job, JobPriority, NewJob
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.run_events import RunChanged, RunEvent, drafts_of
 from control_svc.domain.run_ports import RunEventCodec, TokenCounter
 from control_svc.domain.runs import (
@@ -25,6 +24,11 @@ from control_svc.domain.runs import (
 )
 from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.domain.tools import ResponseFormat
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.agent_loop import AgentLoop
 from control_svc.usecases.run_context import RunContext, first_position
 from control_svc.usecases.run_ending import (
@@ -118,43 +122,41 @@ class RunHandler:
             else:
                 await narrator.conclude(ending.turn, self._last(project, ending, narrator))
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """Fail the run whose job is dead, with what it has written."""
-        await bury_run(repositories, job, self._codec)
+        await bury_run(tx, job, self._codec)
 
-    async def _begin(self, repositories: Repositories, project: str, run_id: str) -> Run:
+    async def _begin(self, tx: Transaction, project: str, run_id: str) -> Run:
         """The run, from now on in progress; one that waits or has ended stays as it is."""
-        found = await repositories.runs.lock(project, run_id)
-        run = found.started(await repositories.now())
+        found = await SqlRuns(tx).lock(project, run_id)
+        run = found.started(await tx.now())
         if run == found:
             return run
         if not run.num_turns:
-            run = run.placed(await first_position(repositories, project, run))
-        await repositories.runs.update(project, run)
+            run = run.placed(await first_position(tx, project, run))
+        await SqlRuns(tx).update(project, run)
         told = RunChanged(what=run.state.value, run=run)
-        await repositories.streams.append(project, run.id, [self._codec.encode(told)])
+        await SqlEventStreams(tx).append(project, run.id, [self._codec.encode(told)])
         return run
 
-    async def _left(
-        self, repositories: Repositories, project: str, run: Run
-    ) -> tuple[OpenWork, Progress]:
+    async def _left(self, tx: Transaction, project: str, run: Run) -> tuple[OpenWork, Progress]:
         """What is committed of the work."""
-        events = await repositories.streams.events_of_turn(project, run.id, run.num_turns)
+        events = await SqlEventStreams(tx).events_of_turn(project, run.id, run.num_turns)
         left = OpenWork(drafts_of(self._codec.decode(event.data) for event in events))
         progress = Progress(
             num_turns=run.num_turns,
             usage=run.usage,
             num_hosted_calls=run.num_hosted_calls,
-            token_ids=await repositories.streams.tokens(project, run.id, run.num_turns),
+            token_ids=await SqlEventStreams(tx).tokens(project, run.id, run.num_turns),
             drafts=left.drafts,
             awaits_client=run.awaits_client,
         )
         if left.drafts or run.num_hosted_calls:
-            left.messages = await repositories.messages.of_run(project, run.thread_id, run.id)
-            left.steps = await repositories.run_steps.open(project, run.id)
+            left.messages = await SqlMessages(tx).of_run(project, run.thread_id, run.id)
+            left.steps = await SqlRunSteps(tx).open(project, run.id)
         if run.num_hosted_calls:
             wanted = ItemFilter(kinds=("file_search_call",), origin=run.id)
-            placed = await repositories.timelines.since(project, run.thread_id, wanted=wanted)
+            placed = await SqlTimelines(tx).since(project, run.thread_id, wanted=wanted)
             searches = [each.item for each in placed]
             progress.open_calls = [s for s in searches if s.status is ItemStatus.IN_PROGRESS]
             contents = [search.content for search in searches]
@@ -167,11 +169,11 @@ class RunHandler:
             return _ended(project, _ENDS[ending.outcome], narrator)
         cancelled = _ended(project, CANCELLED, narrator)
 
-        async def last(repositories: Repositories, run: Run) -> tuple[list[RunEvent], bool]:
+        async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
             if run.state is RunState.CANCELLING:
-                return await cancelled(repositories, run)
-            calls = await _open_calls(repositories, project, run)
-            return await let_wait(repositories, project, run, calls, self._wait, self._ids), False
+                return await cancelled(tx, run)
+            calls = await _open_calls(tx, project, run)
+            return await let_wait(tx, project, run, calls, self._wait, self._ids), False
 
         return last
 
@@ -193,16 +195,16 @@ _ENDS: Final = {
 
 
 def _ended(project: str, end: RunEnd, narrator: RunNarrator) -> LastChange:
-    async def last(repositories: Repositories, run: Run) -> tuple[list[RunEvent], bool]:
-        return await end_run(repositories, project, run, end, narrator.texts()), True
+    async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
+        return await end_run(tx, project, run, end, narrator.texts()), True
 
     return last
 
 
-async def _open_calls(repositories: Repositories, project: str, run: Run) -> list[FunctionCall]:
+async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
     """The calls that the run has made and nobody has answered."""
     wanted = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
-    placed = await repositories.timelines.since(project, run.thread_id, wanted=wanted)
+    placed = await SqlTimelines(tx).since(project, run.thread_id, wanted=wanted)
     waiting: dict[str, FunctionCall] = {}
     for content in (each.item.content for each in placed):
         if isinstance(content, FunctionCall):  # a model may write an id again that was answered

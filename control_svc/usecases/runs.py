@@ -18,13 +18,20 @@ from control_svc.domain.items import (
     Text,
 )
 from control_svc.domain.listing import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.run_events import RunChanged, RunEvent, StepChanged, ThreadCreated
 from control_svc.domain.run_ports import RunEventCodec
 from control_svc.domain.run_steps import RunStep, StepState, ToolCalls, by_call
 from control_svc.domain.runs import NewRun, Run, RunState, ToolOutput, check_outputs
 from control_svc.domain.threads import NewThread, Thread
+from control_svc.storage.repositories.assistants import SqlAssistants
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.repositories.runs import SqlRuns, SqlRunSteps
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.adding_messages import MessageAdder
 from control_svc.usecases.once import earlier, once
 from control_svc.usecases.run_ending import CANCELLED, end_run
@@ -112,12 +119,12 @@ class Runs:
             CREATE, asked.request_id, fingerprint_of(thread_id, asked), run_id
         )
 
-        async def add(repositories: Repositories) -> Run:
-            thread = await repositories.threads.lock(project, thread_id)
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> Run:
+            thread = await SqlThreads(tx).lock(project, thread_id)
+            made = await once(tx, project, request)
             if made != run_id:
-                return await repositories.runs.get(project, thread_id, made)
-            return await self._begin(repositories, project, thread, asked, run_id, [])
+                return await SqlRuns(tx).get(project, thread_id, made)
+            return await self._begin(tx, project, thread, asked, run_id, [])
 
         return await self._transactions.write(add)
 
@@ -132,19 +139,19 @@ class Runs:
             CREATE_WITH_THREAD, asked.request_id, fingerprint_of(first, asked), run_id
         )
 
-        async def add(repositories: Repositories) -> Run:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> Run:
+            made = await once(tx, project, request)
             if made != run_id:
-                return await repositories.runs.lock(project, made)
-            begun = await self._adder.begin(repositories, project, thread, first, "thread.")
+                return await SqlRuns(tx).lock(project, made)
+            begun = await self._adder.begin(tx, project, thread, first, "thread.")
             told = [ThreadCreated(thread=begun)]
-            return await self._begin(repositories, project, begun, asked, run_id, told)
+            return await self._begin(tx, project, begun, asked, run_id, told)
 
         return await self._transactions.write(add)
 
     async def _begin(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         thread: Thread,
         asked: NewRun,
@@ -152,18 +159,18 @@ class Runs:
         told: Sequence[RunEvent],
     ) -> Run:
         """Keep a run, its messages, its job and its first events. Raises RunActive."""
-        assistant = await repositories.assistants.get(project, asked.assistant_id)
+        assistant = await SqlAssistants(tx).get(project, asked.assistant_id)
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
         thread = await self._adder.add(
-            repositories, project, thread, asked.additional_messages, "additional_messages"
+            tx, project, thread, asked.additional_messages, "additional_messages"
         )
         run = self._made(asked, assistant, thread, run_id)
-        await repositories.runs.add(project, run)
-        await repositories.threads.update(project, replace(thread, active_run_id=run.id))
+        await SqlRuns(tx).add(project, run)
+        await SqlThreads(tx).update(project, replace(thread, active_run_id=run.id))
         events = [*told, *(RunChanged(what=what, run=run) for what in ("created", "queued"))]
-        await repositories.streams.create(project, run.id, self._encoded(events))
-        await repositories.jobs.add(project, run_job(self._ids.new(JOB), run))
+        await SqlEventStreams(tx).create(project, run.id, self._encoded(events))
+        await SqlJobs(tx).add(project, run_job(self._ids.new(JOB), run))
         return run
 
     def _made(self, asked: NewRun, assistant: Assistant, thread: Thread, run_id: str) -> Run:
@@ -182,9 +189,7 @@ class Runs:
 
     async def get(self, project: str, thread_id: str, run_id: str) -> Run:
         """Raises RunNotFound."""
-        return await self._transactions.read(
-            lambda repositories: repositories.runs.get(project, thread_id, run_id)
-        )
+        return await self._transactions.read(lambda tx: SqlRuns(tx).get(project, thread_id, run_id))
 
     async def page(self, project: str, thread_id: str, asked: PageRequest) -> Page[Run]:
         """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
@@ -192,9 +197,9 @@ class Runs:
         binding = (project, "runs", thread_id)
         window = self._tokens.window(asked, binding, MAX_PAGE)
 
-        async def read(repositories: Repositories) -> list[Run]:
-            await repositories.threads.get(project, thread_id)
-            return await repositories.runs.page(project, thread_id, window)
+        async def read(tx: Transaction) -> list[Run]:
+            await SqlThreads(tx).get(project, thread_id)
+            return await SqlRuns(tx).page(project, thread_id, window)
 
         found = await self._transactions.read(read)
         return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
@@ -202,9 +207,9 @@ class Runs:
     async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
         """A step. Raises RunNotFound or RunStepNotFound."""
 
-        async def read(repositories: Repositories) -> RunStep:
-            await repositories.runs.get(project, thread_id, run_id)
-            return await repositories.run_steps.get(project, run_id, step_id)
+        async def read(tx: Transaction) -> RunStep:
+            await SqlRuns(tx).get(project, thread_id, run_id)
+            return await SqlRunSteps(tx).get(project, run_id, step_id)
 
         return await self._transactions.read(read)
 
@@ -216,9 +221,9 @@ class Runs:
         binding = (project, "steps", run_id)
         window = self._tokens.window(asked, binding, MAX_PAGE)
 
-        async def read(repositories: Repositories) -> list[RunStep]:
-            await repositories.runs.get(project, thread_id, run_id)
-            return await repositories.run_steps.page(project, run_id, window)
+        async def read(tx: Transaction) -> list[RunStep]:
+            await SqlRuns(tx).get(project, thread_id, run_id)
+            return await SqlRunSteps(tx).page(project, run_id, window)
 
         found = await self._transactions.read(read)
         return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
@@ -248,10 +253,10 @@ class Runs:
                         return
 
     async def _situation(
-        self, repositories: Repositories, project: str, thread_id: str, run_id: str
+        self, tx: Transaction, project: str, thread_id: str, run_id: str
     ) -> "_Situation":
-        run = await repositories.runs.get(project, thread_id, run_id)
-        stream = await repositories.streams.get(project, run_id)
+        run = await SqlRuns(tx).get(project, thread_id, run_id)
+        stream = await SqlEventStreams(tx).get(project, run_id)
         newest = -1 if stream is None else stream.next_number - 1
         return _Situation(newest, run.state is RunState.REQUIRES_ACTION)
 
@@ -263,11 +268,11 @@ class Runs:
         """Replace a run's metadata. Raises RunNotFound, and what `check_metadata` does."""
         check_metadata(metadata)
 
-        async def change(repositories: Repositories) -> Run:
-            await repositories.runs.get(project, thread_id, run_id)
-            found = await repositories.runs.lock(project, run_id)
+        async def change(tx: Transaction) -> Run:
+            await SqlRuns(tx).get(project, thread_id, run_id)
+            found = await SqlRuns(tx).lock(project, run_id)
             changed = replace(found, metadata=dict(metadata))
-            await repositories.runs.update(project, changed)
+            await SqlRuns(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
@@ -279,20 +284,20 @@ class Runs:
         again, as often as this looked.
         """
 
-        async def give_up(repositories: Repositories) -> Run | None:
-            await repositories.runs.get(project, thread_id, run_id)
+        async def give_up(tx: Transaction) -> Run | None:
+            await SqlRuns(tx).get(project, thread_id, run_id)
             # The job's row comes first, as it does for whoever works on the run.
-            job = await repositories.jobs.request_cancel(project, KIND, run_id)
-            run = await repositories.runs.lock(project, run_id)
+            job = await SqlJobs(tx).request_cancel(project, KIND, run_id)
+            run = await SqlRuns(tx).lock(project, run_id)
             cancelling = run.cancelling()
             if job is not None:
-                await repositories.runs.update(project, cancelling)
+                await SqlRuns(tx).update(project, cancelling)
                 return cancelling
             if run.state is not RunState.REQUIRES_ACTION:
                 return None  # it has gone on, with a job that was not there
-            events = await end_run(repositories, project, run, CANCELLED, {})
-            await repositories.streams.end(project, run_id, self._encoded(events))
-            return await repositories.runs.get(project, thread_id, run_id)
+            events = await end_run(tx, project, run, CANCELLED, {})
+            await SqlEventStreams(tx).end(project, run_id, self._encoded(events))
+            return await SqlRuns(tx).get(project, thread_id, run_id)
 
         for _ in range(_CANCEL_TRIES):
             given_up = await self._transactions.write(give_up)
@@ -317,32 +322,32 @@ class Runs:
         check_outputs(outputs)
         fingerprint = fingerprint_of(run_id, tuple(outputs))
 
-        async def add(repositories: Repositories) -> Submitted:
-            await repositories.runs.get(project, thread_id, run_id)
-            run = await repositories.runs.lock(project, run_id)
-            stream = await repositories.streams.get(project, run_id)
+        async def add(tx: Transaction) -> Submitted:
+            await SqlRuns(tx).get(project, thread_id, run_id)
+            run = await SqlRuns(tx).lock(project, run_id)
+            stream = await SqlEventStreams(tx).get(project, run_id)
             last_event = -1 if stream is None else stream.next_number - 1
             # What it made are events; their number is how a repeated request finds them.
             request = self._remembered(SUBMIT, request_id, fingerprint, str(last_event))
-            before = await earlier(repositories, project, request)
+            before = await earlier(tx, project, request)
             if before is not None:
                 return Submitted(run, int(before.resource_id))
             run = run.answered(outputs)
-            await self._take(repositories, project, run, outputs)
+            await self._take(tx, project, run, outputs)
             return Submitted(run, last_event)
 
         return await self._transactions.write(add)
 
     async def _take(
-        self, repositories: Repositories, project: str, run: Run, outputs: Sequence[ToolOutput]
+        self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
     ) -> None:
         """Keep the outputs, and let the run go on."""
-        now = await repositories.now()
+        now = await tx.now()
         events: list[RunEvent] = []
-        for step in await repositories.run_steps.open(project, run.id):
+        for step in await SqlRunSteps(tx).open(project, run.id):
             if isinstance(step.details, ToolCalls):
                 done = step.with_outputs(by_call(outputs)).ended(StepState.COMPLETED, now)
-                await repositories.run_steps.update(project, done)
+                await SqlRunSteps(tx).update(project, done)
                 events.append(StepChanged(what=done.state.value, step=done))
         items = [
             Item(
@@ -353,11 +358,11 @@ class Runs:
             )
             for call_id, output in outputs
         ]
-        await repositories.timelines.append(project, run.thread_id, items, origin=run.id)
-        await repositories.runs.update(project, run)
+        await SqlTimelines(tx).append(project, run.thread_id, items, origin=run.id)
+        await SqlRuns(tx).update(project, run)
         events.append(RunChanged(what=run.state.value, run=run))
-        await repositories.streams.append(project, run.id, self._encoded(events))
-        await repositories.jobs.add(project, run_job(self._ids.new(JOB), run))
+        await SqlEventStreams(tx).append(project, run.id, self._encoded(events))
+        await SqlJobs(tx).add(project, run_job(self._ids.new(JOB), run))
 
     # ---- parts
 

@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import Final
 
 from control_svc.domain.jobs import LeaseLost
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.streams import Addition, StreamKey, StreamState
+from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.leasing import lock_held
 from control_svc.usecases.stream_tails import Tails
 from control_svc.usecases.stream_writing import Writer, pause_after
@@ -66,7 +67,7 @@ class GroupCommitter:
     async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[Writer]:
         """The writer of a stream, which goes on behind what is committed. Raises LeaseLost."""
         key = StreamKey(context.claim.project, stream_id)
-        stream = await context.write(lambda repositories: repositories.streams.get(*key))
+        stream = await context.write(lambda tx: SqlEventStreams(tx).get(*key))
         if stream is None or stream.state is not StreamState.OPEN:
             raise LeaseLost(f"the stream {stream_id} is closed")
         with self._tails.written(key, stream.next_number) as tail:
@@ -109,14 +110,12 @@ class GroupCommitter:
         else:
             self._tell(additions, written)
 
-    async def _append(
-        self, repositories: Repositories, additions: Mapping[Writer, Addition]
-    ) -> set[Writer]:
+    async def _append(self, tx: Transaction, additions: Mapping[Writer, Addition]) -> set[Writer]:
         """Those whose events are written. A stream may have two writers here: one that has lost
         its job and does not know it yet, and the one that goes on with it."""
-        claims = await lock_held(repositories, {writer.claim for writer in additions}, self._lease)
+        claims = await lock_held(tx, {writer.claim for writer in additions}, self._lease)
         held = {writer: each for writer, each in additions.items() if writer.claim in claims}
-        had = await repositories.event_log.append(held.values())
+        had = await SqlEventLog(tx).append(held.values())
         return {writer for writer in held if writer.key in had}
 
     async def _write_one_by_one(

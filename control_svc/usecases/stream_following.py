@@ -10,8 +10,10 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
 
-from control_svc.domain.ports import Notices, Transactions
+from control_svc.domain.ports import Notices
 from control_svc.domain.streams import Event, Place, Reading, Stream, StreamKey, StreamState
+from control_svc.storage.repositories.streams import SqlEventLog
+from control_svc.storage.unit_of_work import Transactions
 from control_svc.usecases.listening import noticed
 from control_svc.usecases.stream_tails import News, Tails
 from svc_kit.errors import DomainError, OutOfRange, StreamExpired, Unavailable
@@ -58,7 +60,9 @@ class GroupReader:
     async def _answer(self, wanted: Mapping[Place, asyncio.Future[Reading | None]]) -> None:
         self._metrics.reads.inc()
         try:
-            found = await self._transactions.read(lambda each: each.event_log.read(wanted.keys()))
+            found = await self._transactions.read(
+                lambda each: SqlEventLog(each).read(wanted.keys())
+            )
         except Exception as error:  # it is theirs who asked, if they are still there
             for future in wanted.values():
                 future.set_exception(error)

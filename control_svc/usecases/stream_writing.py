@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from control_svc.domain.jobs import LeaseLost
-from control_svc.domain.ports import Repositories
 from control_svc.domain.streams import (
     MAX_CHUNK_EVENTS,
     Addition,
@@ -23,6 +22,8 @@ from control_svc.domain.streams import (
     StreamKey,
     in_chunks,
 )
+from control_svc.storage.repositories.streams import SqlEventLog, SqlEventStreams
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.stream_tails import Tail
 from control_svc.usecases.streaming import Change, LastWords
 from control_svc.usecases.working import JobContext
@@ -103,8 +104,8 @@ class Writer:
     async def finish(self, change: Change[None]) -> None:
         """As `commit`, and the job and the stream are done with it."""
 
-        async def last(repositories: Repositories) -> LastWords:
-            await change(repositories)
+        async def last(tx: Transaction) -> LastWords:
+            await change(tx)
             return LastWords((), is_end=True)
 
         await self.conclude(last)
@@ -113,13 +114,13 @@ class Writer:
         """As `commit`, and the job is done with it; the change says the last events."""
         said: list[LastWords] = []
 
-        async def last(repositories: Repositories) -> None:
-            said[:] = [await change(repositories)]
+        async def last(tx: Transaction) -> None:
+            said[:] = [await change(tx)]
             events, is_end = said[0]
             if is_end:
-                await repositories.streams.end(*self.key, events)
+                await SqlEventStreams(tx).end(*self.key, events)
             elif events:
-                await repositories.streams.append(*self.key, events)
+                await SqlEventStreams(tx).append(*self.key, events)
 
         await self._change(self._context.finish, last, said=said)
 
@@ -181,12 +182,12 @@ class Writer:
                 self._unwritten.append(Chunk())
             addition = self.addition()
 
-            async def work(repositories: Repositories) -> None:
-                had = await repositories.event_log.append([addition])
+            async def work(tx: Transaction) -> None:
+                had = await SqlEventLog(tx).append([addition])
                 if self.key not in had:
                     raise LeaseLost(f"the stream {self.key.stream_id} is closed")
                 if had[self.key] < len(addition.chunks):
-                    results[:] = [await change(repositories)]
+                    results[:] = [await change(tx)]
 
             await _as_soon_as_possible(partial(write, work), self.key)
             events, is_end = said[0] if said else LastWords((), is_end=False)

@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
-from control_svc.domain.ports import Repositories
 from control_svc.domain.streams import Event
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import DomainError
 
 ResultT = TypeVar("ResultT")
-Change = Callable[[Repositories], Awaitable[ResultT]]
+Change = Callable[[Transaction], Awaitable[ResultT]]
 """A change of rows. It may be run again from its start, as in every transaction."""
 
 

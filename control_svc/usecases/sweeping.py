@@ -13,15 +13,11 @@ from typing import Final, NamedTuple
 from control_svc.domain import usage
 from control_svc.domain.job_ports import JOBS_TOPIC
 from control_svc.domain.jobs import DEAD_KEPT_FOR, DONE_KEPT_FOR, JobState
-from control_svc.domain.ports import (
-    BlobStore,
-    Clock,
-    Dropped,
-    Repositories,
-    StoredKey,
-    Transactions,
-)
+from control_svc.domain.ports import BlobStore, Clock, Dropped, StoredKey
 from control_svc.domain.requests import REMEMBERED_FOR
+from control_svc.storage.repositories.housekeeping import SqlHousekeeping
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.archives import Archives
 from control_svc.usecases.batches import CLOSING_KIND, KIND
 from control_svc.usecases.vector_sweeping import sweep_vectors
@@ -85,17 +81,17 @@ class Sweeper:
         now = self._clock()
         num_orphans = await self._drop_orphans(now)
         expired = await self._drop(
-            lambda repositories: repositories.housekeeping.drop_expired_files(now, ROWS_AT_ONCE)
+            lambda tx: SqlHousekeeping(tx).drop_expired_files(now, ROWS_AT_ONCE)
         )
         expired += await self._drop(
-            lambda repositories: repositories.housekeeping.expire_uploads(now, ROWS_AT_ONCE)
+            lambda tx: SqlHousekeeping(tx).expire_uploads(now, ROWS_AT_ONCE)
         )
         await self._transactions.write(_hurry_late_batches)
         await sweep_vectors(self._transactions, now)
         await self._forget(now)
         return Swept(expired, num_orphans)
 
-    async def _drop(self, drop: Callable[[Repositories], Awaitable[Dropped]]) -> int:
+    async def _drop(self, drop: Callable[[Transaction], Awaitable[Dropped]]) -> int:
         total, dropped = 0, await self._transactions.write(drop)
         while dropped.num_rows:
             await self._blobs.delete(dropped.blob_keys)
@@ -108,37 +104,31 @@ class Sweeper:
         batches, requests, reports of usage."""
         ended_before = now - self._streams_kept_for
         await self._until_none(
-            lambda repositories: repositories.housekeeping.sweep_streams(ended_before, ROWS_AT_ONCE)
+            lambda tx: SqlHousekeeping(tx).sweep_streams(ended_before, ROWS_AT_ONCE)
         )
-        await self._until_none(lambda repositories: self._drop_responses(repositories, now))
+        await self._until_none(lambda tx: self._drop_responses(tx, now))
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
             await self._until_none(_forget_jobs(state, now - kept_for))
         # After the dead jobs: one that begins again needs its lines.
         failed_before = now - DEAD_KEPT_FOR
         await self._until_none(
-            lambda repositories: repositories.housekeeping.drop_batch_lines(
-                failed_before, ROWS_AT_ONCE
-            )
+            lambda tx: SqlHousekeeping(tx).drop_batch_lines(failed_before, ROWS_AT_ONCE)
         )
         before = now - REMEMBERED_FOR
-        await self._until_none(
-            lambda repositories: repositories.housekeeping.forget_requests(before, ROWS_AT_ONCE)
-        )
+        await self._until_none(lambda tx: SqlHousekeeping(tx).forget_requests(before, ROWS_AT_ONCE))
         added_before = now - usage.REMEMBERED_FOR
         await self._until_none(
-            lambda repositories: repositories.housekeeping.forget_usage_reports(
-                added_before, ROWS_AT_ONCE
-            )
+            lambda tx: SqlHousekeeping(tx).forget_usage_reports(added_before, ROWS_AT_ONCE)
         )
 
-    async def _drop_responses(self, repositories: Repositories, now: datetime) -> int:
-        expired = await repositories.responses.drop_expired(now, RESPONSES_AT_ONCE)
+    async def _drop_responses(self, tx: Transaction, now: datetime) -> int:
+        expired = await SqlResponses(tx).drop_expired(now, RESPONSES_AT_ONCE)
         for each in expired:
             if each.is_start:
-                await self._archives.forget(repositories, each.project, each.id)
+                await self._archives.forget(tx, each.project, each.id)
         return len(expired)
 
-    async def _until_none(self, forget: Callable[[Repositories], Awaitable[int]]) -> None:
+    async def _until_none(self, forget: Callable[[Transaction], Awaitable[int]]) -> None:
         while await self._transactions.write(forget):
             pass  # each round is a transaction of its own
 
@@ -154,17 +144,15 @@ class Sweeper:
         old = [stored.key for stored in group if stored.touched_at <= now - self._grace]
         if not old:
             return set()
-        return await self._transactions.read(
-            lambda repositories: repositories.housekeeping.unreferenced(old)
-        )
+        return await self._transactions.read(lambda tx: SqlHousekeeping(tx).unreferenced(old))
 
 
-async def _hurry_late_batches(repositories: Repositories) -> None:
+async def _hurry_late_batches(tx: Transaction) -> None:
     """Batches that waited behind others until their windows closed need not wait to be ended."""
-    now = await repositories.now()
-    if await repositories.housekeeping.hurry_late_batches(KIND, CLOSING_KIND, now):
-        repositories.announce(JOBS_TOPIC)
+    now = await tx.now()
+    if await SqlHousekeeping(tx).hurry_late_batches(KIND, CLOSING_KIND, now):
+        tx.announce(JOBS_TOPIC)
 
 
-def _forget_jobs(state: JobState, before: datetime) -> Callable[[Repositories], Awaitable[int]]:
-    return lambda repositories: repositories.housekeeping.forget_jobs(state, before, ROWS_AT_ONCE)
+def _forget_jobs(state: JobState, before: datetime) -> Callable[[Transaction], Awaitable[int]]:
+    return lambda tx: SqlHousekeeping(tx).forget_jobs(state, before, ROWS_AT_ONCE)

@@ -7,9 +7,13 @@ from control_svc.domain.checks import check_request_id
 from control_svc.domain.conversations import Conversation
 from control_svc.domain.ids import CONVERSATION, THREAD, IdSource
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.threads import NewThread, Thread, ThreadSettings
+from control_svc.storage.repositories.conversations import SqlConversations
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.adding_messages import MessageAdder
 from control_svc.usecases.archives import Archives
 from control_svc.usecases.editing import edited
@@ -55,28 +59,24 @@ class Threads:
             created_at=thread.created_at,
         )
 
-        async def add(repositories: Repositories) -> Thread:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> Thread:
+            made = await once(tx, project, request)
             if made != thread.id:
-                return await repositories.threads.get(project, made)
-            return await self._adder.begin(repositories, project, thread, asked)
+                return await SqlThreads(tx).get(project, made)
+            return await self._adder.begin(tx, project, thread, asked)
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, thread_id: str) -> Thread:
         """Raises ThreadNotFound."""
-        return await self._transactions.read(
-            lambda repositories: repositories.threads.get(project, thread_id)
-        )
+        return await self._transactions.read(lambda tx: SqlThreads(tx).get(project, thread_id))
 
     async def page(self, project: str, asked: PageRequest) -> Page[Thread]:
         """A page of the project's threads. Raises OutOfRange or InvalidField."""
         asked.check_cursors(THREAD, "a thread")
         binding = (project, "threads")
         window = self._tokens.window(asked, binding, MAX_PAGE)
-        found = await self._transactions.read(
-            lambda repositories: repositories.threads.page(project, window)
-        )
+        found = await self._transactions.read(lambda tx: SqlThreads(tx).page(project, window))
         return self._tokens.page(found, window, asked, binding)
 
     async def update(
@@ -91,10 +91,10 @@ class Threads:
         Raises ThreadNotFound, StaleGeneration, and what the settings' check does.
         """
 
-        async def change(repositories: Repositories) -> Thread:
-            found = await repositories.threads.lock(project, thread_id)
-            changed = found.changed(await edited(repositories, project, found, edit, etag))
-            await repositories.threads.update(project, changed)
+        async def change(tx: Transaction) -> Thread:
+            found = await SqlThreads(tx).lock(project, thread_id)
+            changed = found.changed(await edited(tx, project, found, edit, etag))
+            await SqlThreads(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
@@ -105,11 +105,11 @@ class Threads:
         An active run is not given up by this: whoever wants that says so, and knows what is lost.
         """
 
-        async def drop(repositories: Repositories) -> None:
-            found = await repositories.threads.lock(project, thread_id)
+        async def drop(tx: Transaction) -> None:
+            found = await SqlThreads(tx).lock(project, thread_id)
             found.check_idle("delete")
-            await repositories.threads.delete(project, thread_id)
-            await self._archives.forget(repositories, project, thread_id)
+            await SqlThreads(tx).delete(project, thread_id)
+            await self._archives.forget(tx, project, thread_id)
 
         await self._transactions.write(drop)
 
@@ -127,16 +127,16 @@ class Threads:
             created_at=now,
         )
 
-        async def link(repositories: Repositories) -> Conversation:
-            thread = await repositories.threads.lock(project, thread_id)
-            first = await once(repositories, project, request)
+        async def link(tx: Transaction) -> Conversation:
+            thread = await SqlThreads(tx).lock(project, thread_id)
+            first = await once(tx, project, request)
             if first != made_id:
-                return await repositories.conversations.get(project, first)
+                return await SqlConversations(tx).get(project, first)
             thread.check_idle("migrate")
             made = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
-            await repositories.conversations.add(project, made)
-            placed = await repositories.timelines.since(project, thread_id)
-            await repositories.timelines.link(project, made_id, [each.item for each in placed])
+            await SqlConversations(tx).add(project, made)
+            placed = await SqlTimelines(tx).since(project, thread_id)
+            await SqlTimelines(tx).link(project, made_id, [each.item for each in placed])
             return made
 
         return await self._transactions.write(link)

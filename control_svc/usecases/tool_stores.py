@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from control_svc.domain.ids import VECTOR_STORE, IdSource
-from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.ports import Clock
 from control_svc.domain.threads import Thread
 from control_svc.domain.tools import FileSearchTool, Tool, ToolResources
 from control_svc.domain.vector_stores import NewStoreFile, NewVectorStore, StoreState
+from control_svc.storage.repositories.vector_stores import SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.vector_adding import FileAdder
 from svc_kit.errors import FileNotFound, VectorStoreNotFound
 
@@ -29,7 +31,7 @@ class ToolStores:
 
     async def made(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         resources: ToolResources,
         new_stores: Sequence[NewVectorStore],
@@ -40,12 +42,12 @@ class ToolStores:
         `path` is where in the request the object stands. Raises VectorStoreNotFound, FileNotFound
         or, where there are files, EmbeddingModelMissing.
         """
-        await check_stores(repositories, project, resources, path)
-        made = [await self._begin(repositories, project, new, path) for new in new_stores]
+        await check_stores(tx, project, resources, path)
+        made = [await self._begin(tx, project, new, path) for new in new_stores]
         return ToolResources(vector_store_ids=(*resources.vector_store_ids, *made))
 
     async def attach(
-        self, repositories: Repositories, project: str, thread: Thread, file_ids: Sequence[str]
+        self, tx: Transaction, project: str, thread: Thread, file_ids: Sequence[str]
     ) -> Thread:
         """The thread, whose store has the files now; not yet kept.
 
@@ -54,34 +56,34 @@ class ToolStores:
         if not file_ids:
             return thread
         self._adder.check_model()
-        if not await self._has_store(repositories, project, thread):
-            store_id = await self._begin(repositories, project, NewVectorStore(life_days=LIFE_DAYS))
+        if not await self._has_store(tx, project, thread):
+            store_id = await self._begin(tx, project, NewVectorStore(life_days=LIFE_DAYS))
             resources = ToolResources(vector_store_ids=(store_id,))
             thread = thread.changed(replace(thread.settings, resources=resources))
         (store_id,) = thread.settings.resources.vector_store_ids
         files = [NewStoreFile(file_id=file_id) for file_id in file_ids]
-        await self._adder.add(repositories, project, store_id, files)
+        await self._adder.add(tx, project, store_id, files)
         return thread
 
-    async def _has_store(self, repositories: Repositories, project: str, thread: Thread) -> bool:
+    async def _has_store(self, tx: Transaction, project: str, thread: Thread) -> bool:
         """Whether the thread has one that can take files: it may be gone, or have expired."""
         for store_id in thread.settings.resources.vector_store_ids:
             try:
-                store = await repositories.vector_stores.get(project, store_id)
+                store = await SqlVectorStores(tx).get(project, store_id)
             except VectorStoreNotFound:
                 return False
             return store.state(self._clock()) is not StoreState.EXPIRED
         return False
 
     async def _begin(
-        self, repositories: Repositories, project: str, new: NewVectorStore, path: str = ""
+        self, tx: Transaction, project: str, new: NewVectorStore, path: str = ""
     ) -> str:
         store = new.make(self._ids.new(VECTOR_STORE), self._clock())
-        await repositories.vector_stores.add(project, store)
+        await SqlVectorStores(tx).add(project, store)
         if new.files:
             self._adder.check_model()
             try:
-                await self._adder.add(repositories, project, store.id, new.files)
+                await self._adder.add(tx, project, store.id, new.files)
             except FileNotFound as error:
                 field = f"{path}{_SEARCH}.vector_stores[0].file_ids"
                 raise FileNotFound(file=error.file, field=field) from None
@@ -89,26 +91,24 @@ class ToolStores:
 
 
 async def check_stores(
-    repositories: Repositories, project: str, resources: ToolResources, path: str = ""
+    tx: Transaction, project: str, resources: ToolResources, path: str = ""
 ) -> None:
     """That the stores are there. Raises VectorStoreNotFound, with the field behind `path`."""
     field = f"{path}{_SEARCH}.vector_store_ids"
-    await _check_there(repositories, project, resources.vector_store_ids, field)
+    await _check_there(tx, project, resources.vector_store_ids, field)
 
 
-async def check_searched(repositories: Repositories, project: str, tools: Sequence[Tool]) -> None:
+async def check_searched(tx: Transaction, project: str, tools: Sequence[Tool]) -> None:
     """That the stores which tools name themselves are there. Raises VectorStoreNotFound."""
     for index, tool in enumerate(tools):
         if isinstance(tool, FileSearchTool):
             field = f"tools[{index}].vector_store_ids"
-            await _check_there(repositories, project, tool.vector_store_ids, field)
+            await _check_there(tx, project, tool.vector_store_ids, field)
 
 
-async def _check_there(
-    repositories: Repositories, project: str, store_ids: Sequence[str], field: str
-) -> None:
+async def _check_there(tx: Transaction, project: str, store_ids: Sequence[str], field: str) -> None:
     for store_id in store_ids:
         try:
-            await repositories.vector_stores.get(project, store_id)
+            await SqlVectorStores(tx).get(project, store_id)
         except VectorStoreNotFound:
             raise VectorStoreNotFound(vector_store=store_id, field=field) from None

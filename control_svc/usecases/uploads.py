@@ -8,14 +8,7 @@ from weakref import WeakValueDictionary
 
 from control_svc.domain.files import File, FileLimits, check_purpose, expiry_of
 from control_svc.domain.ids import FILE, PART, UPLOAD, IdSource
-from control_svc.domain.ports import (
-    Blob,
-    BlobMissing,
-    BlobStore,
-    Clock,
-    Repositories,
-    Transactions,
-)
+from control_svc.domain.ports import Blob, BlobMissing, BlobStore, Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.uploads import (
     LIFETIME,
@@ -27,6 +20,9 @@ from control_svc.domain.uploads import (
     UploadState,
     room_for_part,
 )
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.uploads import SqlUploads
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import once
 from control_svc.usecases.refusals import deleted_if_refused
 from svc_kit.errors import ChecksumMismatch, FileNotFound, MissingField, UploadNotPending
@@ -78,20 +74,18 @@ class Uploads:
             created_at=upload.created_at,
         )
 
-        async def add(repositories: Repositories) -> UploadWithFile:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> UploadWithFile:
+            made = await once(tx, project, request)
             if made != upload.id:
-                return await self._with_file(repositories, project, made)
-            await repositories.uploads.add(project, upload)
+                return await self._with_file(tx, project, made)
+            await SqlUploads(tx).add(project, upload)
             return UploadWithFile(upload)
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, upload_id: str) -> UploadWithFile:
         """Raises UploadNotFound."""
-        return await self._transactions.read(
-            lambda repositories: self._with_file(repositories, project, upload_id)
-        )
+        return await self._transactions.read(lambda tx: self._with_file(tx, project, upload_id))
 
     async def add_part(
         self, project: str, upload_id: str, chunks: AsyncIterator[bytes]
@@ -102,7 +96,7 @@ class Uploads:
         are no bytes, or StorageFailed.
         """
         upload, taken = await self._transactions.read(
-            lambda repositories: _with_taken(repositories, project, upload_id)
+            lambda tx: _with_taken(tx, project, upload_id)
         )
         upload.check_pending(self._clock())
         limit = room_for_part(upload, taken, self._part_bytes)
@@ -121,13 +115,13 @@ class Uploads:
             created_at=self._clock(),
         )
 
-        async def add(repositories: Repositories) -> None:
-            locked = await repositories.uploads.lock(project, upload_id)
+        async def add(tx: Transaction) -> None:
+            locked = await SqlUploads(tx).lock(project, upload_id)
             locked.check_pending(part.created_at)
             # Others may have come since the bytes began to stream in.
-            taken = await repositories.uploads.taken(project, upload_id)
+            taken = await SqlUploads(tx).taken(project, upload_id)
             self._limits.check(part.size_bytes, room_for_part(locked, taken, self._part_bytes))
-            await repositories.uploads.add_part(project, part)
+            await SqlUploads(tx).add_part(project, part)
 
         async with deleted_if_refused(self._blobs, blob):
             await self._transactions.write(add)
@@ -159,11 +153,11 @@ class Uploads:
         """Give an upload up. Raises UploadNotFound or UploadNotPending."""
         now = self._clock()
 
-        async def drop(repositories: Repositories) -> tuple[Upload, list[str]]:
-            locked = await repositories.uploads.lock(project, upload_id)
+        async def drop(tx: Transaction) -> tuple[Upload, list[str]]:
+            locked = await SqlUploads(tx).lock(project, upload_id)
             cancelled = locked.cancel(now)
-            await repositories.uploads.update(project, cancelled)
-            return cancelled, await repositories.uploads.drop_parts(project, upload_id)
+            await SqlUploads(tx).update(project, cancelled)
+            return cancelled, await SqlUploads(tx).drop_parts(project, upload_id)
 
         upload, dropped = await self._transactions.write(drop)
         await self._blobs.delete(dropped)
@@ -173,18 +167,18 @@ class Uploads:
         self, project: str, upload_id: str, completion: Completion
     ) -> UploadWithFile:
         upload, stored = await self._transactions.read(
-            lambda repositories: _with_parts(repositories, project, upload_id)
+            lambda tx: _with_parts(tx, project, upload_id)
         )
         upload.check_pending(self._clock())
         blob = await self._join(completion.select(upload, stored), completion.md5.lower())
         file = self._new_file(upload, blob)
 
-        async def finish(repositories: Repositories) -> tuple[UploadWithFile, list[str]]:
-            locked = await repositories.uploads.lock(project, upload_id)
+        async def finish(tx: Transaction) -> tuple[UploadWithFile, list[str]]:
+            locked = await SqlUploads(tx).lock(project, upload_id)
             done = locked.complete(file.id, completion.fingerprint(), file.created_at)
-            await repositories.files.add(project, file)
-            await repositories.uploads.update(project, done)
-            dropped = await repositories.uploads.drop_parts(project, upload_id)
+            await SqlFiles(tx).add(project, file)
+            await SqlUploads(tx).update(project, done)
+            dropped = await SqlUploads(tx).drop_parts(project, upload_id)
             return UploadWithFile(done, file), dropped
 
         async with deleted_if_refused(self._blobs, blob):
@@ -205,15 +199,13 @@ class Uploads:
                 raise ChecksumMismatch(field="md5")
             return await sink.commit()
 
-    async def _with_file(
-        self, repositories: Repositories, project: str, upload_id: str
-    ) -> UploadWithFile:
+    async def _with_file(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:
         now = self._clock()
-        upload = (await repositories.uploads.get(project, upload_id)).at(now)
+        upload = (await SqlUploads(tx).get(project, upload_id)).at(now)
         if upload.file_id is None:
             return UploadWithFile(upload)
         try:
-            file = await repositories.files.get(project, upload.file_id, now)
+            file = await SqlFiles(tx).get(project, upload.file_id, now)
         except FileNotFound:
             return UploadWithFile(upload)
         return UploadWithFile(upload, file)
@@ -246,15 +238,13 @@ class Uploads:
         )
 
 
-async def _with_taken(
-    repositories: Repositories, project: str, upload_id: str
-) -> tuple[Upload, Taken]:
-    upload = await repositories.uploads.get(project, upload_id)
-    return upload, await repositories.uploads.taken(project, upload_id)
+async def _with_taken(tx: Transaction, project: str, upload_id: str) -> tuple[Upload, Taken]:
+    upload = await SqlUploads(tx).get(project, upload_id)
+    return upload, await SqlUploads(tx).taken(project, upload_id)
 
 
 async def _with_parts(
-    repositories: Repositories, project: str, upload_id: str
+    tx: Transaction, project: str, upload_id: str
 ) -> tuple[Upload, list[UploadPart]]:
-    upload = await repositories.uploads.get(project, upload_id)
-    return upload, await repositories.uploads.parts(project, upload_id)
+    upload = await SqlUploads(tx).get(project, upload_id)
+    return upload, await SqlUploads(tx).parts(project, upload_id)

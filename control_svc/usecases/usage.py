@@ -1,8 +1,10 @@
 """Usage: reports of services are added up, operators read the sums."""
 
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.usage import UsageQuery, UsageReport, UsageSum
+from control_svc.storage.repositories.usage import SqlUsage
+from control_svc.storage.unit_of_work import Transactions
 
 MAX_PAGE = 1000
 
@@ -22,7 +24,7 @@ class Usage:
         """
         now = self._clock()
         report.check(now)
-        await self._transactions.write(lambda repositories: repositories.usage.add(report, now))
+        await self._transactions.write(lambda tx: SqlUsage(tx).add(report, now))
 
     async def page(self, query: UsageQuery, asked: PageRequest) -> Page[UsageSum]:
         """A page of sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
@@ -30,6 +32,6 @@ class Usage:
         binding = ("usage", str(query))
         window = self._tokens.window(asked, binding, MAX_PAGE)
         found = await self._transactions.read(
-            lambda repositories: repositories.usage.page(query, window.after, window.limit)
+            lambda tx: SqlUsage(tx).page(query, window.after, window.limit)
         )
         return self._tokens.page(found, window, asked, binding)

@@ -10,7 +10,7 @@ from typing import Final
 
 from control_svc.domain.ids import JOB, VECTOR_STORE_ENTRY, IdSource
 from control_svc.domain.jobs import JobPriority, NewJob
-from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.ports import Clock
 from control_svc.domain.vector_stores import (
     FileProblem,
     FileState,
@@ -18,6 +18,10 @@ from control_svc.domain.vector_stores import (
     StoreFile,
     VectorStore,
 )
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.repositories.vector_stores import SqlStoreFiles, SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import EmbeddingModelMissing, FileNotFound
 
 KIND: Final = "vector-file"
@@ -43,7 +47,7 @@ class FileAdder:
 
     async def add(
         self,
-        repositories: Repositories,
+        tx: Transaction,
         project: str,
         store_id: str,
         files: Sequence[NewStoreFile],
@@ -54,31 +58,31 @@ class FileAdder:
 
         Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
         """
-        store = await repositories.vector_stores.lock(project, store_id)
+        store = await SqlVectorStores(tx).lock(project, store_id)
         now = self._clock()
         store.check_alive(now)
         store = store.used(now)
         wanted = [file.file_id for file in files]
-        there = await repositories.store_files.find(project, store_id, wanted)
+        there = await SqlStoreFiles(tx).find(project, store_id, wanted)
         added = []
         for file in files:
-            await _check_there(repositories, project, file.file_id, now)
+            await _check_there(tx, project, file.file_id, now)
             old = there.get(file.file_id)
             if old is not None and _is_there(old, file):
-                there[file.file_id] = await _joined(repositories, project, old, batch_id)
+                there[file.file_id] = await _joined(tx, project, old, batch_id)
                 continue
             if old is not None:
-                store = await take_out(repositories, project, store, old)
+                store = await take_out(tx, project, store, old)
             entry = self._ids.new(VECTOR_STORE_ENTRY)
             new = file.make(entry, store_id, batch_id, now)
             there[file.file_id] = new
             store = store.moved(new, None)
             added.append(new)
         # Together: one by one, two thousand would keep all other writers waiting for seconds.
-        await repositories.store_files.add(project, added)
-        await repositories.jobs.add_all(project, [self._job_of(new) for new in added])
-        await repositories.vector_stores.update(project, store)
-        repositories.announce(store_id)
+        await SqlStoreFiles(tx).add(project, added)
+        await SqlJobs(tx).add_all(project, [self._job_of(new) for new in added])
+        await SqlVectorStores(tx).update(project, store)
+        tx.announce(store_id)
         return [there[file_id] for file_id in wanted]
 
     def _job_of(self, file: StoreFile) -> NewJob:
@@ -94,26 +98,24 @@ def _is_there(old: StoreFile, asked: NewStoreFile) -> bool:
 
 
 async def _joined(
-    repositories: Repositories, project: str, file: StoreFile, batch_id: str | None
+    tx: Transaction, project: str, file: StoreFile, batch_id: str | None
 ) -> StoreFile:
     if batch_id is None:
         return file
     joined = replace(file, batch_id=batch_id)
-    await repositories.store_files.update(project, joined)
+    await SqlStoreFiles(tx).update(project, joined)
     return joined
 
 
-async def _check_there(
-    repositories: Repositories, project: str, file_id: str, now: datetime
-) -> None:
+async def _check_there(tx: Transaction, project: str, file_id: str, now: datetime) -> None:
     try:
-        await repositories.files.get(project, file_id, now)
+        await SqlFiles(tx).get(project, file_id, now)
     except FileNotFound as error:
         raise FileNotFound(file=error.file, field="file_id") from None
 
 
 async def move(
-    repositories: Repositories,
+    tx: Transaction,
     project: str,
     store: VectorStore,
     file: StoreFile,
@@ -122,23 +124,23 @@ async def move(
 ) -> VectorStore:
     """Give a file of a locked store another state; the store as it is then, not yet kept."""
     moved = replace(file, state=state, problem=problem)
-    repositories.announce(store.id)
-    await repositories.store_files.update(project, moved)
+    tx.announce(store.id)
+    await SqlStoreFiles(tx).update(project, moved)
     return store.moved(moved, file.state)
 
 
 async def take_out(
-    repositories: Repositories, project: str, store: VectorStore, file: StoreFile
+    tx: Transaction, project: str, store: VectorStore, file: StoreFile
 ) -> VectorStore:
     """Take a file out of a locked store; the store as it is then, not yet kept."""
-    return await move(repositories, project, store, file, FileState.DELETED)
+    return await move(tx, project, store, file, FileState.DELETED)
 
 
-async def take_out_everywhere(repositories: Repositories, project: str, file_id: str) -> None:
+async def take_out_everywhere(tx: Transaction, project: str, file_id: str) -> None:
     """Take a file that is gone out of every store."""
-    for store_id in await repositories.store_files.stores_of(project, file_id):
-        store = await repositories.vector_stores.lock(project, store_id)
-        found = await repositories.store_files.find(project, store_id, [file_id])
+    for store_id in await SqlStoreFiles(tx).stores_of(project, file_id):
+        store = await SqlVectorStores(tx).lock(project, store_id)
+        found = await SqlStoreFiles(tx).find(project, store_id, [file_id])
         for file in found.values():
-            store = await take_out(repositories, project, store, file)
-        await repositories.vector_stores.update(project, store)
+            store = await take_out(tx, project, store, file)
+        await SqlVectorStores(tx).update(project, store)

@@ -8,7 +8,7 @@ from control_svc.domain.attributes import AttributeValue, check_attributes
 from control_svc.domain.checks import check_request_id
 from control_svc.domain.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.vector_stores import (
     MAX_FILES_OF_BATCH,
@@ -18,6 +18,13 @@ from control_svc.domain.vector_stores import (
     StoreFile,
     check_files,
 )
+from control_svc.storage.repositories.chunks import SqlChunks
+from control_svc.storage.repositories.vector_stores import (
+    SqlFileBatches,
+    SqlStoreFiles,
+    SqlVectorStores,
+)
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import once
 from control_svc.usecases.vector_adding import FileAdder, move, take_out
 from control_svc.usecases.vector_stores import MAX_PAGE
@@ -66,18 +73,18 @@ class VectorFiles:
         self._adder.check_model()
         request = self._request(CREATE, request_id, (store_id, asked), asked.file_id)
 
-        async def add(repositories: Repositories) -> StoreFile:
-            await once(repositories, project, request)
-            return (await self._adder.add(repositories, project, store_id, [asked]))[0]
+        async def add(tx: Transaction) -> StoreFile:
+            await once(tx, project, request)
+            return (await self._adder.add(tx, project, store_id, [asked]))[0]
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, store_id: str, file_id: str) -> StoreFile:
         """Raises VectorStoreNotFound or VectorStoreFileNotFound."""
 
-        async def find(repositories: Repositories) -> StoreFile:
-            await repositories.vector_stores.get(project, store_id)
-            return await _one(repositories, project, store_id, file_id)
+        async def find(tx: Transaction) -> StoreFile:
+            await SqlVectorStores(tx).get(project, store_id)
+            return await _one(tx, project, store_id, file_id)
 
         return await self._transactions.read(find)
 
@@ -95,13 +102,11 @@ class VectorFiles:
         binding = (project, "vector_store_files", store_id, batch_id, state or "")
         window = self._tokens.window(asked, binding, MAX_PAGE)
 
-        async def find(repositories: Repositories) -> list[StoreFile]:
-            await repositories.vector_stores.get(project, store_id)
+        async def find(tx: Transaction) -> list[StoreFile]:
+            await SqlVectorStores(tx).get(project, store_id)
             if batch_id:
-                await repositories.file_batches.get(project, store_id, batch_id)
-            return await repositories.store_files.page(
-                project, store_id, window, batch_id or None, state
-            )
+                await SqlFileBatches(tx).get(project, store_id, batch_id)
+            return await SqlStoreFiles(tx).page(project, store_id, window, batch_id or None, state)
 
         found = await self._transactions.read(find)
         return self._tokens.page(found, window, asked, binding)
@@ -113,12 +118,12 @@ class VectorFiles:
         MissingField, InvalidField, OutOfRange or TooLong."""
         check_attributes(attributes)
 
-        async def change(repositories: Repositories) -> StoreFile:
-            store = await repositories.vector_stores.lock(project, store_id)
-            file = await _one(repositories, project, store_id, file_id)
+        async def change(tx: Transaction) -> StoreFile:
+            store = await SqlVectorStores(tx).lock(project, store_id)
+            file = await _one(tx, project, store_id, file_id)
             changed = replace(file, attributes=attributes)
-            await repositories.store_files.update(project, changed)
-            await repositories.vector_stores.update(project, store.used(self._clock()))
+            await SqlStoreFiles(tx).update(project, changed)
+            await SqlVectorStores(tx).update(project, store.used(self._clock()))
             return changed
 
         return await self._transactions.write(change)
@@ -126,11 +131,11 @@ class VectorFiles:
     async def delete(self, project: str, store_id: str, file_id: str) -> None:
         """Take a file out of a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
 
-        async def remove(repositories: Repositories) -> None:
-            store = await repositories.vector_stores.lock(project, store_id)
-            file = await _one(repositories, project, store_id, file_id)
-            left = await take_out(repositories, project, store, file)
-            await repositories.vector_stores.update(project, left)
+        async def remove(tx: Transaction) -> None:
+            store = await SqlVectorStores(tx).lock(project, store_id)
+            file = await _one(tx, project, store_id, file_id)
+            left = await take_out(tx, project, store, file)
+            await SqlVectorStores(tx).update(project, left)
 
         await self._transactions.write(remove)
 
@@ -142,13 +147,13 @@ class VectorFiles:
         binding = (project, "vector_store_texts", store_id, file_id)
         window = self._tokens.window(asked, binding, MAX_TEXTS)
 
-        async def read(repositories: Repositories) -> list[_Text]:
-            await repositories.vector_stores.get(project, store_id)
-            file = await _one(repositories, project, store_id, file_id)
+        async def read(tx: Transaction) -> list[_Text]:
+            await SqlVectorStores(tx).get(project, store_id)
+            file = await _one(tx, project, store_id, file_id)
             if file.state is not FileState.COMPLETED:
                 return []
             first = int(window.after) + 1 if window.after else 0
-            found = await repositories.chunks.texts(project, file.entry, first, window.limit)
+            found = await SqlChunks(tx).texts(project, file.entry, first, window.limit)
             return [_Text(str(number), text) for number, text in enumerate(found, first)]
 
         page = self._tokens.page(await self._transactions.read(read), window, asked, binding)
@@ -169,21 +174,21 @@ class VectorFiles:
         )
         request = self._request(CREATE_BATCH, request_id, (store_id, *files), batch.id)
 
-        async def add(repositories: Repositories) -> FileBatch:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> FileBatch:
+            made = await once(tx, project, request)
             if made == batch.id:
-                await self._adder.add(repositories, project, store_id, files, batch.id)
-                await repositories.file_batches.add(project, batch)
-            return await repositories.file_batches.get(project, store_id, made)
+                await self._adder.add(tx, project, store_id, files, batch.id)
+                await SqlFileBatches(tx).add(project, batch)
+            return await SqlFileBatches(tx).get(project, store_id, made)
 
         return await self._transactions.write(add)
 
     async def get_batch(self, project: str, store_id: str, batch_id: str) -> FileBatch:
         """Raises VectorStoreNotFound or VectorStoreFileBatchNotFound."""
 
-        async def find(repositories: Repositories) -> FileBatch:
-            await repositories.vector_stores.get(project, store_id)
-            return await repositories.file_batches.get(project, store_id, batch_id)
+        async def find(tx: Transaction) -> FileBatch:
+            await SqlVectorStores(tx).get(project, store_id)
+            return await SqlFileBatches(tx).get(project, store_id, batch_id)
 
         return await self._transactions.read(find)
 
@@ -193,16 +198,16 @@ class VectorFiles:
         Raises VectorStoreNotFound or VectorStoreFileBatchNotFound.
         """
 
-        async def give_up(repositories: Repositories) -> FileBatch:
-            store = await repositories.vector_stores.lock(project, store_id)
-            batch = await repositories.file_batches.get(project, store_id, batch_id)
+        async def give_up(tx: Transaction) -> FileBatch:
+            store = await SqlVectorStores(tx).lock(project, store_id)
+            batch = await SqlFileBatches(tx).get(project, store_id, batch_id)
             if not batch.counts.in_progress:
                 return batch
-            for file in await repositories.store_files.unfinished(project, batch_id):
-                store = await move(repositories, project, store, file, FileState.CANCELLED)
-            await repositories.vector_stores.update(project, store)
-            await repositories.file_batches.cancel(project, batch_id, self._clock())
-            return await repositories.file_batches.get(project, store_id, batch_id)
+            for file in await SqlStoreFiles(tx).unfinished(project, batch_id):
+                store = await move(tx, project, store, file, FileState.CANCELLED)
+            await SqlVectorStores(tx).update(project, store)
+            await SqlFileBatches(tx).cancel(project, batch_id, self._clock())
+            return await SqlFileBatches(tx).get(project, store_id, batch_id)
 
         return await self._transactions.write(give_up)
 
@@ -218,8 +223,8 @@ class VectorFiles:
         )
 
 
-async def _one(repositories: Repositories, project: str, store_id: str, file_id: str) -> StoreFile:
-    found = await repositories.store_files.find(project, store_id, [file_id])
+async def _one(tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:
+    found = await SqlStoreFiles(tx).find(project, store_id, [file_id])
     if file_id not in found:
         raise VectorStoreFileNotFound(file=file_id)
     return found[file_id]

@@ -18,10 +18,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.ranking import Vector, Vectors, meaning_scores
 from control_svc.domain.vector_ports import ChunkKey
 from control_svc.domain.vector_stores import VectorStore
+from control_svc.storage.repositories.chunks import SqlChunks
+from control_svc.storage.repositories.vector_stores import SqlStoreFiles
+from control_svc.storage.unit_of_work import Transaction, Transactions
 
 _ROWS_AT_ONCE: Final = 2000
 _FLOAT_BYTES: Final = 4
@@ -143,7 +145,7 @@ class VectorIndex:
 
     async def _completed(self, project: str, store: VectorStore) -> dict[str, int]:
         return await self._transactions.read(
-            lambda repositories: repositories.store_files.completed(project, store.id)
+            lambda tx: SqlStoreFiles(tx).completed(project, store.id)
         )
 
     async def _pages(self, project: str, entry: str) -> AsyncIterator[_Part]:
@@ -169,5 +171,5 @@ def _order(found: tuple[float, ChunkKey]) -> tuple[float, ChunkKey]:
     return -cosine, key
 
 
-async def _page(project: str, entry: str, first: int, repositories: Repositories) -> Vectors:
-    return await repositories.chunks.vectors(project, entry, first, _ROWS_AT_ONCE)
+async def _page(project: str, entry: str, first: int, tx: Transaction) -> Vectors:
+    return await SqlChunks(tx).vectors(project, entry, first, _ROWS_AT_ONCE)

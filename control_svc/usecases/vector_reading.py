@@ -21,7 +21,7 @@ from control_svc.domain.chunking import (
 )
 from control_svc.domain.files import File
 from control_svc.domain.jobs import Claim, EngineDied, Job
-from control_svc.domain.ports import BlobMissing, Repositories, Transactions
+from control_svc.domain.ports import BlobMissing
 from control_svc.domain.ranking import Vector, Vectors
 from control_svc.domain.vector_ports import (
     DocumentReader,
@@ -38,6 +38,10 @@ from control_svc.domain.vector_stores import (
     StoreFile,
     VectorStore,
 )
+from control_svc.storage.repositories.chunks import SqlChunks
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.vector_stores import SqlStoreFiles, SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.vector_adding import KIND, FileAdder, move
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import EngineRestarting, FileNotFound
@@ -85,11 +89,11 @@ class FileReading:
                 raise EngineDied(error) from error
             raise
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """Fail the file whose job is dead."""
         _, message = job.error or ("", "")
         problem = FileProblem(ProblemCode.SERVER_ERROR, message)
-        await _failing(job.project, job.subject, problem)(repositories)
+        await _failing(job.project, job.subject, problem)(tx)
 
     async def _read(self, claim: Claim, context: JobContext) -> None:
         file, store, source = await self._transactions.read(_whole(claim))
@@ -169,79 +173,77 @@ def _mean(vectors: Vectors, weights: Sequence[int]) -> Vector:
 
 def _whole(
     claim: Claim,
-) -> Callable[[Repositories], Awaitable[tuple[StoreFile, VectorStore, File | None]]]:
+) -> Callable[[Transaction], Awaitable[tuple[StoreFile, VectorStore, File | None]]]:
     """The file in its store, the store, and the file itself; None: it is gone."""
 
-    async def find(repositories: Repositories) -> tuple[StoreFile, VectorStore, File | None]:
-        file = await _unfinished(repositories, claim.project, claim.subject)
-        store = await repositories.vector_stores.get(claim.project, file.store_id)
+    async def find(tx: Transaction) -> tuple[StoreFile, VectorStore, File | None]:
+        file = await _unfinished(tx, claim.project, claim.subject)
+        store = await SqlVectorStores(tx).get(claim.project, file.store_id)
         try:
-            now = await repositories.now()
-            return file, store, await repositories.files.get(claim.project, file.file_id, now)
+            now = await tx.now()
+            return file, store, await SqlFiles(tx).get(claim.project, file.file_id, now)
         except FileNotFound:
             return file, store, None
 
     return find
 
 
-async def _unfinished(repositories: Repositories, project: str, entry: str) -> StoreFile:
-    file = await repositories.store_files.entry(project, entry)
+async def _unfinished(tx: Transaction, project: str, entry: str) -> StoreFile:
+    file = await SqlStoreFiles(tx).entry(project, entry)
     if file is None or file.state is not FileState.IN_PROGRESS:
         raise _Gone
     return file
 
 
-async def _locked(
-    repositories: Repositories, project: str, entry: str
-) -> tuple[VectorStore, StoreFile]:
+async def _locked(tx: Transaction, project: str, entry: str) -> tuple[VectorStore, StoreFile]:
     """The store first: whoever changes a file holds it."""
-    found = await _unfinished(repositories, project, entry)
-    store = await repositories.vector_stores.lock(project, found.store_id)
-    return store, await _unfinished(repositories, project, entry)
+    found = await _unfinished(tx, project, entry)
+    store = await SqlVectorStores(tx).lock(project, found.store_id)
+    return store, await _unfinished(tx, project, entry)
 
 
 def _keeping(
     claim: Claim, model: str, digest: str, chunks: Sequence[NewChunk]
-) -> Callable[[Repositories], Awaitable[None]]:
+) -> Callable[[Transaction], Awaitable[None]]:
     """Keep passages, which are not found yet. The first vectors of a store decide its model."""
 
-    async def keep(repositories: Repositories) -> None:
-        store, file = await _locked(repositories, claim.project, claim.subject)
+    async def keep(tx: Transaction) -> None:
+        store, file = await _locked(tx, claim.project, claim.subject)
         dimensions = len(chunks[0].vector)
         pinned = store.embedded_by(model, digest, dimensions)
         if pinned != store:
-            await repositories.vector_stores.update(claim.project, pinned)
-        await repositories.chunks.add(file, claim.project, chunks)
+            await SqlVectorStores(tx).update(claim.project, pinned)
+        await SqlChunks(tx).add(file, claim.project, chunks)
         size = sum(len(chunk.text.encode()) + 2 * dimensions for chunk in chunks)
         grown = replace(
             file,
             num_chunks=file.num_chunks + len(chunks),
             usage_bytes=file.usage_bytes + size,
         )
-        await repositories.store_files.update(claim.project, grown)
+        await SqlStoreFiles(tx).update(claim.project, grown)
 
     return keep
 
 
-def _completing(claim: Claim) -> Callable[[Repositories], Awaitable[None]]:
+def _completing(claim: Claim) -> Callable[[Transaction], Awaitable[None]]:
     return _ending(claim.project, claim.subject, FileState.COMPLETED)
 
 
 def _failing(
     project: str, entry: str, problem: FileProblem
-) -> Callable[[Repositories], Awaitable[None]]:
+) -> Callable[[Transaction], Awaitable[None]]:
     return _ending(project, entry, FileState.FAILED, problem)
 
 
 def _ending(
     project: str, entry: str, state: FileState, problem: FileProblem | None = None
-) -> Callable[[Repositories], Awaitable[None]]:
-    async def end(repositories: Repositories) -> None:
+) -> Callable[[Transaction], Awaitable[None]]:
+    async def end(tx: Transaction) -> None:
         try:
-            store, file = await _locked(repositories, project, entry)
+            store, file = await _locked(tx, project, entry)
         except _Gone:
             return
-        ended = await move(repositories, project, store, file, state, problem)
-        await repositories.vector_stores.update(project, ended.used(await repositories.now()))
+        ended = await move(tx, project, store, file, state, problem)
+        await SqlVectorStores(tx).update(project, ended.used(await tx.now()))
 
     return end

@@ -9,13 +9,16 @@ from typing import Final
 import numpy as np
 
 from control_svc.domain import ranking as scoring
-from control_svc.domain.ports import Clock, Repositories, Transactions
+from control_svc.domain.ports import Clock
 from control_svc.domain.ranking import Vector
 from control_svc.domain.search import Ranking, SearchHit
 from control_svc.domain.search_filters import Filter, check_filter
 from control_svc.domain.vector_ports import ChunkKey, Embedder, Lookup, Passage
 from control_svc.domain.vector_stores import VectorStore
 from control_svc.domain.words import query_words, words_of
+from control_svc.storage.repositories.chunks import SqlChunks
+from control_svc.storage.repositories.vector_stores import SqlStoreFiles, SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.vector_adding import FileAdder
 from control_svc.usecases.vector_index import VectorIndex
 from svc_kit.errors import (
@@ -98,17 +101,17 @@ class VectorSearch:
         """The stores, their use noted. Raises VectorStoreNotFound or VectorStoreExpired."""
         now, wanted = self._clock(), dict.fromkeys(store_ids)
 
-        async def find(repositories: Repositories) -> list[VectorStore]:
-            stores = [await repositories.vector_stores.get(project, each) for each in wanted]
+        async def find(tx: Transaction) -> list[VectorStore]:
+            stores = [await SqlVectorStores(tx).get(project, each) for each in wanted]
             for store in stores:
                 store.check_alive(now)
             return stores
 
-        async def note(repositories: Repositories) -> None:
+        async def note(tx: Transaction) -> None:
             for store_id in sorted(wanted):
-                store = await repositories.vector_stores.lock(project, store_id)
+                store = await SqlVectorStores(tx).lock(project, store_id)
                 store.check_alive(now)
-                await repositories.vector_stores.update(project, store.used(now))
+                await SqlVectorStores(tx).update(project, store.used(now))
 
         stores = await self._transactions.read(find)
         if any(store.needs_note(now) for store in stores):
@@ -141,7 +144,7 @@ class VectorSearch:
         if filters is None:
             return Lookup(project, store_ids)
         found = await self._transactions.read(
-            lambda repositories: repositories.store_files.attributes(project, store_ids)
+            lambda tx: SqlStoreFiles(tx).attributes(project, store_ids)
         )
         left = frozenset(entry for entry, each in found.items() if filters.matches(each))
         return Lookup(project, store_ids, left)
@@ -158,12 +161,12 @@ class VectorSearch:
         limit = max(_PROPOSED * max_results, _PROPOSED_AT_LEAST)
         proposed = await self._nearest(query.vector, lookup, stores, limit)
 
-        async def read(repositories: Repositories) -> list[Passage]:
-            chunks = repositories.chunks
+        async def read(tx: Transaction) -> list[Passage]:
+            chunks = SqlChunks(tx)
             keys = set(proposed)
             if query.words:
                 keys.update(await chunks.by_words(lookup, query.words, limit))
-            return await chunks.passages(lookup.project, keys, await repositories.now())
+            return await chunks.passages(lookup.project, keys, await tx.now())
 
         passages = await self._transactions.read(read)
         return await asyncio.to_thread(_scored, query, passages, ranking)
@@ -173,7 +176,7 @@ class VectorSearch:
     ) -> list[ChunkKey]:
         """By the database where it can, else by the matrices in memory."""
         found = await self._transactions.read(
-            lambda repositories: repositories.chunks.by_vector(lookup, vector, limit)
+            lambda tx: SqlChunks(tx).by_vector(lookup, vector, limit)
         )
         if found is not None:
             return found

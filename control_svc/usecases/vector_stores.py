@@ -6,9 +6,11 @@ from typing import Final, TypeVar
 
 from control_svc.domain.ids import VECTOR_STORE, IdSource
 from control_svc.domain.listing import Page, PageRequest, PageTokens
-from control_svc.domain.ports import Clock, Notices, Repositories, Transactions
+from control_svc.domain.ports import Clock, Notices
 from control_svc.domain.requests import RememberedRequest, fingerprint_of
 from control_svc.domain.vector_stores import NewVectorStore, StoreChanges, VectorStore
+from control_svc.storage.repositories.vector_stores import SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.once import once
 from control_svc.usecases.vector_adding import FileAdder
 from control_svc.usecases.watching import follow
@@ -59,29 +61,25 @@ class VectorStores:
             created_at=store.created_at,
         )
 
-        async def add(repositories: Repositories) -> VectorStore:
-            made = await once(repositories, project, request)
+        async def add(tx: Transaction) -> VectorStore:
+            made = await once(tx, project, request)
             if made == store.id:
-                await repositories.vector_stores.add(project, store)
-                await self._adder.add(repositories, project, store.id, asked.files)
-            return await repositories.vector_stores.get(project, made)
+                await SqlVectorStores(tx).add(project, store)
+                await self._adder.add(tx, project, store.id, asked.files)
+            return await SqlVectorStores(tx).get(project, made)
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, store_id: str) -> VectorStore:
         """Raises VectorStoreNotFound."""
-        return await self._transactions.read(
-            lambda repositories: repositories.vector_stores.get(project, store_id)
-        )
+        return await self._transactions.read(lambda tx: SqlVectorStores(tx).get(project, store_id))
 
     async def page(self, project: str, asked: PageRequest) -> Page[VectorStore]:
         """A page of the project's stores. Raises OutOfRange or InvalidField."""
         asked.check_cursors(VECTOR_STORE, "a vector store")
         binding = (project, "vector_stores")
         window = self._tokens.window(asked, binding, MAX_PAGE)
-        found = await self._transactions.read(
-            lambda repositories: repositories.vector_stores.page(project, window)
-        )
+        found = await self._transactions.read(lambda tx: SqlVectorStores(tx).page(project, window))
         return self._tokens.page(found, window, asked, binding)
 
     async def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
@@ -105,11 +103,11 @@ class VectorStores:
         MissingField, InvalidField, OutOfRange or TooLong."""
         changes.check()
 
-        async def change(repositories: Repositories) -> VectorStore:
-            store = await repositories.vector_stores.lock(project, store_id)
+        async def change(tx: Transaction) -> VectorStore:
+            store = await SqlVectorStores(tx).lock(project, store_id)
             store.check_alive(self._clock())
             changed = changes.applied_to(store).used(self._clock())
-            await repositories.vector_stores.update(project, changed)
+            await SqlVectorStores(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
@@ -117,8 +115,8 @@ class VectorStores:
     async def delete(self, project: str, store_id: str) -> None:
         """Delete a store; nothing of it is found from now on. Raises VectorStoreNotFound."""
 
-        async def forget(repositories: Repositories) -> None:
-            await repositories.vector_stores.lock(project, store_id)
-            await repositories.vector_stores.delete(project, store_id)
+        async def forget(tx: Transaction) -> None:
+            await SqlVectorStores(tx).lock(project, store_id)
+            await SqlVectorStores(tx).delete(project, store_id)
 
         await self._transactions.write(forget)

@@ -6,8 +6,10 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.vector_stores import FileState, StoreState
+from control_svc.storage.repositories.chunks import SqlChunks
+from control_svc.storage.repositories.vector_stores import SqlStoreFiles, SqlVectorStores
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.vector_adding import take_out_everywhere
 from svc_kit.errors import VectorStoreNotFound
 
@@ -17,41 +19,37 @@ _AT_ONCE: Final = 500
 async def sweep_vectors(transactions: Transactions, now: datetime) -> None:
     """One round; passages go some in each transaction, because a store may have a million."""
     for project, store_id in await transactions.read(
-        lambda repositories: repositories.vector_stores.expired(now, _AT_ONCE)
+        lambda tx: SqlVectorStores(tx).expired(now, _AT_ONCE)
     ):
         await transactions.write(partial(_empty, project, store_id, now))
-    for project, file_id in await transactions.read(
-        lambda repositories: repositories.store_files.lost(_AT_ONCE)
-    ):
+    for project, file_id in await transactions.read(lambda tx: SqlStoreFiles(tx).lost(_AT_ONCE)):
         await transactions.write(partial(_take_out, project, file_id))
     while await transactions.write(_drop_some):
         pass
 
 
-async def _empty(project: str, store_id: str, now: datetime, repositories: Repositories) -> None:
+async def _empty(project: str, store_id: str, now: datetime, tx: Transaction) -> None:
     try:
-        store = await repositories.vector_stores.lock(project, store_id)
+        store = await SqlVectorStores(tx).lock(project, store_id)
     except VectorStoreNotFound:  # deleted meanwhile
         return
     if store.state(now) is StoreState.EXPIRED:
-        await repositories.vector_stores.empty(project, store)
+        await SqlVectorStores(tx).empty(project, store)
 
 
-async def _take_out(project: str, file_id: str, repositories: Repositories) -> None:
-    await take_out_everywhere(repositories, project, file_id)
+async def _take_out(project: str, file_id: str, tx: Transaction) -> None:
+    await take_out_everywhere(tx, project, file_id)
 
 
-async def _drop_some(repositories: Repositories) -> bool:
+async def _drop_some(tx: Transaction) -> bool:
     """Whether there was anything to drop."""
-    found = await repositories.store_files.left_behind()
+    found = await SqlStoreFiles(tx).left_behind()
     if found is None:
         return False
     project, file = found
-    if await repositories.chunks.drop(project, file.entry, _AT_ONCE) < _AT_ONCE:
+    if await SqlChunks(tx).drop(project, file.entry, _AT_ONCE) < _AT_ONCE:
         if file.state is FileState.DELETED:
-            await repositories.store_files.forget(project, file.entry)
+            await SqlStoreFiles(tx).forget(project, file.entry)
         else:
-            await repositories.store_files.update(
-                project, replace(file, num_chunks=0, usage_bytes=0)
-            )
+            await SqlStoreFiles(tx).update(project, replace(file, num_chunks=0, usage_bytes=0))
     return True

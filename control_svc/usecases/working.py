@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from control_svc.domain.jobs import Claim, Job
-from control_svc.domain.ports import Repositories
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.leasing import Leases, Undertaker
 
 ResultT = TypeVar("ResultT")
@@ -33,7 +33,7 @@ class JobContext:
         self._leases = leases
 
     async def write(
-        self, work: Callable[[Repositories], Awaitable[ResultT]], *, progress: bool = False
+        self, work: Callable[[Transaction], Awaitable[ResultT]], *, progress: bool = False
     ) -> ResultT:
         """Run the work in a transaction that begins by locking the job, and commit.
 
@@ -42,7 +42,7 @@ class JobContext:
         """
         return await self._leases.write(self.claim, work, progress=progress)
 
-    async def finish(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def finish(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """As `write`, and the job is done with it: the subject's end and the job's are one."""
         self.is_finishing = True
         try:

@@ -27,9 +27,11 @@ from control_svc.domain.jobs import (
     NewJob,
     Outcome,
 )
-from control_svc.domain.ports import Repositories
 from control_svc.domain.requests import RememberedRequest
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
+from control_svc.storage.repositories.requests import SqlRequests
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import SlowReader
 from tests.support.control import SetClock
 from tests.support.jobs import KIND, LEASE, WatchedLeases, leases_of
@@ -61,10 +63,10 @@ class Known:
         return self.job.claim if self.job.state is JobState.RUNNING else None
 
 
-async def leave_mark(repositories: Repositories, job: Claim | Job, mark: str) -> None:
+async def leave_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
     """Something that a job does to the database, which refuses to take it twice."""
     job_id = job.job_id if isinstance(job, Claim) else job.id
-    await repositories.requests.add(
+    await SqlRequests(tx).add(
         job.project,
         RememberedRequest(
             method=mark, request_id=job_id, fingerprint="", resource_id="", created_at=BEGINNING
@@ -75,9 +77,9 @@ async def leave_mark(repositories: Repositories, job: Claim | Job, mark: str) ->
 class Gravedigger:
     """Leaves a mark for every dead job."""
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """Called in the transaction in which it dies."""
-        await leave_mark(repositories, job, "dead")
+        await leave_mark(tx, job, "dead")
 
 
 class JobMachine(RuleBasedStateMachine):
@@ -122,7 +124,9 @@ class JobMachine(RuleBasedStateMachine):
         """Somebody asks for work."""
         job_id = self.ids.new(JOB)
         new = NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
-        job = self.do(self.database.transactions.write(lambda each: each.jobs.add(project, new)))
+        job = self.do(
+            self.database.transactions.write(lambda each: SqlJobs(each).add(project, new))
+        )
         self.known[job_id] = Known(job)
 
     @rule(target=claims, worker=WORKERS)
@@ -152,7 +156,7 @@ class JobMachine(RuleBasedStateMachine):
     def write(self, claim: Claim, progress: bool) -> None:
         """A worker, perhaps a late one, writes."""
 
-        async def work(_: Repositories) -> None:
+        async def work(_: Transaction) -> None:
             """What it is does not matter here."""
 
         if not self.counts(claim):
@@ -185,8 +189,8 @@ class JobMachine(RuleBasedStateMachine):
     def die_finishing(self, claim: Claim) -> None:
         """The mark is on its way when the worker dies: it was never made."""
 
-        async def work(repositories: Repositories) -> None:
-            await leave_mark(repositories, claim, "done")
+        async def work(tx: Transaction) -> None:
+            await leave_mark(tx, claim, "done")
             raise Died
 
         with pytest.raises(Died if self.counts(claim) else LeaseLost):
@@ -211,7 +215,7 @@ class JobMachine(RuleBasedStateMachine):
         """A worker lives."""
         owner = self.owner(worker)
         write = self.database.transactions.write
-        self.do(write(lambda each: each.queue.renew(owner, LEASE)))
+        self.do(write(lambda each: SqlJobQueue(each).renew(owner, LEASE)))
         for known in self.known.values():
             if known.owner == owner:
                 known.lease_ends = self.clock.now + LEASE
@@ -260,7 +264,7 @@ class JobMachine(RuleBasedStateMachine):
         known = self.known[data.draw(st.sampled_from(sorted(self.known)))]
         project, subject = known.job.project, known.job.subject
         write = self.database.transactions.write
-        found = self.do(write(lambda each: each.jobs.request_cancel(project, KIND, subject)))
+        found = self.do(write(lambda each: SqlJobs(each).request_cancel(project, KIND, subject)))
         assert (found is not None) == (known.job.state in UNFINISHED)
         if found is not None:
             known.job = found
@@ -274,7 +278,7 @@ class JobMachine(RuleBasedStateMachine):
     def refresh(self, claim: Claim) -> None:
         """Read a job again."""
         read = self.database.transactions.read
-        job = self.do(read(lambda each: each.jobs.get(claim.project, claim.job_id)))
+        job = self.do(read(lambda each: SqlJobs(each).get(claim.project, claim.job_id)))
         assert job is not None
         self.known[claim.job_id].job = job
 
@@ -308,8 +312,8 @@ class JobMachine(RuleBasedStateMachine):
         """Whether a job left a mark."""
         since = BEGINNING - timedelta(days=1)
 
-        async def look(repositories: Repositories) -> bool:
-            found = await repositories.requests.recall(job.project, mark, job.id, since)
+        async def look(tx: Transaction) -> bool:
+            found = await SqlRequests(tx).recall(job.project, mark, job.id, since)
             return found is not None
 
         return self.do(self.database.transactions.write(look))

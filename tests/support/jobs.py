@@ -10,9 +10,11 @@ from typing import Any
 
 from control_svc.domain.ids import JOB, IdSource
 from control_svc.domain.jobs import Claim, Ending, Job, NewJob
-from control_svc.domain.ports import Clock, Repositories
+from control_svc.domain.ports import Clock
 from control_svc.storage import migrating
 from control_svc.storage.database import Database, open_database
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.leasing import Leases, LeaseTerms, ResultT, Undertaker, Work
 from control_svc.usecases.working import JobContext
 
@@ -48,7 +50,7 @@ class Handler:
         self.news.set()
         await self.run_job(claim, context)
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """The end of a job."""
         self.buried.append(job)
         self.news.set()
@@ -66,24 +68,24 @@ class Jobs:
         """A job of a subject of its own."""
         job_id = self.ids.new(JOB)
         new = NewJob(**{"id": job_id, "kind": KIND, "subject": job_id, **about})
-        return await self.transactions.write(lambda each: each.jobs.add(self.project, new))
+        return await self.transactions.write(lambda each: SqlJobs(each).add(self.project, new))
 
     async def get(self, job: Job | str) -> Job:
         """A job as it is."""
         job_id = job if isinstance(job, str) else job.id
-        found = await self.transactions.read(lambda each: each.jobs.get(self.project, job_id))
+        found = await self.transactions.read(lambda each: SqlJobs(each).get(self.project, job_id))
         assert found is not None
         return found
 
     async def exists(self, job: Job) -> bool:
         """Whether it is still known."""
-        found = await self.transactions.read(lambda each: each.jobs.get(self.project, job.id))
+        found = await self.transactions.read(lambda each: SqlJobs(each).get(self.project, job.id))
         return found is not None
 
     async def cancel(self, job: Job) -> Job | None:
         """Ask for its end."""
         return await self.transactions.write(
-            lambda each: each.jobs.request_cancel(self.project, job.kind, job.subject)
+            lambda each: SqlJobs(each).request_cancel(self.project, job.kind, job.subject)
         )
 
 
@@ -116,7 +118,7 @@ class WatchedLeases(Leases):
         """As it is, and tell."""
         result = await super().finish(claim, work)
         found = await self._transactions.read(
-            lambda each: each.jobs.get(claim.project, claim.job_id)
+            lambda each: SqlJobs(each).get(claim.project, claim.job_id)
         )
         assert found is not None
         self.ends.put_nowait(found)

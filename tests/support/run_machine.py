@@ -23,6 +23,8 @@ from control_svc.domain.streams import BEFORE_FIRST
 from control_svc.domain.threads import Thread
 from control_svc.domain.tools import FunctionTool
 from control_svc.domain.turns import TurnRequest, TurnRole
+from control_svc.storage.repositories.jobs import SqlJobs
+from control_svc.storage.repositories.streams import SqlEventStreams
 from control_svc.storage.run_documents import RunEventDocuments
 from control_svc.usecases.run_ending import EXPIRY_KIND
 from control_svc.usecases.run_expiry import RunExpiry
@@ -259,7 +261,7 @@ class RunMachine(RuleBasedStateMachine):
             return
         attempt.process.attempts.remove(attempt)
         job = await self.world.database.transactions.read(
-            lambda each: each.jobs.get(PROJECT, attempt.context.claim.job_id)
+            lambda each: SqlJobs(each).get(PROJECT, attempt.context.claim.job_id)
         )
         assert job is not None
         try:
@@ -285,7 +287,7 @@ class RunMachine(RuleBasedStateMachine):
     async def heard(self, attempt: Attempt) -> None:
         """If so, it ends."""
         job = await self.world.database.transactions.read(
-            lambda each: each.jobs.get(PROJECT, attempt.context.claim.job_id)
+            lambda each: SqlJobs(each).get(PROJECT, attempt.context.claim.job_id)
         )
         assert job is not None
         if job.cancel_requested_at is not None:
@@ -360,7 +362,7 @@ class RunMachine(RuleBasedStateMachine):
     async def told(self, run: Run) -> Sequence[RunChanged]:
         """What readers have been told of a run's states."""
         events = await self.world.database.transactions.read(
-            lambda each: each.streams.read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
+            lambda each: SqlEventStreams(each).read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
         )
         decoded: list[RunEvent] = [RunEventDocuments().decode(event.data) for event in events]
         return [each for each in decoded if isinstance(each, RunChanged)]

@@ -26,6 +26,10 @@ from control_svc.domain.streams import BEFORE_FIRST
 from control_svc.domain.threads import Thread, ThreadSettings
 from control_svc.domain.turns import TurnClient, TurnRequest
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.assistants import SqlAssistants
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.repositories.timelines import SqlTimelines
 from control_svc.storage.run_documents import RunEventDocuments
 from control_svc.usecases.agent_loop import AgentLoop
 from control_svc.usecases.dispatching import Dispatcher
@@ -180,13 +184,13 @@ class RunWorld:
             settings=AssistantSettings(**{"model": "m", **about}),
             created_at=self.clock(),
         )
-        await self.database.transactions.write(lambda each: each.assistants.add(PROJECT, made))
+        await self.database.transactions.write(lambda each: SqlAssistants(each).add(PROJECT, made))
         return made
 
     async def thread(self, *texts: str) -> Thread:
         """A new thread, with what its user says."""
         made = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
-        await self.database.transactions.write(lambda each: each.threads.add(PROJECT, made))
+        await self.database.transactions.write(lambda each: SqlThreads(each).add(PROJECT, made))
         await self.say(made.id, *texts)
         return made
 
@@ -198,7 +202,9 @@ class RunWorld:
             )
             for text in texts
         ]
-        await self.database.transactions.write(lambda each: each.messages.add(PROJECT, messages))
+        await self.database.transactions.write(
+            lambda each: SqlMessages(each).add(PROJECT, messages)
+        )
 
     def pass_time(self, **by: float) -> None:
         """Let time pass, and what has become due begin."""
@@ -208,20 +214,20 @@ class RunWorld:
     async def messages(self, run: Run) -> list[ThreadMessage]:
         """What a run has written."""
         return await self.database.transactions.read(
-            lambda each: each.messages.of_run(PROJECT, run.thread_id, run.id)
+            lambda each: SqlMessages(each).of_run(PROJECT, run.thread_id, run.id)
         )
 
     async def items(self, thread_id: str) -> list[Item]:
         """Everything of a thread."""
         placed = await self.database.transactions.read(
-            lambda each: each.timelines.since(PROJECT, thread_id)
+            lambda each: SqlTimelines(each).since(PROJECT, thread_id)
         )
         return [each.item for each in placed]
 
     async def thread_now(self, thread_id: str) -> Thread:
         """A thread as it is."""
         return await self.database.transactions.read(
-            lambda each: each.threads.get(PROJECT, thread_id)
+            lambda each: SqlThreads(each).get(PROJECT, thread_id)
         )
 
 

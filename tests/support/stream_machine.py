@@ -16,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import LONGEST_BACKOFF, Job, JobState, LeaseLost
-from control_svc.domain.ports import Repositories
 from control_svc.domain.streams import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.stream_writing import Writer
 from control_svc.usecases.working import JobContext
 from tests.support.control import SetClock
@@ -76,9 +77,9 @@ class Process:
 class Mourner:
     """Ends the stream of a dead job, as its object's undertaker does."""
 
-    async def bury(self, repositories: Repositories, job: Job) -> None:
+    async def bury(self, tx: Transaction, job: Job) -> None:
         """In the transaction in which it dies."""
-        await repositories.streams.end(job.project, job.subject, [END])
+        await SqlEventStreams(tx).end(job.project, job.subject, [END])
 
 
 class StreamMachine(RuleBasedStateMachine):
@@ -194,8 +195,8 @@ class StreamMachine(RuleBasedStateMachine):
         self.num_said += 1
         mark = f"change {self.num_said}"
 
-        async def work(repositories: Repositories) -> str:
-            await leave_mark(repositories, attempt.context.claim, mark)
+        async def work(tx: Transaction) -> str:
+            await leave_mark(tx, attempt.context.claim, mark)
             return mark
 
         counts = self.counts(attempt)
@@ -225,8 +226,8 @@ class StreamMachine(RuleBasedStateMachine):
     async def finishing(self, attempt: Attempt) -> None:
         """The last event and the job's end are one."""
 
-        async def work(repositories: Repositories) -> None:
-            await leave_mark(repositories, attempt.context.claim, "done")
+        async def work(tx: Transaction) -> None:
+            await leave_mark(tx, attempt.context.claim, "done")
 
         try:
             await attempt.writer.add([END])
@@ -302,7 +303,7 @@ class StreamMachine(RuleBasedStateMachine):
     async def logged(self, name: str) -> list[Event]:
         """All that is committed."""
         return await self.jobs.transactions.read(
-            lambda each: each.streams.read(PROJECT, name, BEFORE_FIRST, 1 << 30)
+            lambda each: SqlEventStreams(each).read(PROJECT, name, BEFORE_FIRST, 1 << 30)
         )
 
     def teardown(self) -> None:
@@ -344,4 +345,6 @@ class StreamMachine(RuleBasedStateMachine):
 
     async def tokens(self, name: str) -> list[int]:
         """All tokens of a stream."""
-        return await self.jobs.transactions.read(lambda each: each.streams.tokens(PROJECT, name, 0))
+        return await self.jobs.transactions.read(
+            lambda each: SqlEventStreams(each).tokens(PROJECT, name, 0)
+        )

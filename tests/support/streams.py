@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from control_svc.domain.ports import Repositories, Transactions
 from control_svc.domain.streams import BEFORE_FIRST, Event
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.leasing import Leases, LeaseTerms, Undertaker
 from control_svc.usecases.stream_committing import GroupCommitter
 from control_svc.usecases.stream_following import GroupReader, StreamFollowers
@@ -37,7 +38,7 @@ class Trouble(StrEnum):
     """It commits, and nobody hears of it."""
 
 
-class TroubledTransactions:
+class TroubledTransactions(Transactions):
     """A database's transactions, counted, some of which meet with trouble."""
 
     def __init__(self, transactions: Transactions) -> None:
@@ -47,7 +48,7 @@ class TroubledTransactions:
         self.num_read = 0
         self._transactions = transactions
 
-    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Write, unless the database is away."""
         self.num_written += 1
         trouble = self.troubles.pop(0) if self.troubles else None
@@ -58,7 +59,7 @@ class TroubledTransactions:
             raise AWAY
         return result
 
-    async def read(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Read."""
         self.num_read += 1
         return await self._transactions.read(work)
@@ -157,7 +158,9 @@ class Follower:
 async def begin(jobs: Jobs, stream_id: str, *events: bytes) -> None:
     """An object with a stream and a job."""
     await jobs.add(subject=stream_id)
-    await jobs.transactions.write(lambda each: each.streams.create(jobs.project, stream_id, events))
+    await jobs.transactions.write(
+        lambda each: SqlEventStreams(each).create(jobs.project, stream_id, events)
+    )
 
 
 async def claim(process: StreamProcess) -> JobContext:
@@ -167,7 +170,7 @@ async def claim(process: StreamProcess) -> JobContext:
     return JobContext(job, process.leases)
 
 
-async def nothing(_repositories: Repositories) -> None:
+async def nothing(_repositories: Transaction) -> None:
     """A change of nothing."""
 
 

@@ -1,6 +1,6 @@
 """The tables. Migrations make them; these classes are what the queries are written with.
 
-Rows never leave the repositories. Everything that callers keep belongs to a project, which leads
+Rows never leave the tx. Everything that callers keep belongs to a project, which leads
 its primary key: a query that forgot it would not find its index, and a child cannot name a parent
 of another one. What operators look after (projects, keys) and what the house keeps has none.
 Ids grow with time, so the primary key also orders a project's lists.

@@ -1,12 +1,11 @@
 """Queries about adapters: a project's own, and what all frontends should have."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, delete, func, insert, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.adapter_ports import ADAPTERS_TOPIC
 from control_svc.domain.adapters import (
@@ -19,6 +18,7 @@ from control_svc.domain.adapters import (
 from control_svc.domain.ids import ADAPTER, is_id
 from control_svc.domain.listing import Window
 from control_svc.storage.models import AdapterReportRow, AdapterRow, CounterRow
+from control_svc.storage.unit_of_work import Transaction
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import is_adapter_name
 from svc_kit.errors import AdapterNotFound
@@ -34,10 +34,10 @@ _DESIRED = (
 
 
 class SqlAdapters:
-    """A project's adapters in one transaction."""
+    """The rows of adapters. An adapter is named by its id or by its name."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, adapter: Adapter) -> None:
         """Keep a new adapter."""
@@ -105,11 +105,11 @@ class SqlAdapters:
 
 
 class SqlDesired:
-    """What every frontend should have, over all projects, in one transaction."""
+    """What every frontend should have, over all projects: for our own services alone."""
 
-    def __init__(self, session: AsyncSession, announce: Callable[[str], None]) -> None:
-        self._session = session
-        self._announce = announce
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._announce = tx.announce
 
     async def next_revision(self) -> int:
         """A number above all before. Whoever changes the registry takes one first: then changes

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.assistants import Assistant, AssistantSettings
 from control_svc.domain.ids import ASSISTANT, is_id
 from control_svc.domain.listing import Window
 from control_svc.storage.models import AssistantRow
 from control_svc.storage.repositories.windows import in_order, windowed
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import AssistantNotFound
 
 _SETTINGS: Final = TypeAdapter(AssistantSettings)
@@ -20,8 +20,8 @@ _SETTINGS: Final = TypeAdapter(AssistantSettings)
 class SqlAssistants:
     """Assistants in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, assistant: Assistant) -> None:
         """Keep a new assistant."""

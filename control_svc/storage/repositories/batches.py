@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Row, Select, bindparam, delete, func, insert, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.batch_lines import NewLine
@@ -25,6 +24,7 @@ from control_svc.domain.batches import (
 from control_svc.domain.ids import BATCH, is_id
 from control_svc.domain.listing import Window
 from control_svc.storage.models import BatchLineRow, BatchRow
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import BatchNotFound
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -51,8 +51,8 @@ _AS_THEY_ARE = (
 class SqlBatches:
     """Batches in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, batch: Batch) -> None:
         """Keep a new batch."""
@@ -103,8 +103,8 @@ _ENDED = (BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLi
 class SqlBatchLines:
     """The lines of batches in one transaction, which holds the batch's job."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, batch_id: str, lines: Sequence[NewLine]) -> None:
         """Keep lines that have been checked."""

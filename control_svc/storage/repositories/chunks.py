@@ -6,7 +6,6 @@ from datetime import datetime
 import numpy as np
 import orjson
 from sqlalchemy import and_, delete, insert, or_, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.ranking import Vector, Vectors
@@ -14,16 +13,17 @@ from control_svc.domain.vector_ports import ChunkKey, NewChunk, Passage
 from control_svc.domain.vector_stores import FileState, StoreFile
 from control_svc.storage.chunk_index import chunk_index
 from control_svc.storage.models import ChunkRow, FileRow, StoreFileRow
+from control_svc.storage.unit_of_work import Transaction
 
 _STORED = np.dtype("<f2")
 
 
 class SqlChunks:
-    """Passages in one transaction."""
+    """The rows of passages, and what the database finds them by."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
-        self._index = chunk_index(session)
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._index = chunk_index(tx.session)
         self.by_words = self._index.by_words
         self.by_vector = self._index.by_vector
 

@@ -4,20 +4,20 @@ from typing import Any
 
 import orjson
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.conversations import Conversation
 from control_svc.domain.ids import CONVERSATION, is_id
 from control_svc.storage.models import ConversationRow
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import ConversationNotFound
 
 
 class SqlConversations:
-    """Conversations in one transaction."""
+    """The rows of conversations; their items are in timelines of the same id."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, conversation: Conversation) -> None:
         """Keep a new conversation."""

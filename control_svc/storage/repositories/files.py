@@ -4,21 +4,21 @@ from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy import delete, insert, or_, select
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.files import File, FilePurpose
 from control_svc.domain.ids import FILE, is_id
 from control_svc.domain.listing import Window
 from control_svc.storage.models import FileRow
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import FileNotFound
 
 
 class SqlFiles:
     """Files in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, file: File) -> None:
         """Keep a new file."""
@@ -50,7 +50,7 @@ class SqlFiles:
         return [_file(row) for row in await self._session.scalars(query.limit(window.limit))]
 
     async def delete(self, project: str, file_id: str, now: datetime) -> File:
-        """Forget a file. Raises FileNotFound."""
+        """Forget a file; its bytes are the caller's to delete. Raises FileNotFound."""
         _check_form(file_id)
         row = await self._session.scalar(
             delete(FileRow)

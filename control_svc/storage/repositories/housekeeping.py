@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from sqlalchemy import Row, delete, insert, or_, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.batches import FINAL_STATES, BatchState
 from control_svc.domain.jobs import JobState
@@ -25,6 +24,7 @@ from control_svc.storage.models import (
     UploadRow,
     UsageReportRow,
 )
+from control_svc.storage.unit_of_work import Transaction
 
 
 class SqlHousekeeping:
@@ -33,8 +33,8 @@ class SqlHousekeeping:
     Rows that another control process is sweeping are skipped, not waited for.
     """
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def drop_expired_files(self, now: datetime, limit: int) -> Dropped:
         """Forget files that have expired."""
@@ -170,7 +170,8 @@ class SqlHousekeeping:
         return len(dropped.all())
 
     async def sweep_streams(self, before: datetime, limit: int) -> int:
-        """Forget the events of streams that ended before a time; how many streams there were."""
+        """Forget the events of streams that ended before a time, about as many chunks of them; how
+        many streams there were."""
         old = await self._session.execute(
             select(StreamRow.project, StreamRow.id, StreamRow.num_chunks)
             .where(StreamRow.state == StreamState.ENDED, StreamRow.ended_at < before)

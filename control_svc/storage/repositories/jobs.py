@@ -24,25 +24,29 @@ from control_svc.domain.jobs import (
 from control_svc.domain.listing import Window
 from control_svc.storage.models import JobRow
 from control_svc.storage.repositories.windows import in_order, windowed
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import JobNotFound
 
 Now = Callable[[], Awaitable[datetime]]
 
 
 class SqlJobs:
-    """The jobs of a project in one transaction."""
+    """The jobs of a project, for the use cases that cause them.
 
-    def __init__(self, session: AsyncSession, now: Now, announce: Callable[[str], None]) -> None:
-        self._session = session
-        self._now = now
-        self._announce = announce
+    Where a transaction locks both, it locks the job before the resource that it works for.
+    """
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._now = tx.now
+        self._announce = tx.announce
 
     async def add(self, project: str, new: NewJob) -> Job:
-        """Queue a job."""
+        """Queue a job, in the transaction of the change that causes it."""
         return (await self.add_all(project, [new]))[0]
 
     async def add_all(self, project: str, jobs: Sequence[NewJob]) -> list[Job]:
-        """Queue jobs."""
+        """As `add`, for any number of them."""
         if not jobs:
             return []
         now = await self._now()
@@ -69,7 +73,10 @@ class SqlJobs:
         )
 
     async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
-        """Ask for the end of the subject's unfinished job, and lock it; None: there is none."""
+        """Ask for the end of the subject's unfinished job, and lock it; None: there is none.
+
+        The job runs once more, if it waits: its worker ends the subject as it should.
+        """
         found = await _one(
             self._session,
             select(JobRow)
@@ -95,13 +102,17 @@ class SqlJobQueue:
     What another transaction has locked is skipped, not waited for, but by `lock`.
     """
 
-    def __init__(self, session: AsyncSession, now: Now, announce: Callable[[str], None]) -> None:
-        self._session = session
-        self._now = now
-        self._announce = announce
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._now = tx.now
+        self._announce = tx.announce
 
     async def due(self, kinds: Collection[str]) -> Job | None:
-        """The job that comes next; nobody else gets it."""
+        """The job that comes next; nobody else gets it.
+
+        By priority, then of the project with the fewest running jobs, then the one that has been
+        due for longest.
+        """
         running = aliased(JobRow)
         num_running = (
             select(func.count())
@@ -207,8 +218,8 @@ class SqlJobQueue:
 class SqlJobRecords:
     """The jobs of all projects in one transaction, for operators."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def get(self, job_id: str) -> Job:
         """Raises JobNotFound."""
@@ -219,7 +230,7 @@ class SqlJobRecords:
         return await self._get(job_id, select(JobRow).with_for_update())
 
     async def page(self, window: Window, project: str, state: JobState | None) -> list[Job]:
-        """The jobs of a window."""
+        """The jobs of a window; `project` empty: of all, `state` None: in any."""
         query = select(JobRow)
         if project:
             query = query.where(JobRow.project == project)

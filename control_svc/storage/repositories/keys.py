@@ -4,12 +4,12 @@ from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.ids import KEY, is_id
 from control_svc.domain.keys import ApiKey, PresentedKey
 from control_svc.domain.listing import Window
 from control_svc.storage.models import ApiKeyRow, ProjectRow
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import ApiKeyNotFound
 from svc_kit.principal import Priority
 
@@ -17,8 +17,8 @@ from svc_kit.principal import Priority
 class SqlKeys:
     """API keys in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, key: ApiKey) -> None:
         """Keep a new key."""

@@ -6,14 +6,15 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.items import Item, PlacedItem
 from control_svc.domain.listing import Window
 from control_svc.domain.messages import Attachment, IncompleteReason, ThreadMessage
-from control_svc.domain.timeline_ports import ItemFilter, TimelineRepository
+from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.storage.models import MessageRow
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import MessageNotFound
 
 _KIND: Final = "message"
@@ -21,11 +22,11 @@ _ATTACHMENTS: Final = TypeAdapter(tuple[Attachment, ...])
 
 
 class SqlMessages:
-    """Messages in one transaction."""
+    """The messages of threads: items of their timelines, and a row for each."""
 
-    def __init__(self, session: AsyncSession, timelines: TimelineRepository) -> None:
-        self._session = session
-        self._timelines = timelines
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._timelines = SqlTimelines(tx)
 
     async def add(self, project: str, messages: Sequence[ThreadMessage]) -> None:
         """Keep new messages at the end of their thread's timeline, one thread's at a time.

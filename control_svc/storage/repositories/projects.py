@@ -3,19 +3,19 @@
 from dataclasses import asdict
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.listing import Window
 from control_svc.domain.projects import Project
 from control_svc.storage.models import ProjectRow
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import ProjectExists, ProjectNotFound
 
 
 class SqlProjects:
     """Projects in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: Project) -> None:
         """Keep a new project. Raises ProjectExists."""
@@ -24,7 +24,8 @@ class SqlProjects:
         await self._session.execute(insert(ProjectRow).values(**asdict(project)))
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
-        """Raises ProjectNotFound."""
+        """Raises ProjectNotFound. Of a locked project nobody else changes the row until the end of
+        the transaction."""
         row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
         if row is None:
             raise ProjectNotFound(project=project_id)

@@ -4,17 +4,17 @@ from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy import delete, insert
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.requests import RememberedRequest
 from control_svc.storage.models import RequestRow
+from control_svc.storage.unit_of_work import Transaction
 
 
 class SqlRequests:
     """Remembered requests in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def recall(
         self, project: str, method: str, request_id: str, since: datetime

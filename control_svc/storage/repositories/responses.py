@@ -21,7 +21,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql import ColumnElement, FromClause
 
@@ -38,6 +37,7 @@ from control_svc.domain.responses import (
 from control_svc.storage.models import ItemRow, ResponseRow, TimelineItemRow
 from control_svc.storage.repositories.streams import SqlEventStreams
 from control_svc.storage.repositories.timelines import SqlTimelines, item_of
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import ResponseNotFound
 
 _SETTINGS: Final = TypeAdapter(ResponseSettings)
@@ -65,14 +65,12 @@ _IS_START: Final = and_(
 
 
 class SqlResponses:
-    """Responses in one transaction."""
+    """The rows of responses; their own items are in timelines of the same ids."""
 
-    def __init__(
-        self, session: AsyncSession, timelines: SqlTimelines, streams: SqlEventStreams
-    ) -> None:
-        self._session = session
-        self._timelines = timelines
-        self._streams = streams
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._timelines = SqlTimelines(tx)
+        self._streams = SqlEventStreams(tx)
 
     async def add(self, project: str, response: Response) -> None:
         """Keep a new response."""
@@ -89,7 +87,7 @@ class SqlResponses:
         return await self._get(project, response_id, locked=True)
 
     async def update(self, project: str, response: Response) -> None:
-        """Keep what has changed of a locked response."""
+        """Keep what has changed of a locked response; its output is not in the row."""
         await self._session.execute(
             update(ResponseRow).where(*_of(project, response.id)).values(_values(response))
         )
@@ -101,7 +99,11 @@ class SqlResponses:
         await self._session.execute(delete(ResponseRow).where(*_of(project, response_id)))
 
     async def chain(self, project: str, response_id: str) -> list[Link]:
-        """The responses up to one, oldest first, with all items, in one query."""
+        """The responses up to one, oldest first, with all items, in one query.
+
+        It begins where there is nothing before, where the one before is gone, or with a response
+        whose own items hold everything before. Empty: there is no such response.
+        """
         if not is_id(response_id, RESPONSE):
             return []  # not asked for: a database may refuse its characters
         found = await self._session.execute(_chain_query(project, response_id))
@@ -118,7 +120,7 @@ class SqlResponses:
         return None if row is None else _link(row, [])
 
     async def num_chain_bytes(self, project: str, response_id: str) -> int:
-        """How long the documents of a chain are."""
+        """How long the documents of what `chain` would read are; nothing is read for it."""
         if not is_id(response_id, RESPONSE):
             return 0
         chain = _chain(project, response_id)
@@ -145,7 +147,7 @@ class SqlResponses:
         return list(map(item_of, found))
 
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
-        """Forget responses whose time has come and from which none goes on."""
+        """Forget responses of all projects whose time has come and from which none goes on."""
         later = aliased(ResponseRow)
         goes_on = exists().where(
             later.project == ResponseRow.project, later.previous_id == ResponseRow.id

@@ -1,7 +1,6 @@
 """Queries about runs and their steps."""
 
 from sqlalchemy import Row, Select, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.ids import RUN, STEP, is_id
 from control_svc.domain.listing import Window
@@ -16,16 +15,18 @@ from control_svc.storage.run_documents import (
     step_document,
     step_of,
 )
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import RunNotFound, RunStepNotFound
 
 _Found = Select[bytes, bytes]
 
 
 class SqlRuns:
-    """Runs in one transaction."""
+    """The rows of runs. Whoever locks a run and its job, its thread or its stream locks the job
+    before it, and the others behind it."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, run: Run) -> None:
         """Keep a new run."""
@@ -74,10 +75,10 @@ class SqlRuns:
 
 
 class SqlRunSteps:
-    """Steps in one transaction."""
+    """The rows of steps. Whoever changes them has locked the run."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, step: RunStep) -> None:
         """Keep a new step."""

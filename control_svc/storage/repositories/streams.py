@@ -1,7 +1,6 @@
 """Queries about event streams: those of a project, and the log of all of them."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -35,23 +34,19 @@ from control_svc.domain.streams import (
 )
 from control_svc.storage.models import Key, Project, StreamChunkRow, StreamRow
 from control_svc.storage.packing import pack_ints, pack_texts, unpack_ints, unpack_texts
+from control_svc.storage.unit_of_work import Transaction
 
 _PLACES_AT_ONCE: Final = 100
 """A longer query would take too long to be put together."""
 
 
 class SqlEventStreams:
-    """The streams of a project in one transaction."""
+    """The streams of a project, in one transaction."""
 
-    def __init__(
-        self,
-        session: AsyncSession,
-        now: Callable[[], Awaitable[datetime]],
-        announce: Callable[[str], None],
-    ) -> None:
-        self._session = session
-        self._now = now
-        self._announce = announce
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._now = tx.now
+        self._announce = tx.announce
 
     async def create(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """Open a stream, with its first events."""
@@ -86,7 +81,8 @@ class SqlEventStreams:
         turn: int = 0,
         token_ids: Sequence[int] = (),
     ) -> int:
-        """Append events; the number of the first. Raises StreamClosed."""
+        """Append events; the number of the first. Until the end of the transaction nobody else
+        appends. Raises StreamClosed."""
         key = StreamKey(project, stream_id)
         stream = await self._locked(key)
         if stream.state is not StreamState.OPEN:
@@ -96,7 +92,8 @@ class SqlEventStreams:
         return stream.next_number
 
     async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
-        """Append the last events. Raises StreamClosed where there is no stream."""
+        """Append the last events. What has ended is left as it is: the work that ends an object may
+        run again. Raises StreamClosed where there is no stream."""
         key = StreamKey(project, stream_id)
         if (await self._locked(key)).state is not StreamState.OPEN:
             return
@@ -112,7 +109,7 @@ class SqlEventStreams:
     async def read(
         self, project: str, stream_id: str, after: int, limit: int = MAX_CHUNK_EVENTS
     ) -> list[Event]:
-        """At most `limit` events beyond the one of a number."""
+        """At most `limit` events beyond the one of a number. Empty: none yet, or none any more."""
         past = StreamChunkRow.past
         query = _events_of(project, stream_id).where(
             past > after + 1, past <= after + limit + MAX_CHUNK_EVENTS
@@ -134,12 +131,12 @@ class SqlEventStreams:
         return unpack_ints(b"".join(packed))
 
     async def events_of_turn(self, project: str, stream_id: str, turn: int) -> list[Event]:
-        """The events that were appended for a turn."""
+        """The events that were appended for a turn, to rebuild from them what its writer knew."""
         query = _events_of(project, stream_id).where(StreamChunkRow.turn == turn)
         return _unpacked(await self._session.execute(query))
 
     async def drop(self, project: str, stream_id: str) -> None:
-        """Forget a stream; its chunks go with it."""
+        """Forget a stream, with its object; one that is not there is no error."""
         await self._session.execute(
             delete(StreamRow).where(StreamRow.project == project, StreamRow.id == stream_id)
         )
@@ -153,14 +150,17 @@ class SqlEventStreams:
 
 
 class SqlEventLog:
-    """The streams of all projects in one transaction."""
+    """The streams of all projects, for what writes and reads many of them at once."""
 
-    def __init__(self, session: AsyncSession, announce: Callable[[str], None]) -> None:
-        self._session = session
-        self._announce = announce
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._announce = tx.announce
 
     async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
-        """Append to open streams; how many of its chunks each had already."""
+        """Append to open streams, each named once; how many of its chunks each had already.
+
+        A stream that is closed is left out, and so is one that another writer has gone on with.
+        """
         streams = await _streams(self._session, [each.key for each in additions], locked=True)
         had: dict[StreamKey, int] = {}
         missing = []
@@ -175,8 +175,10 @@ class SqlEventLog:
         return had
 
     async def read(self, wanted: Collection[Place]) -> dict[Place, Reading]:
-        """What comes next at places in streams; those in streams that do not exist are left
-        out."""
+        """What comes next at places in streams; those in streams that do not exist are left out.
+
+        At most `MAX_CHUNK_EVENTS` events each, and at least one where there is one.
+        """
         # Others are not asked for: a database may refuse them, and all that is read beside them.
         places = [place for place in wanted if place.key.stream_id.isprintable()]
         streams = await _streams(self._session, {place.key for place in places})

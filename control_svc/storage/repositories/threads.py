@@ -4,25 +4,25 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.ids import THREAD, is_id
 from control_svc.domain.listing import Window
 from control_svc.domain.threads import Thread, ThreadSettings
-from control_svc.domain.timeline_ports import TimelineRepository
 from control_svc.storage.models import RunRow, StreamRow, ThreadRow
+from control_svc.storage.repositories.timelines import SqlTimelines
 from control_svc.storage.repositories.windows import in_order, windowed
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import ThreadNotFound
 
 _SETTINGS: Final = TypeAdapter(ThreadSettings)
 
 
 class SqlThreads:
-    """Threads in one transaction."""
+    """The rows of threads. Who changes anything of a thread, its messages included, locks it."""
 
-    def __init__(self, session: AsyncSession, timelines: TimelineRepository) -> None:
-        self._session = session
-        self._timelines = timelines
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._timelines = SqlTimelines(tx)
 
     async def add(self, project: str, thread: Thread) -> None:
         """Keep a new thread."""

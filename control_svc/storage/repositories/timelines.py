@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import Row, Select, and_, delete, exists, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.ids import age_of
@@ -14,6 +13,7 @@ from control_svc.domain.timeline_ports import ALL_ITEMS, ItemFilter
 from control_svc.storage.item_documents import content_of, document_of
 from control_svc.storage.models import ItemRow, TimelineItemRow
 from control_svc.storage.repositories.windows import bounded, in_order
+from control_svc.storage.unit_of_work import Transaction
 
 _ITEMS_AT_ONCE: Final = 500
 _Placed = Select[int, ItemRow]
@@ -22,8 +22,8 @@ _Placed = Select[int, ItemRow]
 class SqlTimelines:
     """Timelines in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def append(
         self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
@@ -107,7 +107,7 @@ class SqlTimelines:
         return [_placed_item(row) for row in found.all()]
 
     async def num_bytes(self, project: str, timeline: str) -> int:
-        """How long the documents of a timeline are."""
+        """How long the documents of a timeline are; nothing is read for it."""
         query = _placed(project, timeline).with_only_columns(
             func.sum(func.length(ItemRow.document))
         )

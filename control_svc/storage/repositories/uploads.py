@@ -3,20 +3,20 @@
 from dataclasses import asdict
 
 from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.files import FilePurpose
 from control_svc.domain.ids import UPLOAD, is_id
 from control_svc.domain.uploads import Taken, Upload, UploadPart, UploadState
 from control_svc.storage.models import UploadPartRow, UploadRow
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import UploadNotFound
 
 
 class SqlUploads:
-    """Uploads in one transaction."""
+    """The rows of uploads and their parts."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, upload: Upload) -> None:
         """Keep a new upload."""
@@ -62,7 +62,7 @@ class SqlUploads:
         return [_part(row) for row in rows]
 
     async def drop_parts(self, project: str, upload_id: str) -> list[str]:
-        """Forget all parts; the keys of their bytes."""
+        """Forget all parts; the keys of their bytes, which are the caller's to delete."""
         keys = await self._session.scalars(
             delete(UploadPartRow)
             .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)

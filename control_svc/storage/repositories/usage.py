@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, func, insert, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.domain.usage import (
     Counts,
@@ -16,6 +15,7 @@ from control_svc.domain.usage import (
     day_of,
 )
 from control_svc.storage.models import UsageReportRow, UsageRow
+from control_svc.storage.unit_of_work import Transaction
 
 _COLUMNS = [getattr(UsageRow, name) for name in Counts._fields]
 
@@ -23,8 +23,8 @@ _COLUMNS = [getattr(UsageRow, name) for name in Counts._fields]
 class SqlUsage:
     """Usage in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, report: UsageReport, now: datetime) -> None:
         """Add a report to the sums, unless that was done before.

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import orjson
 from sqlalchemy import and_, delete, exists, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.domain.attributes import AttributeValue
@@ -32,6 +31,7 @@ from control_svc.domain.vector_stores import (
 )
 from control_svc.storage.models import FileBatchRow, FileRow, StoreFileRow, VectorStoreRow
 from control_svc.storage.repositories.windows import bounded, in_order, windowed
+from control_svc.storage.unit_of_work import Transaction
 from svc_kit.errors import VectorStoreFileBatchNotFound, VectorStoreNotFound
 
 _STORE_COLUMNS: Final = (
@@ -71,8 +71,8 @@ _FILES_OF_ALL_STATES: Final = (
 class SqlVectorStores:
     """Stores in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, store: VectorStore) -> None:
         """Keep a new store."""
@@ -137,10 +137,10 @@ class SqlVectorStores:
 
 
 class SqlStoreFiles:
-    """Files in stores, in one transaction."""
+    """The rows of files in stores. But for the sweeper, those that are deleted are not there."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, files: Sequence[StoreFile]) -> None:
         """Keep new files of a locked store."""
@@ -273,8 +273,8 @@ class SqlStoreFiles:
 class SqlFileBatches:
     """Batches of files in one transaction."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
 
     async def add(self, project: str, batch: FileBatch) -> None:
         """Keep a new batch."""

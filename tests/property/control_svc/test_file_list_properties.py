@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from control_svc.domain.files import File, FileLimits, FilePurpose
 from control_svc.domain.ids import FILE, IdSource
 from control_svc.domain.listing import PageRequest, PageTokens
-from control_svc.domain.ports import Repositories
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.files import Files
 from tests.support.examples import examples
 from tests.support.jobs import a_database
@@ -41,9 +42,9 @@ class World:
         """Files in the order of their ids."""
         made = [self._file(purpose, has_expired) for purpose, has_expired in described]
 
-        async def add(repositories: Repositories) -> None:
+        async def add(tx: Transaction) -> None:
             for file in made:
-                await repositories.files.add(project, file)
+                await SqlFiles(tx).add(project, file)
 
         self.runner.run(self.database.transactions.write(add))
         return made

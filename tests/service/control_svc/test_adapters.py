@@ -4,22 +4,27 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from corral.control.v1 import adapter_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from control_svc.domain.ports import BlobMissing, Notices, Transactions
+from control_svc.domain.adapters import Adapter
+from control_svc.domain.ports import BlobMissing
 from control_svc.storage.blobs import FolderBlobs
+from control_svc.storage.repositories.adapters import SqlAdapters
 from control_svc.usecases.desired import Desired
+from model_files.adapter_facts import AdapterFacts
 from svc_kit import errors
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from tests.support.control import RunningControl, a_control
 from tests.support.gguf_files import F32Tensor
+from tests.support.jobs import a_database
 from tests.support.registry import Registry, a_pair, an_adapter
 
 READY = adapter_pb2.AdapterReport.STATE_READY
@@ -439,44 +444,56 @@ async def test_control_processes_on_one_database_tell_each_other(
         assert [each.state for each in (await waiting).engines] == [READY]
 
 
-class Racing:
-    """A registry whose bytes are gone when they are read, and what it says of them before and
-    after."""
-
-    def __init__(self, *found: tuple[str, int] | None) -> None:
-        self._found = list(found)
-
-    async def read(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A transaction that sees this."""
-        return await work(SimpleNamespace(desired=self))
-
-    async def blob_of(self, sha256: str) -> tuple[str, int] | None:
-        """What comes next."""
-        return self._found.pop(0)
-
-
 class LostBytes(FolderBlobs):
-    """A store that has nothing."""
+    """A store that has nothing; something happens while it is asked."""
+
+    def __init__(self, folder: Path, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(folder)
+        self._meanwhile = meanwhile
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """Nothing."""
+        await self._meanwhile()
         raise BlobMissing(key)
         yield b""
 
 
 @pytest.mark.parametrize(
-    ("after", "error"),
+    ("key_after", "error"),
     [
-        (("two", 1), errors.AdapterNotFound),
+        ("two", errors.AdapterNotFound),
         (None, errors.AdapterNotFound),
-        (("one", 1), BlobMissing),
+        ("one", BlobMissing),
     ],
 )
 async def test_bytes_that_go_while_they_are_asked_for_are_not_found(
-    tmp_path: Path, after: tuple[str, int] | None, error: type[Exception]
+    tmp_path: Path, key_after: str | None, error: type[Exception]
 ) -> None:
     """A frontend asks again then; bytes that a row still names are lost, which is a defect."""
-    transactions = cast(Transactions, Racing(("one", 1), after))
-    desired = Desired(transactions, LostBytes(tmp_path), cast(Notices, None))
-    with pytest.raises(error):
-        await anext(aiter(desired.download("0" * 64)))
+    digest, now = "0" * 64, datetime(2026, 1, 1, tzinfo=UTC)
+    adapter = Adapter(
+        id="adapter_1",
+        name="voice",
+        model="",
+        description="",
+        default_scale=1.0,
+        standing_scale=0.0,
+        sha256=digest,
+        file_bytes=1,
+        blob_key="one",
+        facts=AdapterFacts(architecture="llama", base_model="", rank=1, size_bytes=1, title=""),
+        created_at=now,
+        updated_at=now,
+    )
+    async with a_database(tmp_path) as database:
+        await database.transactions.write(lambda tx: SqlAdapters(tx).add("p", adapter))
+
+        async def meanwhile() -> None:
+            await database.transactions.write(lambda tx: SqlAdapters(tx).delete("p", adapter.id))
+            if key_after is not None:
+                again = replace(adapter, blob_key=key_after)
+                await database.transactions.write(lambda tx: SqlAdapters(tx).add("p", again))
+
+        desired = Desired(database.transactions, LostBytes(tmp_path, meanwhile), database.notices)
+        with pytest.raises(error):
+            await anext(aiter(desired.download(digest)))

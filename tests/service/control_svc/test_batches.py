@@ -18,7 +18,9 @@ from control_svc.domain.batch_results import EndedLine, LineResult, PendingLine
 from control_svc.domain.batches import Batch, BatchEndpoint, LineProblem, LineState, NewBatch
 from control_svc.domain.ids import BATCH as BATCH_ID
 from control_svc.domain.ids import IdSource
-from control_svc.domain.ports import Repositories
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.repositories.housekeeping import SqlHousekeeping
+from control_svc.storage.unit_of_work import Transaction
 from gateway.fake_inference import Script
 from openai_wire.requests import ChatCompletionBody, parse_chat
 from svc_kit.errors import (
@@ -359,9 +361,9 @@ async def test_lines_are_read_by_their_bytes(tmp_path: Path, database_url: str |
     lines = [NewLine(number, b"", b"x" * size) for number, size in enumerate(sizes, start=1)]
     ends = [LineResult(line.number, LineState.COMPLETED, line.request * 9) for line in lines]
 
-    async def fill(repositories: Repositories) -> None:
-        await repositories.batches.add("p", batch)
-        await repositories.batch_lines.add("p", batch.id, lines)
+    async def fill(tx: Transaction) -> None:
+        await SqlBatches(tx).add("p", batch)
+        await SqlBatchLines(tx).add("p", batch.id, lines)
 
     async with a_database(tmp_path, database_url, clock) as database:
         transactions, pending, ended = database.transactions, [], []
@@ -370,7 +372,7 @@ async def test_lines_are_read_by_their_bytes(tmp_path: Path, database_url: str |
         while found := await transactions.read(_pending(batch.id, last, Portion(3, 100))):
             pending.append([line.number for line in found])
             last = found[-1]
-        await transactions.write(lambda each: each.batch_lines.end("p", batch.id, ends))
+        await transactions.write(lambda each: SqlBatchLines(each).end("p", batch.id, ends))
         after = 0
         while done := await transactions.read(_ended(batch.id, after, Portion(3, 1000))):
             ended.append([line.number for line in done])
@@ -381,16 +383,14 @@ async def test_lines_are_read_by_their_bytes(tmp_path: Path, database_url: str |
 
 def _pending(
     batch_id: str, after: PendingLine | None, most: Portion
-) -> Callable[[Repositories], Awaitable[list[PendingLine]]]:
-    return lambda repositories: repositories.batch_lines.pending("p", batch_id, after, most)
+) -> Callable[[Transaction], Awaitable[list[PendingLine]]]:
+    return lambda tx: SqlBatchLines(tx).pending("p", batch_id, after, most)
 
 
 def _ended(
     batch_id: str, after: int, most: Portion
-) -> Callable[[Repositories], Awaitable[list[EndedLine]]]:
-    return lambda repositories: repositories.batch_lines.ended(
-        "p", batch_id, completed=True, after=after, most=most
-    )
+) -> Callable[[Transaction], Awaitable[list[EndedLine]]]:
+    return lambda tx: SqlBatchLines(tx).ended("p", batch_id, completed=True, after=after, most=most)
 
 
 async def test_lines_are_forgotten_when_their_batch_has_ended(
@@ -404,10 +404,10 @@ async def test_lines_are_forgotten_when_their_batch_has_ended(
     running, ended = (new.make(ids.new(BATCH_ID), clock.now) for _ in range(2))
     lines = [NewLine(number, b"", b"{}") for number in range(1, 4)]
 
-    async def fill(repositories: Repositories) -> None:
+    async def fill(tx: Transaction) -> None:
         for batch in (running, ended.refuse((LineProblem("x", "x"),), clock.now)):
-            await repositories.batches.add("p", batch)
-            await repositories.batch_lines.add("p", batch.id, lines)
+            await SqlBatches(tx).add("p", batch)
+            await SqlBatchLines(tx).add("p", batch.id, lines)
 
     async with a_database(tmp_path, database_url, clock) as database:
         await database.transactions.write(fill)
@@ -416,12 +416,12 @@ async def test_lines_are_forgotten_when_their_batch_has_ended(
             for before in (clock.now, *[clock.now + timedelta(seconds=1)] * 3)
         ]
         left = await database.transactions.read(
-            lambda each: each.batch_lines.pending("p", running.id, None, READ_AT_ONCE)
+            lambda each: SqlBatchLines(each).pending("p", running.id, None, READ_AT_ONCE)
         )
 
     assert dropped == [0, 2, 1, 0]
     assert [line.number for line in left] == [1, 2, 3]
 
 
-def _drop_lines(before: datetime, limit: int) -> Callable[[Repositories], Awaitable[int]]:
-    return lambda repositories: repositories.housekeeping.drop_batch_lines(before, limit)
+def _drop_lines(before: datetime, limit: int) -> Callable[[Transaction], Awaitable[int]]:
+    return lambda tx: SqlHousekeeping(tx).drop_batch_lines(before, limit)

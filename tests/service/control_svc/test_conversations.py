@@ -10,9 +10,10 @@ from control_svc.domain.given_items import GivenItem
 from control_svc.domain.ids import IdSource
 from control_svc.domain.items import Message, Role, Text
 from control_svc.domain.listing import PageRequest, PageTokens
-from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database
 from control_svc.storage.models import ConversationRow, ItemRow, TimelineItemRow
+from control_svc.storage.repositories.conversations import SqlConversations
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.conversations import Conversations
 from svc_kit.errors import (
     ConversationLocked,
@@ -54,9 +55,9 @@ async def change(
 ) -> None:
     """Change a conversation as a response does."""
 
-    async def work(repositories: Repositories) -> None:
-        found = await repositories.conversations.lock(P, conversation_id)
-        await repositories.conversations.update(P, how(found))
+    async def work(tx: Transaction) -> None:
+        found = await SqlConversations(tx).lock(P, conversation_id)
+        await SqlConversations(tx).update(P, how(found))
 
     await database.transactions.write(work)
 

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from control_svc.domain.jobs import MAX_ATTEMPTS, Claim, Ending, EngineDied, Job, JobState, Outcome
-from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.counting import JobGauges
 from control_svc.usecases.dispatching import Dispatcher
 from control_svc.usecases.working import JobContext
@@ -35,7 +35,7 @@ from tests.support.jobs import (
 TOO_SLOW = SlowReader(unread_events=1, limit_s=1)
 
 
-async def nothing(_: Repositories) -> None:
+async def nothing(_: Transaction) -> None:
     """Work that changes nothing."""
 
 
@@ -222,7 +222,7 @@ async def test_a_subject_that_cannot_be_ended_holds_up_no_other(
     """Its job stays, to be tried again; other jobs are taken over, and done."""
 
     class Broken(Handler):
-        async def bury(self, repositories: Repositories, job: Job) -> None:
+        async def bury(self, tx: Transaction, job: Job) -> None:
             raise RuntimeError("cannot be buried")
 
     gone, poison = leases_of(database, "gone"), await jobs.add()
@@ -251,7 +251,7 @@ async def test_an_end_is_written_once_there_is_room(
     transactions, refusals = database.transactions, iter([StorageFailed(problem="full")])
     write = transactions.write
 
-    async def write_unless_full(work: Callable[[Repositories], Awaitable[Any]]) -> Any:
+    async def write_unless_full(work: Callable[[Transaction], Awaitable[Any]]) -> Any:
         if handler.claims:
             for refusal in refusals:
                 raise refusal

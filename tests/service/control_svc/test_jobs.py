@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from control_svc.domain.jobs import Ending, JobPriority, JobState, LeaseLost, Outcome
-from control_svc.domain.ports import Repositories
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.jobs import SqlJobQueue
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.sweeping import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
 from tests.support.archives import NO_ARCHIVE
@@ -17,7 +18,7 @@ from tests.support.control import SetClock
 from tests.support.jobs import KIND, LEASE, Handler, Jobs, leases_of
 
 
-async def nothing(_: Repositories) -> None:
+async def nothing(_: Transaction) -> None:
     """Work that changes nothing."""
 
 
@@ -85,7 +86,7 @@ async def test_a_renewed_lease_is_not_taken(
     one, two = leases_of(database, "one"), leases_of(database, "two")
     await one.claim([KIND])
     clock.advance(seconds=14)
-    await database.transactions.write(lambda each: each.queue.renew("one", LEASE))
+    await database.transactions.write(lambda each: SqlJobQueue(each).renew("one", LEASE))
     clock.advance(seconds=14)
 
     assert await two.take_over_all() == []

@@ -1,17 +1,19 @@
 """Races between callers of one run, where the rows of a run and its job are locked for real."""
 
 from collections.abc import Awaitable, Callable
-from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from sqlalchemy import event, inspect
+from sqlalchemy.orm import ORMExecuteState
+from sqlalchemy.util import await_only
 
-from control_svc.domain.jobs import Ending, Job, Outcome
-from control_svc.domain.ports import Repositories
+from control_svc.domain.jobs import Ending, Outcome
 from control_svc.domain.runs import RunState, ToolOutput
 from control_svc.domain.tools import FunctionTool
-from control_svc.storage.unit_of_work import SqlTransactions
+from control_svc.storage.models import RunRow
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from svc_kit.errors import StaleGeneration
 from tests.support.control import SetClock
 from tests.support.jobs import PROJECT, a_database
@@ -21,33 +23,33 @@ from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 ResultT = TypeVar("ResultT")
 
 
-class Between:
+class Between(Transactions):
     """Transactions; in the first of them something happens once it knows that there is no job."""
 
-    def __init__(
-        self, transactions: SqlTransactions, happens: Callable[[], Awaitable[Any]]
-    ) -> None:
-        self.read = transactions.read
+    def __init__(self, transactions: Transactions, happens: Callable[[], Awaitable[Any]]) -> None:
         self._transactions = transactions
         self._happens: Callable[[], Awaitable[Any]] | None = happens
 
-    async def write(self, work: Callable[[Repositories], Awaitable[ResultT]]) -> ResultT:
+    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+        """Read."""
+        return await self._transactions.read(work)
+
+    async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Write."""
-        return await self._transactions.write(lambda each: work(self._watched(each)))
 
-    def _watched(self, repositories: Any) -> Any:
-        watched, jobs = copy(repositories), copy(repositories.jobs)
+        async def watched(tx: Transaction) -> ResultT:
+            event.listen(tx.session.sync_session, "do_orm_execute", self._before_statement)
+            return await work(tx)
 
-        async def request_cancel(project: str, kind: str, subject: str) -> Job | None:
-            job: Job | None = await repositories.jobs.request_cancel(project, kind, subject)
+        return await self._transactions.write(watched)
+
+    def _before_statement(self, statement: ORMExecuteState) -> None:
+        """The run's row is locked right after its job's row was looked for."""
+        if self._happens is None or "FOR UPDATE" not in str(statement.statement):
+            return
+        if statement.bind_mapper is inspect(RunRow):
             happens, self._happens = self._happens, None
-            if happens is not None:
-                assert job is None
-                await happens()
-            return job
-
-        jobs.request_cancel, watched.jobs = request_cancel, jobs
-        return watched
+            await_only(happens())
 
 
 async def test_a_run_that_goes_on_meanwhile_is_cancelled_by_its_worker(

@@ -16,9 +16,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from control_svc.app import utc_now
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Claim, Job, JobState
-from control_svc.domain.ports import Repositories
 from control_svc.storage.database import Database, open_database
 from control_svc.storage.heartbeats import BEATS_PER_LEASE
+from control_svc.storage.repositories.jobs import SqlJobQueue
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.working import JobContext
 from tests.support.control import SetClock
 from tests.support.dispatching import dispatching
@@ -139,8 +140,8 @@ async def test_a_worker_that_always_writes_keeps_its_lease(
         job = await one.claim([KIND])
         assert job is not None
 
-        async def beat_meanwhile(_: Repositories) -> None:
-            await database.transactions.write(lambda each: each.queue.renew("one", LEASE))
+        async def beat_meanwhile(_: Transaction) -> None:
+            await database.transactions.write(lambda each: SqlJobQueue(each).renew("one", LEASE))
 
         for _ in range(2 * BEATS_PER_LEASE):
             clock.advance(seconds=LEASE.total_seconds() / BEATS_PER_LEASE)

@@ -14,6 +14,7 @@ from control_svc.app import utc_now
 from control_svc.domain.ids import IdSource
 from control_svc.storage.database import Database, open_database
 from control_svc.storage.notices import LocalNotices
+from control_svc.storage.repositories.streams import SqlEventStreams
 from tests.support.control import SetClock
 from tests.support.examples import examples
 from tests.support.job_machine import BRIEF
@@ -139,7 +140,7 @@ async def go_on(process: StreamProcess, stream_id: str) -> None:
     async with process.committer.writer(await claim(process), stream_id) as writer:
         number = writer.next_number
         tokens = await process.transactions.read(
-            lambda each: each.streams.tokens(PROJECT, stream_id, 0)
+            lambda each: SqlEventStreams(each).tokens(PROJECT, stream_id, 0)
         )
         assert tokens == list(range(number))
         await writer.add([b"%d" % number], [number])

@@ -9,9 +9,9 @@ from sqlalchemy.exc import DBAPIError
 
 from control_svc.app import build, upgrade_database
 from control_svc.config import ControlSettings
-from control_svc.domain.ports import Repositories
 from control_svc.storage.blobs import FolderBlobs
 from control_svc.storage.database import open_database
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.sweeping import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from svc_kit.startup import StartupError
@@ -153,7 +153,7 @@ async def test_a_database_that_lets_us_wait_too_long_is_unavailable(
     class Refusal(Exception):
         sqlstate = state
 
-    async def work(_: Repositories) -> None:
+    async def work(_: Transaction) -> None:
         raise DBAPIError("UPDATE", {}, Refusal())
 
     async with open_database(None, tmp_path) as database:
@@ -164,7 +164,7 @@ async def test_a_database_that_lets_us_wait_too_long_is_unavailable(
 async def test_an_answer_that_was_cut_off_is_unavailable(tmp_path: Path) -> None:
     """The driver of PostgreSQL then raises an error about itself."""
 
-    async def work(_: Repositories) -> None:
+    async def work(_: Transaction) -> None:
         raise InternalClientError("got result for unknown protocol state 3")
 
     async with open_database(None, tmp_path) as database:

@@ -12,9 +12,11 @@ import pytest
 from control_svc.app import utc_now
 from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Ending, JobState, LeaseLost, Outcome
-from control_svc.domain.ports import Repositories
 from control_svc.domain.streams import MAX_CHUNK_EVENTS, Event, StreamClosed, StreamState
 from control_svc.storage.database import Database
+from control_svc.storage.repositories.housekeeping import SqlHousekeeping
+from control_svc.storage.repositories.streams import SqlEventStreams
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases import stream_committing
 from control_svc.usecases.stream_tails import TAIL_BYTES
 from control_svc.usecases.stream_writing import UNWRITTEN_BYTES, Writer
@@ -92,7 +94,7 @@ async def test_nobody_sees_what_is_not_committed(here: StreamProcess, jobs: Jobs
     await begin(jobs, "run_1")
     follower = here.follow("run_1")
 
-    async def fail(_repositories: Repositories) -> None:
+    async def fail(_repositories: Transaction) -> None:
         raise InvalidField(field="x", problem="it is wrong")
 
     async with here.committer.writer(await claim(here), "run_1") as writer:
@@ -173,7 +175,9 @@ async def test_a_follower_that_goes_on_elsewhere_misses_nothing(
     await asyncio.wait_for(first.reading, 20)
 
     assert first.texts == other.texts == [b"a", b"b"]
-    tokens = await jobs.transactions.read(lambda each: each.streams.tokens(PROJECT, "run_1", 2))
+    tokens = await jobs.transactions.read(
+        lambda each: SqlEventStreams(each).tokens(PROJECT, "run_1", 2)
+    )
     assert tokens == [7, 8]
 
 
@@ -223,7 +227,7 @@ async def test_what_cannot_be_followed_is_told(here: StreamProcess, jobs: Jobs) 
         await anext(foreign)
     follower = here.follow("run_1", 0)
     await asyncio.sleep(0)
-    await jobs.transactions.write(lambda each: each.streams.drop(PROJECT, "run_1"))
+    await jobs.transactions.write(lambda each: SqlEventStreams(each).drop(PROJECT, "run_1"))
     with pytest.raises(BatchNotFound):
         await follower.reading
 
@@ -239,19 +243,19 @@ async def test_a_name_that_no_database_takes_fails_alone(here: StreamProcess, jo
     await follower.leave()
 
 
-async def end_stream(stream_id: str, repositories: Repositories) -> None:
+async def end_stream(stream_id: str, tx: Transaction) -> None:
     """Nothing follows."""
-    await repositories.streams.end(PROJECT, stream_id)
+    await SqlEventStreams(tx).end(PROJECT, stream_id)
 
 
-async def events_of(stream_id: str, repositories: Repositories) -> list[Event]:
+async def events_of(stream_id: str, tx: Transaction) -> list[Event]:
     """All of a stream."""
-    return await repositories.streams.read(PROJECT, stream_id, -1)
+    return await SqlEventStreams(tx).read(PROJECT, stream_id, -1)
 
 
-async def sweep_streams(before: datetime, repositories: Repositories) -> int:
+async def sweep_streams(before: datetime, tx: Transaction) -> int:
     """One at most."""
-    return await repositories.housekeeping.sweep_streams(before, 1)
+    return await SqlHousekeeping(tx).sweep_streams(before, 1)
 
 
 async def test_the_events_of_an_ended_stream_go_after_a_while(
@@ -283,8 +287,8 @@ async def test_a_change_happens_once_and_with_what_was_said_before_it(
     await begin(jobs, "run_1")
     context = await claim(here)
 
-    async def mark(repositories: Repositories) -> str:
-        await leave_mark(repositories, context.claim, "changed")
+    async def mark(tx: Transaction) -> str:
+        await leave_mark(tx, context.claim, "changed")
         return "done"
 
     async with here.committer.writer(context, "run_1") as writer:
@@ -309,24 +313,26 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
     await begin(jobs, "run_1")
     follower = here.follow("run_1")
 
-    async def wait(_repositories: Repositories) -> LastWords:
+    async def wait(_repositories: Transaction) -> LastWords:
         return LastWords((), is_end=False)
 
     async with here.committer.writer(await claim(here), "run_1") as writer:
         await writer.add([b"a"])
         await writer.conclude(wait)
 
-    async def expire(repositories: Repositories) -> int:
-        number = await repositories.streams.append(PROJECT, "run_1", [b"b"], turn=1, token_ids=[5])
-        await repositories.streams.end(PROJECT, "run_1", [b"c"])
-        await repositories.streams.end(PROJECT, "run_1", [b"never"])
+    async def expire(tx: Transaction) -> int:
+        number = await SqlEventStreams(tx).append(PROJECT, "run_1", [b"b"], turn=1, token_ids=[5])
+        await SqlEventStreams(tx).end(PROJECT, "run_1", [b"c"])
+        await SqlEventStreams(tx).end(PROJECT, "run_1", [b"never"])
         return number
 
     assert await jobs.transactions.write(expire) == 1
     await follower.reading
     assert follower.texts == [b"a", b"b", b"c"]
     with pytest.raises(StreamClosed):
-        await jobs.transactions.write(lambda each: each.streams.append(PROJECT, "run_1", [b"d"]))
+        await jobs.transactions.write(
+            lambda each: SqlEventStreams(each).append(PROJECT, "run_1", [b"d"])
+        )
 
 
 async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
@@ -335,15 +341,15 @@ async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
     await begin(jobs, "run_1", *numbered(2))
     many = numbered(2 * MAX_CHUNK_EVENTS + 1, 2)
 
-    async def append(repositories: Repositories) -> None:
-        await repositories.streams.append(PROJECT, "run_1", [], turn=1, token_ids=[1, 2])
-        await repositories.streams.append(PROJECT, "run_1", many, turn=1, token_ids=[-3])
-        await repositories.streams.append(PROJECT, "run_1", [b"x"], turn=2, token_ids=[4])
+    async def append(tx: Transaction) -> None:
+        await SqlEventStreams(tx).append(PROJECT, "run_1", [], turn=1, token_ids=[1, 2])
+        await SqlEventStreams(tx).append(PROJECT, "run_1", many, turn=1, token_ids=[-3])
+        await SqlEventStreams(tx).append(PROJECT, "run_1", [b"x"], turn=2, token_ids=[4])
 
     await jobs.transactions.write(append)
 
-    async def look(repositories: Repositories) -> None:
-        streams = repositories.streams
+    async def look(tx: Transaction) -> None:
+        streams = SqlEventStreams(tx)
         assert await streams.tokens(PROJECT, "run_1", 1) == [1, 2, -3]
         assert await streams.tokens(PROJECT, "run_1", 2) == [4]
         turn = await streams.events_of_turn(PROJECT, "run_1", 1)
@@ -435,7 +441,7 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
     for stream_id in ("run_1", "run_2"):
         await begin(jobs, stream_id)
 
-    async def refused(_repositories: Repositories) -> None:
+    async def refused(_repositories: Transaction) -> None:
         await committing  # so the group looks at the second stream while its change is under way
         raise ValueError("refused")
 

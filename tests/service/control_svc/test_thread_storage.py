@@ -20,7 +20,6 @@ from control_svc.domain.messages import (
     ThreadMessage,
     begun_message,
 )
-from control_svc.domain.ports import Repositories
 from control_svc.domain.threads import NewThread, Thread, ThreadSettings
 from control_svc.domain.tools import (
     FileSearchTool,
@@ -31,6 +30,11 @@ from control_svc.domain.tools import (
 )
 from control_svc.storage.database import Database
 from control_svc.storage.models import ItemRow, MessageRow
+from control_svc.storage.repositories.assistants import SqlAssistants
+from control_svc.storage.repositories.messages import SqlMessages
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.messages import Messages
 from control_svc.usecases.threads import Threads
 from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadBusy, ThreadNotFound
@@ -83,9 +87,9 @@ def a_message(thread: Thread, text: str = "hello") -> ThreadMessage:
 async def begun(database: Database, *messages: ThreadMessage, thread: Thread) -> None:
     """Keep a thread and its first messages."""
 
-    async def add(repositories: Repositories) -> None:
-        await repositories.threads.add(P, thread)
-        await repositories.messages.add(P, messages)
+    async def add(tx: Transaction) -> None:
+        await SqlThreads(tx).add(P, thread)
+        await SqlMessages(tx).add(P, messages)
 
     await database.transactions.write(add)
 
@@ -95,22 +99,22 @@ async def test_an_assistant_comes_back_as_it_was(database: Database) -> None:
     assistant = Assistant(id=IDS.new(ASSISTANT), settings=EVERYTHING, created_at=CLOCK())
     changed = assistant.changed(replace(EVERYTHING, name="", tools=()))
 
-    async def work(repositories: Repositories) -> list[Assistant]:
-        await repositories.assistants.add(P, assistant)
-        before = await repositories.assistants.lock(P, assistant.id)
-        await repositories.assistants.update(P, changed)
+    async def work(tx: Transaction) -> list[Assistant]:
+        await SqlAssistants(tx).add(P, assistant)
+        before = await SqlAssistants(tx).lock(P, assistant.id)
+        await SqlAssistants(tx).update(P, changed)
         return [before]
 
     before = await database.transactions.write(work)
-    after = await database.transactions.read(lambda r: r.assistants.get(P, assistant.id))
-    listed = await database.transactions.read(lambda r: r.assistants.page(P, Window(9)))
-    await database.transactions.write(lambda r: r.assistants.delete(P, assistant.id))
+    after = await database.transactions.read(lambda tx: SqlAssistants(tx).get(P, assistant.id))
+    listed = await database.transactions.read(lambda tx: SqlAssistants(tx).page(P, Window(9)))
+    await database.transactions.write(lambda tx: SqlAssistants(tx).delete(P, assistant.id))
 
     assert before == [assistant]
     assert after == changed
     assert listed == [changed]
     with pytest.raises(AssistantNotFound):
-        await database.transactions.read(lambda r: r.assistants.get(P, assistant.id))
+        await database.transactions.read(lambda tx: SqlAssistants(tx).get(P, assistant.id))
 
 
 async def test_a_threads_row_keeps_the_active_run_and_the_cut(database: Database) -> None:
@@ -118,11 +122,11 @@ async def test_a_threads_row_keeps_the_active_run_and_the_cut(database: Database
     thread = a_thread()
     await begun(database, thread=thread)
     locked = replace(thread, active_run_id="run_1", cut=7)
-    await database.transactions.write(lambda r: r.threads.update(P, locked))
+    await database.transactions.write(lambda tx: SqlThreads(tx).update(P, locked))
 
-    assert await database.transactions.read(lambda r: r.threads.get(P, thread.id)) == locked
+    assert await database.transactions.read(lambda tx: SqlThreads(tx).get(P, thread.id)) == locked
     with pytest.raises(ThreadNotFound):
-        await database.transactions.read(lambda r: r.threads.get("other", thread.id))
+        await database.transactions.read(lambda tx: SqlThreads(tx).get("other", thread.id))
 
 
 async def test_messages_are_the_view_of_a_timeline(database: Database) -> None:
@@ -138,14 +142,16 @@ async def test_messages_are_the_view_of_a_timeline(database: Database) -> None:
         content=FunctionCall(call_id="call_1", name="f", arguments="{}"),
     )
 
-    async def run(repositories: Repositories) -> None:
-        await repositories.timelines.append(P, thread.id, [call], origin="run_1")
-        await repositories.messages.add(P, [answer])
+    async def run(tx: Transaction) -> None:
+        await SqlTimelines(tx).append(P, thread.id, [call], origin="run_1")
+        await SqlMessages(tx).add(P, [answer])
 
     await database.transactions.write(run)
     window = Window(9, newest_first=False)
-    listed = await database.transactions.read(lambda r: r.messages.page(P, thread.id, window))
-    by_run = await database.transactions.read(lambda r: r.messages.of_run(P, thread.id, "run_1"))
+    listed = await database.transactions.read(lambda tx: SqlMessages(tx).page(P, thread.id, window))
+    by_run = await database.transactions.read(
+        lambda tx: SqlMessages(tx).of_run(P, thread.id, "run_1")
+    )
 
     assert listed == [asked, answer]
     assert by_run == [answer]
@@ -162,13 +168,15 @@ async def test_a_run_ends_its_message(database: Database) -> None:
     whole = first.completed((Text(text="done"),), later)
     broken = second.broken_off((Text(text="do"),), IncompleteReason.RUN_CANCELLED, later)
 
-    async def end(repositories: Repositories) -> None:
-        await repositories.messages.update(P, whole)
-        await repositories.messages.update(P, broken)
+    async def end(tx: Transaction) -> None:
+        await SqlMessages(tx).update(P, whole)
+        await SqlMessages(tx).update(P, broken)
 
     await database.transactions.write(end)
 
-    of_run = await database.transactions.read(lambda r: r.messages.of_run(P, thread.id, "run_1"))
+    of_run = await database.transactions.read(
+        lambda tx: SqlMessages(tx).of_run(P, thread.id, "run_1")
+    )
     assert of_run == [whole, broken]
 
 
@@ -178,14 +186,16 @@ async def test_nothing_is_left_of_a_deleted_thread(database: Database) -> None:
     messages = [a_message(thread, str(number)) for number in range(3)]
     await begun(database, *messages, thread=thread)
     gone, *stay = messages
-    await database.transactions.write(lambda r: r.messages.delete(P, thread.id, gone.id))
+    await database.transactions.write(lambda tx: SqlMessages(tx).delete(P, thread.id, gone.id))
 
     with pytest.raises(MessageNotFound):
-        await database.transactions.read(lambda r: r.messages.get(P, thread.id, gone.id))
+        await database.transactions.read(lambda tx: SqlMessages(tx).get(P, thread.id, gone.id))
     window = Window(9, newest_first=False)
-    assert stay == await database.transactions.read(lambda r: r.messages.page(P, thread.id, window))
+    assert stay == await database.transactions.read(
+        lambda tx: SqlMessages(tx).page(P, thread.id, window)
+    )
 
-    await database.transactions.write(lambda r: r.threads.delete(P, thread.id))
+    await database.transactions.write(lambda tx: SqlThreads(tx).delete(P, thread.id))
 
     assert await count_rows(database, MessageRow) == 0
     assert await count_rows(database, ItemRow) == 0
@@ -200,7 +210,7 @@ async def test_while_a_run_is_active_messages_stay_as_they_are(database: Databas
     thread = await threads.create(P, NewThread(messages=(new,)))
     (message,) = (await messages.page(P, thread.id, PageRequest())).items
     busy = replace(thread, active_run_id="run_1")
-    await database.transactions.write(lambda r: r.threads.update(P, busy))
+    await database.transactions.write(lambda tx: SqlThreads(tx).update(P, busy))
 
     with pytest.raises(ThreadBusy) as refused:
         await messages.create(P, AddedMessage(thread_id=thread.id, message=new))
@@ -219,7 +229,7 @@ async def test_while_a_run_is_active_messages_stay_as_they_are(database: Databas
     assert (renamed.active_run_id, renamed.settings.metadata) == ("run_1", {"a": "b"})
     assert list((await messages.page(P, thread.id, PageRequest())).items) == [message]
 
-    await database.transactions.write(lambda r: r.threads.update(P, thread))
+    await database.transactions.write(lambda tx: SqlThreads(tx).update(P, thread))
     await threads.delete(P, thread.id)
     with pytest.raises(ThreadNotFound):
         await messages.page(P, thread.id, PageRequest())

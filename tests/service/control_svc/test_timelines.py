@@ -17,10 +17,11 @@ from control_svc.domain.items import (
     Text,
 )
 from control_svc.domain.listing import Window
-from control_svc.domain.ports import Repositories
 from control_svc.domain.timeline_ports import ItemFilter
 from control_svc.storage.database import Database
 from control_svc.storage.models import ItemRow
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from tests.support.control import SetClock
 from tests.support.rows import count_rows
 
@@ -53,9 +54,7 @@ class Items:
 
 async def appended(database: Database, timeline: str, items: Sequence[Item]) -> None:
     """Keep items."""
-    await database.transactions.write(
-        lambda repositories: repositories.timelines.append(P, timeline, items)
-    )
+    await database.transactions.write(lambda tx: SqlTimelines(tx).append(P, timeline, items))
 
 
 def expected(items: Sequence[Item], window: Window, ids: Sequence[str]) -> list[Item]:
@@ -80,21 +79,21 @@ async def test_every_window_is_that_of_a_plain_list(database: Database) -> None:
     await appended(database, "thread_2", Items().some(3))
     gone = [items[0], items[3], items[6]]
 
-    async def take_out(repositories: Repositories) -> None:
+    async def take_out(tx: Transaction) -> None:
         for item in gone:
-            assert await repositories.timelines.remove(P, "thread_1", item.id)
+            assert await SqlTimelines(tx).remove(P, "thread_1", item.id)
 
     await database.transactions.write(take_out)
     left = [item for item in items if item not in gone]
 
-    async def pages(repositories: Repositories) -> None:
+    async def pages(tx: Transaction) -> None:
         for newest_first, limit, cursor, is_after in product(
             (True, False), (1, 2, 9), ("", *ids), (True, False)
         ):
             window = Window(
                 limit, cursor if is_after else "", newest_first, "" if is_after else cursor
             )
-            found = await repositories.timelines.page(P, "thread_1", window)
+            found = await SqlTimelines(tx).page(P, "thread_1", window)
             assert [placed.item for placed in found] == expected(left, window, ids), window
 
     await database.transactions.read(pages)
@@ -105,8 +104,8 @@ async def test_positions_go_on_over_what_was_taken_out(database: Database) -> No
     items = Items().some(4)
     await appended(database, "thread_1", items)
 
-    async def check(repositories: Repositories) -> list[PlacedItem]:
-        timelines = repositories.timelines
+    async def check(tx: Transaction) -> list[PlacedItem]:
+        timelines = SqlTimelines(tx)
         await timelines.remove(P, "thread_1", items[1].id)
         await timelines.append(P, "thread_1", Items().some(1), "run_1")
         made = await timelines.since(P, "thread_1", 0, ItemFilter(origin="run_1"))
@@ -124,8 +123,8 @@ async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) ->
     items = Items().some(2)
     await appended(database, "thread_1", items)
 
-    async def share(repositories: Repositories) -> None:
-        timelines = repositories.timelines
+    async def share(tx: Transaction) -> None:
+        timelines = SqlTimelines(tx)
         await timelines.link(P, "conv_1", items)
         assert await timelines.drop(P, "thread_1") == 2
         assert await timelines.get("q", "conv_1", items[0].id) is None
@@ -136,7 +135,7 @@ async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) ->
     await database.transactions.write(share)
     assert await count_rows(database, ItemRow) == 2
 
-    await database.transactions.write(lambda repositories: repositories.timelines.drop(P, "conv_1"))
+    await database.transactions.write(lambda tx: SqlTimelines(tx).drop(P, "conv_1"))
     assert await count_rows(database, ItemRow) == 0
 
 
@@ -144,16 +143,12 @@ async def test_timelines_that_are_dropped_at_once_leave_no_item(database: Databa
     """Each finds the other's items still placed; whoever ends last takes them along."""
     items = Items().some(2)
     await appended(database, "thread_1", items)
-    await database.transactions.write(
-        lambda repositories: repositories.timelines.link(P, "conv_1", items)
-    )
+    await database.transactions.write(lambda tx: SqlTimelines(tx).link(P, "conv_1", items))
     others: list[asyncio.Task[int]] = []
 
-    async def drop_beside_another(repositories: Repositories) -> None:
-        await repositories.timelines.drop(P, "thread_1")
-        other = database.transactions.write(
-            lambda repositories: repositories.timelines.drop(P, "conv_1")
-        )
+    async def drop_beside_another(tx: Transaction) -> None:
+        await SqlTimelines(tx).drop(P, "thread_1")
+        other = database.transactions.write(lambda tx: SqlTimelines(tx).drop(P, "conv_1"))
         others.append(asyncio.ensure_future(other))
         # It may not end before this one has: so it is waited for in vain.
         await asyncio.wait(others, timeout=0.1)
@@ -172,9 +167,9 @@ async def test_an_item_is_kept_as_it_was_written(database: Database) -> None:
         Message(role=Role.ASSISTANT, content=(Text(text="\x00 é 你"),)), ItemStatus.INCOMPLETE
     )
 
-    await database.transactions.write(lambda repositories: repositories.timelines.update(P, ended))
+    await database.transactions.write(lambda tx: SqlTimelines(tx).update(P, ended))
 
     found = await database.transactions.read(
-        lambda repositories: repositories.timelines.get(P, "thread_1", item.id)
+        lambda tx: SqlTimelines(tx).get(P, "thread_1", item.id)
     )
     assert found == PlacedItem(0, ended)

@@ -1,35 +1,61 @@
 """Messages into threads: what is looked up before they are kept."""
 
 from datetime import UTC, datetime
-from typing import cast
-from unittest.mock import AsyncMock, MagicMock
+from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.orm import ORMExecuteState
 
-from control_svc.domain.ids import IdSource
+from control_svc.domain.files import File, FilePurpose
+from control_svc.domain.ids import FILE, THREAD, IdSource
 from control_svc.domain.items import Role, Text
 from control_svc.domain.messages import Attachment, NewMessage
-from control_svc.domain.ports import Repositories
-from control_svc.domain.threads import Thread
+from control_svc.domain.threads import Thread, ThreadSettings
+from control_svc.storage.repositories.files import SqlFiles
+from control_svc.storage.repositories.threads import SqlThreads
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.adding_messages import MessageAdder
 from svc_kit.errors import FileNotFound
+from tests.support.jobs import a_database
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+IDS = IdSource(lambda: NOW)
 
 
-async def test_a_file_is_looked_up_once_however_often_it_is_named() -> None:
-    """And a file that is not there is told with the first field that names it."""
-    adder = MessageAdder(IdSource(lambda: NOW), lambda: NOW, None)
-    message = NewMessage(
-        role=Role.USER, content=(Text(text="hi"),), attachments=(Attachment("file-a"),) * 100
+async def test_a_file_is_looked_up_once_however_often_it_is_named(tmp_path: Path) -> None:
+    """And a file that is not there is reported with the first field that names it."""
+    adder = MessageAdder(IDS, lambda: NOW, None)
+    file = File(
+        id=IDS.new(FILE),
+        filename="a.txt",
+        purpose=FilePurpose.ASSISTANTS,
+        size_bytes=1,
+        sha256="0" * 64,
+        blob_key="key",
+        created_at=NOW,
+        expires_at=None,
     )
-    repositories = MagicMock(messages=MagicMock(add=AsyncMock()), files=MagicMock(get=AsyncMock()))
-    thread = Thread(id="thread_a", settings=MagicMock(), created_at=NOW)
+    thread = Thread(id=IDS.new(THREAD), settings=ThreadSettings(), created_at=NOW)
+    statements: list[str] = []
 
-    await adder.add(cast("Repositories", repositories), "p", thread, [message] * 1000, "messages")
-    assert repositories.files.get.await_count == 1
+    def message(file_id: str) -> NewMessage:
+        attachments = (Attachment(file_id),) * 100
+        return NewMessage(role=Role.USER, content=(Text(text="hi"),), attachments=attachments)
 
-    repositories.files.get.side_effect = FileNotFound(file="file-a")
-    with pytest.raises(FileNotFound) as refused:
-        await adder.add(cast("Repositories", repositories), "p", thread, [message] * 2, "messages")
-    assert refused.value.field == "messages[0].attachments[0].file_id"
+    def note_query(state: ORMExecuteState) -> None:
+        if state.is_select:
+            statements.append(str(state.statement))
+
+    async def work(tx: Transaction) -> None:
+        await SqlFiles(tx).add("p", file)
+        await SqlThreads(tx).add("p", thread)
+        event.listen(tx.session.sync_session, "do_orm_execute", note_query)
+        await adder.add(tx, "p", thread, [message(file.id)] * 1000, "messages")
+        assert len([text for text in statements if "FROM files" in text]) == 1, statements
+        with pytest.raises(FileNotFound) as refused:
+            await adder.add(tx, "p", thread, [message("file-b")] * 2, "messages")
+        assert refused.value.field == "messages[0].attachments[0].file_id"
+
+    async with a_database(tmp_path, None, lambda: NOW) as database:
+        await database.transactions.write(work)

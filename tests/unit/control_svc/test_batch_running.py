@@ -2,99 +2,140 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
 
 import pytest
+from sqlalchemy import select
 
+from control_svc.domain.batch_lines import NewLine
 from control_svc.domain.batch_ports import Portion
-from control_svc.domain.batch_results import LineResult, PendingLine
+from control_svc.domain.batch_results import EndedLine, LineResult, PendingLine
 from control_svc.domain.batches import Batch, LineState, NewBatch, TokenUsage
+from control_svc.domain.ids import BATCH as BATCH_PREFIX
+from control_svc.domain.ids import IdSource
 from control_svc.domain.jobs import Claim, LeaseLost
+from control_svc.storage.models import BatchLineRow
+from control_svc.storage.repositories.batches import SqlBatches, SqlBatchLines
+from control_svc.storage.unit_of_work import Transaction, Transactions
 from control_svc.usecases.batch_places import Place, Places
 from control_svc.usecases.batch_running import BatchRunner
 from control_svc.usecases.working import JobContext
 from svc_kit.errors import DomainError, EngineRestarting, ResourceExhausted, UpstreamUnavailable
+from tests.support.jobs import a_database
 
+ResultT = TypeVar("ResultT")
+P = "p"
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DEATH = EngineRestarting(phase="running", retry_after=0.0)
-BATCH = NewBatch(input_file_id="f", endpoint="/v1/embeddings").make("batch_1", NOW)
+BATCH_ID = IdSource(lambda: NOW).new(BATCH_PREFIX)
+BATCH = NewBatch(input_file_id="f", endpoint="/v1/embeddings").make(BATCH_ID, NOW)
+NO_DEATHS: Mapping[int, int] = {}
+
+
+class MakeRows(Protocol):
+    """Makes the rows of a batch."""
+
+    async def __call__(
+        self,
+        num_lines: int,
+        request: bytes = b"",
+        deaths: Mapping[int, int] = NO_DEATHS,
+        **changes: Any,
+    ) -> "Rows":
+        """`changes` are those of the batch."""
 
 
 class Rows:
     """The rows of one batch, and a worker's context that reaches them; commits can be refused."""
 
-    def __init__(self, num_lines: int) -> None:
-        self.batch = BATCH.begin("m", num_lines, NOW)
-        self.lines = [
-            PendingLine(number, b"", b'{"custom_id": "x"}') for number in range(1, num_lines + 1)
-        ]
-        self.results: list[LineResult] = []
-        self.deaths: dict[int, int] = {}
+    def __init__(self, transactions: Transactions) -> None:
         self.refusals: list[Exception] = []
         self.unreadable: list[Exception] = []
         """Raised by reads."""
         self.lost_answers: list[Exception] = []
         """Raised by commits that went through."""
         self.claim = Claim(
-            project="p", job_id="j", fence=1, kind="batch", subject="b", attempt=1, engine_deaths=0
+            project=P, job_id="j", fence=1, kind="batch", subject="b", attempt=1, engine_deaths=0
         )
         self.cancelled = asyncio.Event()
-        self.batches = self
-        self.batch_lines = self
+        self._transactions = transactions
 
-    async def read(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def add(self, batch: Batch, lines: Sequence[NewLine], deaths: Mapping[int, int]) -> None:
+        """Store the batch and its lines; `deaths` of engines by a line's number."""
+
+        async def work(tx: Transaction) -> None:
+            await SqlBatches(tx).add(P, batch)
+            await SqlBatchLines(tx).add(P, batch.id, lines)
+            if deaths:
+                await SqlBatchLines(tx).set_deaths(P, batch.id, deaths)
+
+        await self._transactions.write(work)
+
+    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """A transaction, if it is not refused."""
         if self.unreadable:
             raise self.unreadable.pop(0)
-        return await work(self)
+        return await self._transactions.read(work)
 
-    async def write(self, work: Callable[[Any], Awaitable[Any]], *, progress: bool = False) -> Any:
+    async def write(
+        self, work: Callable[[Transaction], Awaitable[ResultT]], *, progress: bool = False
+    ) -> ResultT:
         """A transaction, if it is not refused."""
         if self.refusals:
             raise self.refusals.pop(0)
-        result = await work(self)
+        result = await self._transactions.write(work)
         if self.lost_answers:
             raise self.lost_answers.pop(0)
         return result
 
-    async def now(self) -> datetime:
-        """The window is open."""
-        return NOW
+    async def batch(self) -> Batch:
+        """The batch as it is stored."""
+        return await self._transactions.read(lambda tx: SqlBatches(tx).get(P, BATCH.id))
 
-    async def pending(
-        self, _project: str, _batch_id: str, after: PendingLine | None, most: Portion
-    ) -> list[PendingLine]:
-        """The next lines."""
-        rest = self.lines[after.number if after else 0 :]
-        return rest[: most.of([len(line.request) for line in rest])]
+    async def results(self) -> dict[int, EndedLine]:
+        """The lines that have ended, by number."""
+        most, found = Portion(1000, 1 << 40), list[EndedLine]()
+        for completed in (True, False):
+            found += await self._transactions.read(partial(_ended, completed=completed, most=most))
+        return {line.number: line for line in found if line.state is not LineState.PENDING}
 
-    async def end(self, _project: str, _batch_id: str, results: Sequence[LineResult]) -> None:
-        """Keep ends."""
-        self.results += results
+    async def deaths(self) -> dict[int, int]:
+        """How many engines have died while they had a line, where any has."""
+        query = select(BatchLineRow.number, BatchLineRow.engine_deaths)
 
-    async def still_pending(
-        self, _project: str, _batch_id: str, numbers: Sequence[int]
-    ) -> set[int]:
-        """Those without an end."""
-        return set(numbers) - {result.number for result in self.results}
+        async def work(tx: Transaction) -> dict[int, int]:
+            rows = await tx.session.execute(query.where(BatchLineRow.engine_deaths > 0))
+            return {number: deaths for number, deaths in rows}
 
-    async def set_deaths(self, _project: str, _batch_id: str, deaths: Mapping[int, int]) -> None:
-        """Keep deaths."""
-        self.deaths.update(deaths)
+        return await self._transactions.read(work)
 
-    async def lock(self, _project: str, _batch_id: str) -> Batch:
-        """The batch."""
-        return self.batch
 
-    async def update(self, _project: str, batch: Batch) -> None:
-        """Keep it."""
-        self.batch = batch
+async def _ended(tx: Transaction, *, completed: bool, most: Portion) -> list[EndedLine]:
+    return await SqlBatchLines(tx).ended(P, BATCH.id, completed=completed, after=0, most=most)
 
-    def announce(self, _topic: str) -> None:
-        """Nobody listens."""
+
+@pytest.fixture
+async def make_rows(tmp_path: Path) -> AsyncIterator[MakeRows]:
+    """Makes the rows of a batch whose lines are pending, in a database of its own."""
+    async with a_database(tmp_path, None, lambda: NOW) as database:
+
+        async def make(
+            num_lines: int,
+            request: bytes = b'{"custom_id": "x"}',
+            deaths: Mapping[int, int] = NO_DEATHS,
+            **changes: Any,
+        ) -> Rows:
+            rows = Rows(database.transactions)
+            lines = [NewLine(number, b"", request) for number in range(1, num_lines + 1)]
+            await rows.add(replace(BATCH.begin("m", num_lines, NOW), **changes), lines, deaths)
+            return rows
+
+        yield make
 
 
 class Lines:
@@ -109,6 +150,8 @@ class Lines:
         self.most_running = 0
         self.sent_back = asyncio.Event()
         self.begun = asyncio.Condition()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
 
     async def until_run(self, number: int) -> None:
         """Wait until a line has begun."""
@@ -123,6 +166,7 @@ class Lines:
         async with self.begun:
             self.begun.notify_all()
         try:
+            await self.may_end.wait()
             for _ in range(5):
                 await asyncio.sleep(0)
                 if line.number in self.fragile and self.running != {line.number}:
@@ -138,33 +182,37 @@ class Lines:
 async def run(rows: Rows, lines: Lines, at_once: int = 4) -> None:
     """Run the batch."""
     runner = BatchRunner(cast(Any, rows), lines, Places(at_once))
-    async with asyncio.timeout(10):
-        await runner.run(rows.batch, cast(JobContext, rows))
+    batch = await rows.batch()
+    async with asyncio.timeout(20):
+        await runner.run(batch, cast(JobContext, rows))
 
 
-async def test_every_line_ends_once_and_is_counted() -> None:
+async def test_every_line_ends_once_and_is_counted(make_rows: MakeRows) -> None:
     """Counts and usage are the sums."""
-    rows, lines = Rows(100), Lines()
+    rows, lines = await make_rows(100), Lines()
     await run(rows, lines)
 
-    assert sorted(result.number for result in rows.results) == list(range(1, 101))
-    assert (rows.batch.counts.completed, rows.batch.counts.pending) == (100, 0)
-    assert rows.batch.usage == TokenUsage(100, 0, 200, 0)
+    batch = await rows.batch()
+    assert sorted(await rows.results()) == list(range(1, 101))
+    assert (batch.counts.completed, batch.counts.pending) == (100, 0)
+    assert batch.usage == TokenUsage(100, 0, 200, 0)
 
 
-async def test_what_the_database_cannot_take_is_kept_until_it_can() -> None:
+async def test_what_the_database_cannot_take_is_kept_until_it_can(make_rows: MakeRows) -> None:
     """No line runs again for it."""
-    rows, lines = Rows(20), Lines()
+    rows, lines = await make_rows(20), Lines()
     rows.refusals = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
-    assert len(rows.results) == 20
+    assert len(await rows.results()) == 20
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_a_database_that_cannot_be_read_for_a_while_costs_no_line() -> None:
+async def test_a_database_that_cannot_be_read_for_a_while_costs_no_line(
+    make_rows: MakeRows,
+) -> None:
     """What runs goes on to its end, and what ends is kept here until the database is back."""
-    rows, lines = Rows(100), Lines()
+    rows, lines = await make_rows(100), Lines()
     away = UpstreamUnavailable(service="database", retry_after=0.01)
 
     async def go_away() -> None:
@@ -174,50 +222,54 @@ async def test_a_database_that_cannot_be_read_for_a_while_costs_no_line() -> Non
 
     await asyncio.gather(run(rows, lines), go_away())
 
-    assert len(rows.results) == 100
+    assert len(await rows.results()) == 100
     assert not rows.unreadable
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_a_batch_whose_window_has_closed_runs_nothing() -> None:
+async def test_a_batch_whose_window_has_closed_runs_nothing(make_rows: MakeRows) -> None:
     """Not for a moment."""
-    rows, lines = Rows(3), Lines()
-    rows.batch = replace(rows.batch, expires_at=NOW)
+    rows, lines = await make_rows(3, expires_at=NOW), Lines()
     await run(rows, lines)
 
     assert not lines.num_runs
 
 
-async def test_large_requests_wait_for_room() -> None:
+async def test_large_requests_wait_for_room(make_rows: MakeRows) -> None:
     """What is in memory is bounded by bytes; a line that is larger than that runs by itself."""
-    rows, lines = Rows(20), Lines()
-    padding = b" " * (30 << 20)
-    large = b'{"custom_id": "x"}' + padding
-    rows.lines = [replace(line, request=large) for line in rows.lines]
-    await run(rows, lines, at_once=8)
+    large = b'{"custom_id": "x"}' + b" " * (30 << 20)
+    rows, lines = await make_rows(6, request=large), Lines()
+    lines.may_end.clear()
 
-    assert len(rows.results) == 20
+    async def end_once_two_run() -> None:
+        await lines.until_run(2)
+        lines.may_end.set()
+
+    await asyncio.gather(run(rows, lines, at_once=8), end_once_two_run())
+
+    assert len(await rows.results()) == 6
     assert lines.most_running == 2
 
 
-async def test_a_commit_whose_answer_gets_lost_counts_once() -> None:
+async def test_a_commit_whose_answer_gets_lost_counts_once(make_rows: MakeRows) -> None:
     """Nobody knows whether it went through: it is tried again, and changes nothing more."""
-    rows, lines = Rows(20), Lines()
+    rows, lines = await make_rows(20), Lines()
     lines.errors[3] = [DEATH]
     rows.lost_answers = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
-    assert len(rows.results) == 20
-    assert (rows.batch.counts.completed, rows.batch.counts.pending) == (20, 0)
-    assert rows.batch.usage == TokenUsage(20, 0, 40, 0)
-    assert rows.deaths == {3: 1}
+    assert len(await rows.results()) == 20
+    batch = await rows.batch()
+    assert (batch.counts.completed, batch.counts.pending) == (20, 0)
+    assert batch.usage == TokenUsage(20, 0, 40, 0)
+    assert await rows.deaths() == {3: 1}
 
 
 async def test_who_is_sent_back_without_a_time_waits_anyway(
-    monkeypatch: pytest.MonkeyPatch,
+    make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something between us and the service may not say when to come back."""
-    rows, lines, waits = Rows(1), Lines(), list[float]()
+    rows, lines, waits = await make_rows(1), Lines(), list[float]()
     lines.errors[1] = [ResourceExhausted.foreign(reason="RESOURCE_EXHAUSTED", message="x")]
     monkeypatch.setattr(Place, "was_too_much", lambda _, wait_s: waits.append(wait_s))
     await run(rows, lines)
@@ -225,46 +277,48 @@ async def test_who_is_sent_back_without_a_time_waits_anyway(
     assert waits == [1.0]
 
 
-async def test_who_has_lost_the_batch_leaves_it() -> None:
+async def test_who_has_lost_the_batch_leaves_it(make_rows: MakeRows) -> None:
     """Nothing is kept, nothing goes on."""
-    rows, lines = Rows(500), Lines()
+    rows, lines = await make_rows(500), Lines()
     rows.refusals = [LeaseLost("another one has it")]
     with pytest.raises(LeaseLost):
         await run(rows, lines)
 
-    assert not rows.results
+    assert not await rows.results()
     assert not lines.running
 
 
-async def test_suspects_run_with_nothing_beside_them() -> None:
+async def test_suspects_run_with_nothing_beside_them(make_rows: MakeRows) -> None:
     """Innocent ones end well, poison is given up after a third death, nobody else is hurt."""
-    rows, lines = Rows(60), Lines()
+    rows, lines = await make_rows(60), Lines()
     lines.fragile = {3, 4, 5}
     lines.errors[30] = [DEATH] * 9
     await run(rows, lines)
-    failed = {result.number: result for result in rows.results if result.state is LineState.FAILED}
+    results, deaths = await rows.results(), await rows.deaths()
+    failed = [line for line in results.values() if line.state is LineState.FAILED]
 
-    assert list(failed) == [30]
-    assert b"engine_crashed" in failed[30].text
-    assert rows.deaths.pop(30) == 3
-    assert max(rows.deaths.values()) <= 2
-    assert len(rows.results) == 60
+    assert [line.number for line in failed] == [30]
+    assert b"engine_crashed" in (failed[0].text or b"")
+    assert deaths.pop(30) == 3
+    assert max(deaths.values()) <= 2
+    assert len(results) == 60
 
 
-async def test_a_line_of_two_deaths_is_a_suspect_for_the_next_worker_too() -> None:
+async def test_a_line_of_two_deaths_is_a_suspect_for_the_next_worker_too(
+    make_rows: MakeRows,
+) -> None:
     """Its row remembers."""
-    rows, lines = Rows(1), Lines()
-    rows.lines[0] = PendingLine(1, b"", b'{"custom_id": "x"}', engine_deaths=2)
+    rows, lines = await make_rows(1, deaths={1: 2}), Lines()
     lines.errors[1] = [DEATH]
     await run(rows, lines)
 
-    assert [result.state for result in rows.results] == [LineState.FAILED]
+    assert [line.state for line in (await rows.results()).values()] == [LineState.FAILED]
     assert lines.num_runs == {1: 1}
 
 
-async def test_a_batch_given_up_keeps_what_has_ended() -> None:
+async def test_a_batch_given_up_keeps_what_has_ended(make_rows: MakeRows) -> None:
     """What runs is ended."""
-    rows, lines = Rows(3), Lines()
+    rows, lines = await make_rows(3), Lines()
     lines.errors[3] = [UpstreamUnavailable(service="inference", retry_after=5.0)]
 
     async def give_up() -> None:
@@ -273,4 +327,4 @@ async def test_a_batch_given_up_keeps_what_has_ended() -> None:
 
     await asyncio.gather(run(rows, lines), give_up())
 
-    assert sorted(result.number for result in rows.results) == [1, 2]
+    assert sorted(await rows.results()) == [1, 2]

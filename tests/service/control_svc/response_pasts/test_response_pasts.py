@@ -11,9 +11,11 @@ from sqlalchemy import Engine, event
 
 from control_svc.domain.ids import RESPONSE, IdSource
 from control_svc.domain.items import Item, ItemStatus, Message, Role, Text
-from control_svc.domain.ports import Repositories
 from control_svc.domain.responses import Response, ResponseSettings, ResponseState
 from control_svc.storage.models import ItemRow, TimelineItemRow
+from control_svc.storage.repositories.responses import SqlResponses
+from control_svc.storage.repositories.timelines import SqlTimelines
+from control_svc.storage.unit_of_work import Transaction
 from control_svc.usecases.response_pasts import read_past
 from svc_kit.errors import (
     ConversationLocked,
@@ -72,10 +74,10 @@ async def test_a_thousand_responses_are_a_thousand_rows(
     async with a_database(tmp_path, database_url, clock) as database:
         made = [ids.new(RESPONSE) for _ in range(length)]
 
-        async def add(repositories: Repositories) -> None:
+        async def add(tx: Transaction) -> None:
             for previous, each in zip(["", *made], made, strict=False):
-                await repositories.responses.add(P, a_response(each, previous, clock))
-                await repositories.timelines.append(P, each, [said(each, ids, clock)])
+                await SqlResponses(tx).add(P, a_response(each, previous, clock))
+                await SqlTimelines(tx).append(P, each, [said(each, ids, clock)])
 
         await database.transactions.write(add)
         event.listen(Engine, "before_cursor_execute", note)
