@@ -75,7 +75,7 @@ chaos: dev ## Kill processes at random while clients work, and check every promi
 
 properties: dev ## Try many times as many examples and histories as `make test` does (TIMES=20, a quarter of an hour)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
-		tests/property $(addprefix tests/service/control_svc/test_,shared_jobs.py shared_streams.py tenancy.py threads.py usage.py) $(ARGS)
+		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
 
 demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour and a half on two cores)
 	@$(PYTHON) -m tools.bootstrap demo-model

@@ -2,44 +2,54 @@
 
 import asyncio
 import logging
+import os
+import secrets
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from control_svc.assembly.adapters import adapter_service
-from control_svc.assembly.archives import archive_handlers, archives
-from control_svc.assembly.batches import batch_handlers, batch_service
-from control_svc.assembly.conversations import conversation_service
-from control_svc.assembly.dispatching import dispatching
-from control_svc.assembly.files import file_services
-from control_svc.assembly.ground import Ground, data_folder, end, shared_secret
-from control_svc.assembly.jobs import job_service
-from control_svc.assembly.models import ModelParts
-from control_svc.assembly.operators import operator_services
-from control_svc.assembly.responses import response_parts
-from control_svc.assembly.runs import run_handlers, run_service
-from control_svc.assembly.streams import streaming
-from control_svc.assembly.threads import thread_services
-from control_svc.assembly.vectors import Vectors
-from control_svc.clients.line_client import CHANNEL_OPTIONS
+from control_svc.base.ids import IdSource
+from control_svc.base.pagination import PageTokens
+from control_svc.batches.line_client import CHANNEL_OPTIONS
+from control_svc.blobs.local import FolderBlobs
+from control_svc.blobs.s3 import Credentials, open_bucket
+from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
-from control_svc.domain.ids import IdSource
-from control_svc.domain.listing import PageTokens
-from control_svc.domain.ports import BlobStore, Clock
-from control_svc.memory import keep_large_blocks
-from control_svc.storage import migrating
-from control_svc.storage.blob_stores import open_blobs
-from control_svc.storage.database import Database, open_database
-from control_svc.storage.s3_blobs import Credentials
-from control_svc.usecases.dispatching import Dispatcher
-from control_svc.usecases.keys import Keys
-from control_svc.usecases.sweeping import Sweeper
-from control_svc.usecases.working import JobHandler
+from control_svc.db import migrations
+from control_svc.db.engine import Database, open_database
+from control_svc.db.transaction import Clock
+from control_svc.deps import Deps, data_folder, end, shared_secret, streaming
+from control_svc.jobs.dispatcher import Dispatcher, JobGauges
+from control_svc.jobs.handler import JobHandler
+from control_svc.jobs.heartbeat import renew_leases
+from control_svc.jobs.leases import Leases, LeaseTerms
+from control_svc.malloc import keep_large_blocks
+from control_svc.projects.keys import Keys
+from control_svc.services import (
+    ModelParts,
+    Vectors,
+    adapter_service,
+    archive_handlers,
+    archives,
+    batch_handlers,
+    batch_service,
+    conversation_service,
+    file_services,
+    job_service,
+    operator_services,
+    response_parts,
+    run_handlers,
+    run_service,
+    thread_services,
+)
+from control_svc.sweeper import Sweeper
 from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
@@ -48,9 +58,9 @@ from svc_kit.rpc_server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.signals import stop_on_signals
+from svc_kit.startup import StartupError
 
 log = logging.getLogger(__name__)
-
 _PAGE_TOKEN_KEY_BYTES: Final = 32
 _INSTALLATION_BYTES: Final = 16
 SANDBOX = SandboxSettings(warm=0, most=2)
@@ -153,7 +163,7 @@ async def _ground(
     blobs: BlobStore | None,
     clock: Clock | None,
     sandbox: JobRunner | None,
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[Deps]:
     """What all parts stand on, open."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(_database(settings, clock))
@@ -162,7 +172,7 @@ async def _ground(
         if sandbox is None:
             sandbox = await stack.enter_async_context(SandboxPool(SANDBOX))
         token_file = settings.service_token_file
-        yield Ground(
+        yield Deps(
             settings=settings,
             database=database,
             blobs=blobs or await _blobs(settings, database),
@@ -186,7 +196,7 @@ async def _ground(
         )
 
 
-def _sweeper(ground: Ground) -> Sweeper:
+def _sweeper(ground: Deps) -> Sweeper:
     grace = timedelta(seconds=2 * ground.settings.server.max_deadline_s)
     kept_for = timedelta(seconds=ground.settings.streams.keep_s)
     return Sweeper(
@@ -197,15 +207,15 @@ def _sweeper(ground: Ground) -> Sweeper:
 async def upgrade_database(settings: ControlSettings) -> str:
     """Bring the database to this release's schema; its revision. Raises StartupError."""
     async with _database(settings) as database:
-        await migrating.upgrade(database.migrator)
-    return migrating.head()
+        await migrations.upgrade(database.migrator)
+    return migrations.head()
 
 
 async def check_database(settings: ControlSettings) -> str:
     """The revision of the database, which is this release's. Raises StartupError otherwise."""
     async with _database(settings) as database:
-        await migrating.check(database.writer)
-    return migrating.head()
+        await migrations.check(database.writer)
+    return migrations.head()
 
 
 def _database(
@@ -219,8 +229,8 @@ def _database(
 async def _prepare_schema(database: Database, settings: ControlSettings) -> None:
     wanted = settings.auto_migrate
     if not database.is_shared if wanted is None else wanted:
-        await migrating.upgrade(database.migrator)
-    await migrating.check_revision(database.writer)
+        await migrations.upgrade(database.migrator)
+    await migrations.check_revision(database.writer)
 
 
 async def _blobs(settings: ControlSettings, database: Database) -> BlobStore:
@@ -268,3 +278,49 @@ async def _management(
     )
     await management.start()
     return management
+
+
+_COUNT_INTERVAL_S: Final = 10.0
+
+
+@asynccontextmanager
+async def dispatching(
+    ground: Deps, handlers: Sequence[JobHandler], metrics: JobMetrics
+) -> AsyncIterator[Dispatcher]:
+    """A dispatcher at work; what it works on is given back at the end."""
+    bounds, database = ground.settings.jobs, ground.database
+    terms = LeaseTerms(
+        owner=f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}",
+        lease=timedelta(seconds=bounds.lease_s),
+        is_alone=not database.is_shared,
+    )
+    undertakers = {handler.kind: handler for handler in handlers}
+    leases = Leases(ground.transactions, undertakers, terms)
+    dispatcher = Dispatcher(leases, ground.notices, handlers, metrics)
+    gauges = JobGauges(ground.transactions, metrics)
+    with renew_leases(database, terms.owner, terms.lease):
+        counting = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
+        working = asyncio.create_task(dispatcher.run(bounds.poll_interval_s))
+        try:
+            yield dispatcher
+        finally:
+            dispatcher.stop()
+            await working
+            await end(counting)
+
+
+async def open_blobs(
+    url: str | None, credentials: Credentials, folder: Path, installation: str
+) -> BlobStore:
+    """The store of a URL; None: the folder's. Raises StartupError."""
+    if url is not None:
+        bucket = open_bucket(url, credentials)
+        await bucket.claim(installation)
+        return bucket
+    store = FolderBlobs(folder)
+    try:
+        store.prepare()
+        store.claim(installation)
+    except OSError as error:
+        raise StartupError(f"cannot keep files in {folder}: {error.strerror}") from error
+    return store

@@ -1,4 +1,4 @@
-"""Where Alembic meets a connection that `control_svc.storage.migrating` has opened.
+"""Where Alembic meets a connection that `control_svc.db.migrations` has opened.
 
 An upgrade is one transaction: all of it or nothing. On PostgreSQL an advisory lock lets one process
 migrate at a time, and a migration that cannot have its locks soon gives up instead of stopping
@@ -8,7 +8,7 @@ everybody.
 from alembic import context
 from sqlalchemy import Connection, text
 
-from control_svc.storage.models import Table
+from control_svc.schema import METADATA
 
 _ADVISORY_LOCK = 5_070_451_133  # any number that nobody else takes
 _PATIENCE = {"lock_timeout": "4s", "statement_timeout": "300s"}
@@ -19,7 +19,7 @@ def migrate(connection: Connection) -> None:
     is_sqlite = connection.dialect.name == "sqlite"
     context.configure(
         connection=connection,
-        target_metadata=Table.metadata,
+        target_metadata=METADATA,
         transactional_ddl=True,
         render_as_batch=is_sqlite,  # SQLite changes a table by making it anew
         compare_server_default=True,

@@ -81,7 +81,7 @@ def test_one_module_commits() -> None:
     def commits(node: ast.AST) -> bool:
         return attribute(node, "session", "begin", "commit", "rollback")
 
-    outside = violations(commits, allowed=("control_svc/storage/unit_of_work.py",))
+    outside = violations(commits, allowed=("control_svc/db/transaction.py",))
 
     assert outside == []
 

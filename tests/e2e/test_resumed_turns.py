@@ -14,10 +14,9 @@ import grpc.aio
 import pytest
 from corral.inference.v1 import generation_pb2 as generation
 
-from control_svc.clients.turn_client import RpcTurnClient
-from control_svc.domain.jobs import EngineDied
-from control_svc.domain.tools import ChoiceMode
-from control_svc.domain.turns import (
+from control_svc.inference.turn_client import RpcTurnClient
+from control_svc.inference.turns import (
+    ChoiceMode,
     Delta,
     Done,
     Finished,
@@ -33,6 +32,7 @@ from control_svc.domain.turns import (
     TurnTool,
     TurnUsage,
 )
+from control_svc.jobs.model import EngineDied
 from svc_kit.errors import ModelNotFound, SchemaInvalid
 from tests.e2e.conftest import Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once

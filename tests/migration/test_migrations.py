@@ -11,9 +11,9 @@ from sqlalchemy import inspect, text
 
 from control_svc.app import check_database, upgrade_database
 from control_svc.config import ControlSettings
-from control_svc.storage import migrating
-from control_svc.storage.database import open_database
-from control_svc.storage.models import Table
+from control_svc.db import migrations
+from control_svc.db.engine import open_database
+from control_svc.db.tables import Table
 from svc_kit.startup import StartupError
 from tests.support.postgres import a_postgres, create_database, execute
 
@@ -42,25 +42,25 @@ async def go_back(settings: ControlSettings, revision: str = "base") -> list[str
     async with open_database(
         None if url is None else url.get_secret_value(), settings.data_dir / "control"
     ) as database:
-        await migrating.downgrade(database.migrator, revision)
+        await migrations.downgrade(database.migrator, revision)
         async with database.writer.connect() as connection:
             return await connection.run_sync(lambda each: inspect(each).get_table_names())
 
 
 def test_there_is_one_newest_revision() -> None:
     """Two heads are two people's work that nobody has put in order."""
-    script = ScriptDirectory.from_config(migrating.configuration())
+    script = ScriptDirectory.from_config(migrations.configuration())
 
-    assert script.get_heads() == [migrating.head()]
+    assert script.get_heads() == [migrations.head()]
 
 
 async def test_up_down_up_ends_where_it_began(settings: ControlSettings) -> None:
     """Forward makes the tables that the models say, back leaves none, and forward works again."""
     await upgrade_database(settings)
-    assert await check_database(settings) == migrating.head()
+    assert await check_database(settings) == migrations.head()
     assert await go_back(settings) == ["alembic_version"]
     await upgrade_database(settings)
-    assert await check_database(settings) == migrating.head()
+    assert await check_database(settings) == migrations.head()
     await upgrade_database(settings)
 
 
@@ -198,11 +198,11 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     """Installs, in a folder with a percent sign, one migration more: it makes "uploads" anew."""
 
     def install(more: str) -> None:
-        migrations = tmp_path / "100%" / "migrations"
-        rebuild = REBUILD.format(head=migrating.head(), more=more)
-        shutil.copytree(migrating.MIGRATIONS, migrations)
-        (migrations / "versions" / "9999_rebuild.py").write_text(rebuild)
-        monkeypatch.setattr(migrating, "MIGRATIONS", migrations)
+        folder = tmp_path / "100%" / "migrations"
+        rebuild = REBUILD.format(head=migrations.head(), more=more)
+        shutil.copytree(migrations.MIGRATIONS, folder)
+        (folder / "versions" / "9999_rebuild.py").write_text(rebuild)
+        monkeypatch.setattr(migrations, "MIGRATIONS", folder)
 
     return install
 
@@ -235,7 +235,7 @@ async def test_an_upgrade_that_leaves_orphans_is_undone(
     """Foreign keys are off meanwhile, so they are looked at before the end."""
     settings = ControlSettings(data_dir=tmp_path)
     await upgrade_database(settings)
-    before = migrating.head()
+    before = migrations.head()
     for row in ROWS:
         await change(settings, row)
     next_release('op.execute("DELETE FROM uploads")')
@@ -244,7 +244,7 @@ async def test_an_upgrade_that_leaves_orphans_is_undone(
         await upgrade_database(settings)
 
     async with open_database(None, tmp_path / "control") as database:
-        assert await migrating.current(database.writer) == before
+        assert await migrations.current(database.writer) == before
 
 
 async def parts(settings: ControlSettings) -> list[str]:

@@ -14,12 +14,12 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import load_pb2 as load_pb
 
-from control_svc.domain.ids import IdSource
-from control_svc.usecases.archives import Archives
+from control_svc.base.ids import IdSource
+from control_svc.inference.prefix_cleanup import PrefixCleanup
 from tests.support.rpc import Answer, Rpc, failure_of, gather, options, rich
 from tests.support.services import MODEL
 
-NO_ARCHIVE: Final = Archives(IdSource(lambda: datetime.now(UTC)), is_used=False)
+NO_ARCHIVE: Final = PrefixCleanup(IdSource(lambda: datetime.now(UTC)), is_used=False)
 WORDS: Final = range(300, 900)
 TURN: Final = 250
 """Tokens; `ROOM` is for one state of as many."""

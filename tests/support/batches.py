@@ -16,9 +16,9 @@ from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.inference.v1 import inference_service_pb2
 
-from control_svc.domain.batches import Batch
-from control_svc.usecases.batch_writing import BatchWriter
-from control_svc.usecases.working import JobContext
+from control_svc.batches.model import Batch
+from control_svc.batches.output import BatchWriter
+from control_svc.jobs.handler import JobContext
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc_client import translate_errors

@@ -16,12 +16,12 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
 from control_svc.app import Control, build, upgrade_database
-from control_svc.assembly.ground import data_folder
-from control_svc.assembly.models import ModelParts
+from control_svc.blobs.local import FolderBlobs
+from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.config import ControlSettings
-from control_svc.domain.ports import Blob, BlobSink, BlobStore
-from control_svc.storage.blobs import FolderBlobs
-from control_svc.storage.database import FILE_NAME
+from control_svc.db.engine import FILE_NAME
+from control_svc.deps import data_folder
+from control_svc.services import ModelParts
 from svc_kit.auth import Principal, ServiceToken, on_behalf_of
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc_client import open_channel, translate_errors

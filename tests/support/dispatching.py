@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from control_svc.domain.jobs import Job
-from control_svc.storage.database import Database
-from control_svc.usecases.dispatching import Dispatcher
+from control_svc.db.engine import Database
+from control_svc.jobs.dispatcher import Dispatcher
+from control_svc.jobs.model import Job
 from svc_kit.metrics import JobMetrics
 from tests.support.jobs import Handler, leases_of
 

@@ -8,8 +8,8 @@ import logging
 
 from control_svc.app import build
 from control_svc.config import ControlSettings
-from control_svc.domain.jobs import Claim
-from control_svc.usecases.working import JobContext
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.model import Claim
 from svc_kit.logs import configure_logging
 from svc_kit.settings import load_settings
 from svc_kit.signals import stop_on_signals

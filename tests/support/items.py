@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from control_svc.domain.items import (
+from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
     CustomToolCallOutput,

@@ -14,8 +14,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule
 
-from control_svc.domain.ids import JOB, IdSource
-from control_svc.domain.jobs import (
+from control_svc.base.idempotency import IdempotencyQueries, IdempotencyRecord
+from control_svc.base.ids import JOB, IdSource
+from control_svc.db.engine import Database
+from control_svc.db.transaction import Transaction
+from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     UNFINISHED,
     Claim,
@@ -27,11 +30,7 @@ from control_svc.domain.jobs import (
     NewJob,
     Outcome,
 )
-from control_svc.domain.requests import RememberedRequest
-from control_svc.storage.database import Database
-from control_svc.storage.repositories.jobs import SqlJobQueue, SqlJobs
-from control_svc.storage.repositories.requests import SqlRequests
-from control_svc.storage.unit_of_work import Transaction
+from control_svc.jobs.queries import JobQueries, JobQueueQueries
 from svc_kit.errors import SlowReader
 from tests.support.control import SetClock
 from tests.support.jobs import KIND, LEASE, WatchedLeases, leases_of
@@ -66,9 +65,9 @@ class Known:
 async def leave_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
     """Something that a job does to the database, which refuses to take it twice."""
     job_id = job.job_id if isinstance(job, Claim) else job.id
-    await SqlRequests(tx).add(
+    await IdempotencyQueries(tx).add(
         job.project,
-        RememberedRequest(
+        IdempotencyRecord(
             method=mark, request_id=job_id, fingerprint="", resource_id="", created_at=BEGINNING
         ),
     )
@@ -125,7 +124,7 @@ class JobMachine(RuleBasedStateMachine):
         job_id = self.ids.new(JOB)
         new = NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
         job = self.do(
-            self.database.transactions.write(lambda each: SqlJobs(each).add(project, new))
+            self.database.transactions.write(lambda each: JobQueries(each).add(project, new))
         )
         self.known[job_id] = Known(job)
 
@@ -215,7 +214,7 @@ class JobMachine(RuleBasedStateMachine):
         """A worker lives."""
         owner = self.owner(worker)
         write = self.database.transactions.write
-        self.do(write(lambda each: SqlJobQueue(each).renew(owner, LEASE)))
+        self.do(write(lambda each: JobQueueQueries(each).renew(owner, LEASE)))
         for known in self.known.values():
             if known.owner == owner:
                 known.lease_ends = self.clock.now + LEASE
@@ -264,7 +263,7 @@ class JobMachine(RuleBasedStateMachine):
         known = self.known[data.draw(st.sampled_from(sorted(self.known)))]
         project, subject = known.job.project, known.job.subject
         write = self.database.transactions.write
-        found = self.do(write(lambda each: SqlJobs(each).request_cancel(project, KIND, subject)))
+        found = self.do(write(lambda each: JobQueries(each).request_cancel(project, KIND, subject)))
         assert (found is not None) == (known.job.state in UNFINISHED)
         if found is not None:
             known.job = found
@@ -278,7 +277,7 @@ class JobMachine(RuleBasedStateMachine):
     def refresh(self, claim: Claim) -> None:
         """Read a job again."""
         read = self.database.transactions.read
-        job = self.do(read(lambda each: SqlJobs(each).get(claim.project, claim.job_id)))
+        job = self.do(read(lambda each: JobQueries(each).get(claim.project, claim.job_id)))
         assert job is not None
         self.known[claim.job_id].job = job
 
@@ -313,7 +312,7 @@ class JobMachine(RuleBasedStateMachine):
         since = BEGINNING - timedelta(days=1)
 
         async def look(tx: Transaction) -> bool:
-            found = await SqlRequests(tx).recall(job.project, mark, job.id, since)
+            found = await IdempotencyQueries(tx).recall(job.project, mark, job.id, since)
             return found is not None
 
         return self.do(self.database.transactions.write(look))

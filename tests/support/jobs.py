@@ -8,15 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from control_svc.domain.ids import JOB, IdSource
-from control_svc.domain.jobs import Claim, Ending, Job, NewJob
-from control_svc.domain.ports import Clock
-from control_svc.storage import migrating
-from control_svc.storage.database import Database, open_database
-from control_svc.storage.repositories.jobs import SqlJobs
-from control_svc.storage.unit_of_work import Transaction
-from control_svc.usecases.leasing import Leases, LeaseTerms, ResultT, Undertaker, Work
-from control_svc.usecases.working import JobContext
+from control_svc.base.ids import JOB, IdSource
+from control_svc.db import migrations
+from control_svc.db.engine import Database, open_database
+from control_svc.db.transaction import Clock, Transaction
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms, ResultT, Work
+from control_svc.jobs.model import Claim, Ending, Job, NewJob
+from control_svc.jobs.queries import JobQueries
 
 KIND = "test"
 PROJECT = "p"
@@ -68,24 +67,28 @@ class Jobs:
         """A job of a subject of its own."""
         job_id = self.ids.new(JOB)
         new = NewJob(**{"id": job_id, "kind": KIND, "subject": job_id, **about})
-        return await self.transactions.write(lambda each: SqlJobs(each).add(self.project, new))
+        return await self.transactions.write(lambda each: JobQueries(each).add(self.project, new))
 
     async def get(self, job: Job | str) -> Job:
         """A job as it is."""
         job_id = job if isinstance(job, str) else job.id
-        found = await self.transactions.read(lambda each: SqlJobs(each).get(self.project, job_id))
+        found = await self.transactions.read(
+            lambda each: JobQueries(each).get(self.project, job_id)
+        )
         assert found is not None
         return found
 
     async def exists(self, job: Job) -> bool:
         """Whether it is still known."""
-        found = await self.transactions.read(lambda each: SqlJobs(each).get(self.project, job.id))
+        found = await self.transactions.read(
+            lambda each: JobQueries(each).get(self.project, job.id)
+        )
         return found is not None
 
     async def cancel(self, job: Job) -> Job | None:
         """Ask for its end."""
         return await self.transactions.write(
-            lambda each: SqlJobs(each).request_cancel(self.project, job.kind, job.subject)
+            lambda each: JobQueries(each).request_cancel(self.project, job.kind, job.subject)
         )
 
 
@@ -95,7 +98,7 @@ async def a_database(
 ) -> AsyncIterator[Database]:
     """A database with our tables."""
     async with open_database(url, folder, clock) as database:
-        await migrating.upgrade(database.migrator)
+        await migrations.upgrade(database.migrator)
         yield database
 
 
@@ -118,7 +121,7 @@ class WatchedLeases(Leases):
         """As it is, and tell."""
         result = await super().finish(claim, work)
         found = await self._transactions.read(
-            lambda each: SqlJobs(each).get(claim.project, claim.job_id)
+            lambda each: JobQueries(each).get(claim.project, claim.job_id)
         )
         assert found is not None
         self.ends.put_nowait(found)
@@ -126,7 +129,11 @@ class WatchedLeases(Leases):
 
 
 def leases_of(
-    database: Database, owner: str, *, undertaker: Undertaker | None = None, is_alone: bool = False
+    database: Database,
+    owner: str,
+    *,
+    undertaker: DeadLetterHandler | None = None,
+    is_alone: bool = False,
 ) -> WatchedLeases:
     """The leases of a process."""
     terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=is_alone)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from control_svc.storage.models import Table
+from control_svc.db.tables import Table
 from tools.postgres import Postgres as Postgres
 from tools.postgres import create_database as create_database
 from tools.postgres import execute as execute

@@ -10,10 +10,9 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 
-from control_svc.assembly.models import ModelParts
-from control_svc.domain.response_ports import ModelFacts
-from control_svc.domain.responses import ResponseSettings
-from control_svc.domain.turns import TextPart, TurnClient, TurnRequest
+from control_svc.inference.models import ModelFacts
+from control_svc.inference.turns import TextPart, TurnClient, TurnRequest
+from control_svc.services import ModelParts
 from svc_kit.rpc_client import translate_errors
 from tests.support.control import Client, RunningControl, a_control
 from tests.support.conversation_client import a_message
@@ -29,9 +28,9 @@ class ScriptedModels:
 
     counted: list[TurnRequest] = field(default_factory=list)
 
-    async def describe(self, project: str, settings: ResponseSettings) -> ModelFacts:
+    async def describe(self, project: str, model: str, options: bytes) -> ModelFacts:
         """Every model is there."""
-        return ModelFacts(settings.model or "scripted", settings.options, None)
+        return ModelFacts(model or "scripted", options, None)
 
     async def count(self, request: TurnRequest) -> int:
         """The words."""

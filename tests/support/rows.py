@@ -2,8 +2,8 @@
 
 from sqlalchemy import func, select
 
-from control_svc.storage.database import Database
-from control_svc.storage.models import Table
+from control_svc.db.engine import Database
+from control_svc.db.tables import Table
 
 
 async def count_rows(database: Database, table: type[Table]) -> int:

@@ -13,23 +13,21 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from control_svc.domain.assistants import Assistant
-from control_svc.domain.items import ItemStatus, Role, Text
-from control_svc.domain.jobs import LONGEST_BACKOFF, MAX_ATTEMPTS, JobState, LeaseLost
-from control_svc.domain.messages import NewMessage
-from control_svc.domain.run_events import RunChanged, RunEvent
-from control_svc.domain.runs import Run, RunState, ToolOutput
-from control_svc.domain.streams import BEFORE_FIRST
-from control_svc.domain.threads import Thread
-from control_svc.domain.tools import FunctionTool
-from control_svc.domain.turns import TurnRequest, TurnRole
-from control_svc.storage.repositories.jobs import SqlJobs
-from control_svc.storage.repositories.streams import SqlEventStreams
-from control_svc.storage.run_documents import RunEventDocuments
-from control_svc.usecases.run_ending import EXPIRY_KIND
-from control_svc.usecases.run_expiry import RunExpiry
-from control_svc.usecases.run_work import KIND
-from control_svc.usecases.working import JobContext
+from control_svc.assistants.message_model import NewMessage
+from control_svc.assistants.model import Assistant, Thread
+from control_svc.event_log.model import BEFORE_FIRST
+from control_svc.event_log.queries import StreamQueries
+from control_svc.inference.turns import TurnRequest, TurnRole
+from control_svc.items.model import ItemStatus, Role, Text
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.model import LONGEST_BACKOFF, MAX_ATTEMPTS, JobState, LeaseLost
+from control_svc.jobs.queries import JobQueries
+from control_svc.runs.events import RunChanged, RunEvent
+from control_svc.runs.model import Run, RunState, ToolOutput
+from control_svc.runs.queries import RunEventDocuments
+from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry
+from control_svc.runs.worker import KIND
+from control_svc.tools.model import FunctionTool
 from svc_kit.errors import RunActive, RunNotCancellable, ToolOutputsNotAccepted
 from tests.support.control import SetClock
 from tests.support.job_machine import BEGINNING, Opened
@@ -261,7 +259,7 @@ class RunMachine(RuleBasedStateMachine):
             return
         attempt.process.attempts.remove(attempt)
         job = await self.world.database.transactions.read(
-            lambda each: SqlJobs(each).get(PROJECT, attempt.context.claim.job_id)
+            lambda each: JobQueries(each).get(PROJECT, attempt.context.claim.job_id)
         )
         assert job is not None
         try:
@@ -287,7 +285,7 @@ class RunMachine(RuleBasedStateMachine):
     async def heard(self, attempt: Attempt) -> None:
         """If so, it ends."""
         job = await self.world.database.transactions.read(
-            lambda each: SqlJobs(each).get(PROJECT, attempt.context.claim.job_id)
+            lambda each: JobQueries(each).get(PROJECT, attempt.context.claim.job_id)
         )
         assert job is not None
         if job.cancel_requested_at is not None:
@@ -362,7 +360,7 @@ class RunMachine(RuleBasedStateMachine):
     async def told(self, run: Run) -> Sequence[RunChanged]:
         """What readers have been told of a run's states."""
         events = await self.world.database.transactions.read(
-            lambda each: SqlEventStreams(each).read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
+            lambda each: StreamQueries(each).read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
         )
         decoded: list[RunEvent] = [RunEventDocuments().decode(event.data) for event in events]
         return [each for each in decoded if isinstance(each, RunChanged)]

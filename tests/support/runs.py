@@ -10,35 +10,30 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from control_svc.domain.assistants import Assistant, AssistantSettings
-from control_svc.domain.ids import ASSISTANT, THREAD, IdSource
-from control_svc.domain.items import Item, Role, Text
-from control_svc.domain.job_ports import JOBS_TOPIC
-from control_svc.domain.jobs import Job
-from control_svc.domain.listing import PageRequest, PageTokens
-from control_svc.domain.messages import NewMessage, ThreadMessage
-from control_svc.domain.ports import Clock
-from control_svc.domain.run_steps import RunStep
-from control_svc.domain.runs import NewRun, Run
-from control_svc.domain.search import Ranking, Search, SearchHit
-from control_svc.domain.search_filters import Filter
-from control_svc.domain.streams import BEFORE_FIRST
-from control_svc.domain.threads import Thread, ThreadSettings
-from control_svc.domain.turns import TurnClient, TurnRequest
-from control_svc.storage.database import Database
-from control_svc.storage.repositories.assistants import SqlAssistants
-from control_svc.storage.repositories.messages import SqlMessages
-from control_svc.storage.repositories.threads import SqlThreads
-from control_svc.storage.repositories.timelines import SqlTimelines
-from control_svc.storage.run_documents import RunEventDocuments
-from control_svc.usecases.agent_loop import AgentLoop
-from control_svc.usecases.dispatching import Dispatcher
-from control_svc.usecases.leasing import LeaseTerms
-from control_svc.usecases.run_expiry import RunExpiry
-from control_svc.usecases.run_tools import RunTools
-from control_svc.usecases.run_work import RunHandler
-from control_svc.usecases.runs import NumberedEvent, Runs
-from control_svc.usecases.working import JobHandler
+from control_svc.agent.loop import AgentLoop
+from control_svc.assistants.message_model import NewMessage, ThreadMessage
+from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
+from control_svc.assistants.queries import AssistantQueries, MessageQueries, ThreadQueries
+from control_svc.base.ids import ASSISTANT, THREAD, IdSource
+from control_svc.base.pagination import PageRequest, PageTokens
+from control_svc.db.engine import Database
+from control_svc.db.transaction import Clock
+from control_svc.event_log.model import BEFORE_FIRST
+from control_svc.inference.turns import TurnClient, TurnRequest
+from control_svc.items.model import Item, Role, Text
+from control_svc.items.queries import TimelineQueries
+from control_svc.jobs.dispatcher import Dispatcher
+from control_svc.jobs.handler import JobHandler
+from control_svc.jobs.leases import LeaseTerms
+from control_svc.jobs.model import JOBS_TOPIC, Job
+from control_svc.runs.model import NewRun, Run
+from control_svc.runs.queries import RunEventDocuments
+from control_svc.runs.service import NumberedEvent, Runs
+from control_svc.runs.steps import RunStep
+from control_svc.runs.transitions import RunExpiry
+from control_svc.runs.worker import RunHandler, RunTools
+from control_svc.vector_stores.filters import Filter
+from control_svc.vector_stores.search.model import Ranking, Search, SearchHit
 from svc_kit.metrics import JobMetrics
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S
@@ -184,13 +179,15 @@ class RunWorld:
             settings=AssistantSettings(**{"model": "m", **about}),
             created_at=self.clock(),
         )
-        await self.database.transactions.write(lambda each: SqlAssistants(each).add(PROJECT, made))
+        await self.database.transactions.write(
+            lambda each: AssistantQueries(each).add(PROJECT, made)
+        )
         return made
 
     async def thread(self, *texts: str) -> Thread:
         """A new thread, with what its user says."""
         made = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
-        await self.database.transactions.write(lambda each: SqlThreads(each).add(PROJECT, made))
+        await self.database.transactions.write(lambda each: ThreadQueries(each).add(PROJECT, made))
         await self.say(made.id, *texts)
         return made
 
@@ -203,7 +200,7 @@ class RunWorld:
             for text in texts
         ]
         await self.database.transactions.write(
-            lambda each: SqlMessages(each).add(PROJECT, messages)
+            lambda each: MessageQueries(each).add(PROJECT, messages)
         )
 
     def pass_time(self, **by: float) -> None:
@@ -214,20 +211,20 @@ class RunWorld:
     async def messages(self, run: Run) -> list[ThreadMessage]:
         """What a run has written."""
         return await self.database.transactions.read(
-            lambda each: SqlMessages(each).of_run(PROJECT, run.thread_id, run.id)
+            lambda each: MessageQueries(each).of_run(PROJECT, run.thread_id, run.id)
         )
 
     async def items(self, thread_id: str) -> list[Item]:
         """Everything of a thread."""
         placed = await self.database.transactions.read(
-            lambda each: SqlTimelines(each).since(PROJECT, thread_id)
+            lambda each: TimelineQueries(each).since(PROJECT, thread_id)
         )
         return [each.item for each in placed]
 
     async def thread_now(self, thread_id: str) -> Thread:
         """A thread as it is."""
         return await self.database.transactions.read(
-            lambda each: SqlThreads(each).get(PROJECT, thread_id)
+            lambda each: ThreadQueries(each).get(PROJECT, thread_id)
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import boto3  # type: ignore[import-untyped]
 from pydantic import SecretStr
 
-from control_svc.storage.s3_blobs import Credentials
+from control_svc.blobs.s3 import Credentials
 
 _ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "corral-test"

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from control_svc.domain.jobs import EngineDied
-from control_svc.domain.turns import (
+from control_svc.inference.turns import (
     CallPiece,
     Delta,
     Done,
@@ -21,6 +20,7 @@ from control_svc.domain.turns import (
     TurnRole,
     TurnUsage,
 )
+from control_svc.jobs.model import EngineDied
 from svc_kit.errors import DomainError, EngineRestarting
 
 FIRST_TOKEN_ID = 1000

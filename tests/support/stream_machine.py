@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from control_svc.domain.ids import IdSource
-from control_svc.domain.jobs import LONGEST_BACKOFF, Job, JobState, LeaseLost
-from control_svc.domain.streams import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event
-from control_svc.storage.database import Database
-from control_svc.storage.repositories.streams import SqlEventStreams
-from control_svc.storage.unit_of_work import Transaction
-from control_svc.usecases.stream_writing import Writer
-from control_svc.usecases.working import JobContext
+from control_svc.base.ids import IdSource
+from control_svc.db.engine import Database
+from control_svc.db.transaction import Transaction
+from control_svc.event_log.model import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event
+from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.writer import Writer
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.model import LONGEST_BACKOFF, Job, JobState, LeaseLost
 from tests.support.control import SetClock
 from tests.support.job_machine import BEGINNING, Opened, leave_mark
 from tests.support.jobs import KIND, LEASE, PROJECT, Jobs
@@ -79,7 +79,7 @@ class Mourner:
 
     async def bury(self, tx: Transaction, job: Job) -> None:
         """In the transaction in which it dies."""
-        await SqlEventStreams(tx).end(job.project, job.subject, [END])
+        await StreamQueries(tx).end(job.project, job.subject, [END])
 
 
 class StreamMachine(RuleBasedStateMachine):
@@ -303,7 +303,7 @@ class StreamMachine(RuleBasedStateMachine):
     async def logged(self, name: str) -> list[Event]:
         """All that is committed."""
         return await self.jobs.transactions.read(
-            lambda each: SqlEventStreams(each).read(PROJECT, name, BEFORE_FIRST, 1 << 30)
+            lambda each: StreamQueries(each).read(PROJECT, name, BEFORE_FIRST, 1 << 30)
         )
 
     def teardown(self) -> None:
@@ -346,5 +346,5 @@ class StreamMachine(RuleBasedStateMachine):
     async def tokens(self, name: str) -> list[int]:
         """All tokens of a stream."""
         return await self.jobs.transactions.read(
-            lambda each: SqlEventStreams(each).tokens(PROJECT, name, 0)
+            lambda each: StreamQueries(each).tokens(PROJECT, name, 0)
         )

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from control_svc.domain.streams import BEFORE_FIRST, Event
-from control_svc.storage.database import Database
-from control_svc.storage.repositories.streams import SqlEventStreams
-from control_svc.storage.unit_of_work import Transaction, Transactions
-from control_svc.usecases.leasing import Leases, LeaseTerms, Undertaker
-from control_svc.usecases.stream_committing import GroupCommitter
-from control_svc.usecases.stream_following import GroupReader, StreamFollowers
-from control_svc.usecases.stream_tails import Tails
-from control_svc.usecases.working import JobContext
+from control_svc.db.engine import Database
+from control_svc.db.transaction import Transaction, Transactions
+from control_svc.event_log.group_commit import GroupCommitter
+from control_svc.event_log.model import BEFORE_FIRST, Event
+from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.reader import GroupReader, LogStreamReader
+from control_svc.event_log.tail_cache import Tails
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms
 from svc_kit.errors import BatchNotFound, UpstreamUnavailable
 from svc_kit.metrics import StreamMetrics
 from tests.support.dispatching import NEVER_S
@@ -72,7 +72,7 @@ class StreamProcess:
     leases: Leases
     committer: GroupCommitter
     reader: GroupReader
-    followers: StreamFollowers
+    followers: LogStreamReader
     transactions: TroubledTransactions
     registry: CollectorRegistry
 
@@ -101,7 +101,7 @@ def a_process(
     owner: str = "a",
     *,
     poll_s: float = NEVER_S,
-    undertaker: Undertaker | None = None,
+    undertaker: DeadLetterHandler | None = None,
 ) -> StreamProcess:
     """A process on a database."""
     transactions = TroubledTransactions(database.transactions)
@@ -109,7 +109,7 @@ def a_process(
     metrics = StreamMetrics(registry)
     committer = GroupCommitter(transactions, tails, metrics, lease=LEASE)
     reader = GroupReader(transactions, metrics)
-    followers = StreamFollowers(reader, tails, database.notices, metrics, poll_s)
+    followers = LogStreamReader(reader, tails, database.notices, metrics, poll_s)
     terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
     leases = Leases(transactions, {KIND: undertaker or Handler()}, terms, lambda: 0.0)
     return StreamProcess(leases, committer, reader, followers, transactions, registry)
@@ -159,7 +159,7 @@ async def begin(jobs: Jobs, stream_id: str, *events: bytes) -> None:
     """An object with a stream and a job."""
     await jobs.add(subject=stream_id)
     await jobs.transactions.write(
-        lambda each: SqlEventStreams(each).create(jobs.project, stream_id, events)
+        lambda each: StreamQueries(each).create(jobs.project, stream_id, events)
     )
 
 

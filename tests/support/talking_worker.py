@@ -9,7 +9,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from control_svc.storage.database import open_database
+from control_svc.db.engine import open_database
 from svc_kit.logs import configure_logging
 from tests.support.streams import a_process, claim
 

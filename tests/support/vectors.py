@@ -19,7 +19,7 @@ from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFile
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 from corral.inference.v1 import inference_service_pb2
 
-from control_svc.domain.vector_ports import Embedded, EmbeddingModel
+from control_svc.inference.embeddings import Embedded, EmbeddingModel
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError
 from svc_kit.rpc_client import translate_errors

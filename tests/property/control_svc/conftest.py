@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from control_svc.storage.database import Database, open_database
+from control_svc.db.engine import Database, open_database
 from tests.support.control import SetClock
 from tests.support.job_machine import Opened
 from tests.support.jobs import a_database

@@ -6,8 +6,7 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_svc.api.item_convert import given_item, item_to_pb
-from control_svc.domain.items import (
+from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
     FileInput,
@@ -19,6 +18,7 @@ from control_svc.domain.items import (
     Role,
     Text,
 )
+from control_svc.items.proto import given_item, item_to_pb
 from openai_wire.responses.choices import selection_from, selection_object
 from openai_wire.responses.events import EVENT_TYPES, event_frame, event_object
 from openai_wire.responses.items_in import item_from

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from control_svc.app import upgrade_database
+from control_svc.base.ids import IdSource
 from control_svc.config import ControlSettings
-from control_svc.domain.ids import IdSource
-from control_svc.storage.database import Database
+from control_svc.db.engine import Database
 from tests.support.control import RunningControl, SetClock
 from tests.support.jobs import Jobs, a_database
 from tests.support.postgres import a_postgres, create_database, empty

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from corral.control.v1 import item_pb2, response_pb2
 
-from control_svc.domain.turns import TurnRequest
+from control_svc.inference.turns import TurnRequest
 from svc_kit.errors import SealInvalid
 from tests.support.control import RunningControl
 from tests.support.conversation_client import a_message

@@ -9,14 +9,13 @@ import pytest
 from corral.control.v1 import item_pb2
 from sqlalchemy import Engine, event
 
-from control_svc.domain.ids import RESPONSE, IdSource
-from control_svc.domain.items import Item, ItemStatus, Message, Role, Text
-from control_svc.domain.responses import Response, ResponseSettings, ResponseState
-from control_svc.storage.models import ItemRow, TimelineItemRow
-from control_svc.storage.repositories.responses import SqlResponses
-from control_svc.storage.repositories.timelines import SqlTimelines
-from control_svc.storage.unit_of_work import Transaction
-from control_svc.usecases.response_pasts import read_past
+from control_svc.base.ids import RESPONSE, IdSource
+from control_svc.db.transaction import Transaction
+from control_svc.items.model import Item, ItemStatus, Message, Role, Text
+from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries
+from control_svc.responses.context import read_past
+from control_svc.responses.model import Response, ResponseSettings, ResponseState
+from control_svc.responses.queries import ResponseQueries
 from svc_kit.errors import (
     ConversationLocked,
     InvalidField,
@@ -76,8 +75,8 @@ async def test_a_thousand_responses_are_a_thousand_rows(
 
         async def add(tx: Transaction) -> None:
             for previous, each in zip(["", *made], made, strict=False):
-                await SqlResponses(tx).add(P, a_response(each, previous, clock))
-                await SqlTimelines(tx).append(P, each, [said(each, ids, clock)])
+                await ResponseQueries(tx).add(P, a_response(each, previous, clock))
+                await TimelineQueries(tx).append(P, each, [said(each, ids, clock)])
 
         await database.transactions.write(add)
         event.listen(Engine, "before_cursor_execute", note)

@@ -3,7 +3,7 @@
 import pytest
 from corral.control.v1 import response_pb2, tool_pb2
 
-from control_svc.usecases import response_pasts
+from control_svc.responses import context
 from svc_kit.errors import ContextLengthExceeded, TooLong
 from tests.support.control import RunningControl
 from tests.support.conversation_client import ConversationClient, a_message
@@ -21,7 +21,7 @@ async def test_a_past_that_nobody_could_hold_is_not_read(
     conversation = await ConversationClient(running.client).create(a_message("w " * 1000))
     first = await client.create("w", instructions="")
     long = await client.create("w" * 2000, previous_response_id=first.id)
-    monkeypatch.setattr(response_pasts, "MAX_PAST_BYTES", 1500)
+    monkeypatch.setattr(context, "MAX_PAST_BYTES", 1500)
 
     for asked in ({"previous_response_id": long.id}, {"conversation_id": conversation.id}):
         for _ in range(2):

@@ -1,0 +1,173 @@
+"""Which files a text rests on: the numbers of passages that the model wrote into it.
+
+Passages of searches for the same question have different numbers, so that each names one.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from control_svc.agent.model import HostedCall
+from control_svc.agent.prompt import FILE_SEARCH, compact_json
+from control_svc.inference.turns import TurnTool
+from control_svc.items.model import (
+    ITEM_PREFIXES,
+    Content,
+    FileCitation,
+    FileSearchCall,
+    Item,
+    Message,
+    Role,
+    SearchResult,
+)
+from control_svc.tools.model import FileSearchTool
+from control_svc.vector_stores.filters import filter_from_json
+from control_svc.vector_stores.search.model import Ranking, Search, SearchHit
+from svc_kit.error_table import is_retryable
+from svc_kit.errors import DomainError
+
+_MARKER: Final = re.compile(r"\[(\d{1,3})\]")
+
+
+def first_number(items: Sequence[Item]) -> int:
+    """That of the passages of a search behind the items: numbers begin anew with each question."""
+    number = 0
+    for item in items:
+        match item.content:
+            case Message(role=Role.USER):
+                number = 0
+            case FileSearchCall() as search:
+                number = max(number, search.first + len(search.results))
+    return number
+
+
+def citations_of(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCitation, ...]:
+    """The markers such as "[0]" in a text that stand for passages of searches, by their place."""
+    results = {
+        number: result
+        for search in searches
+        for number, result in enumerate(search.results, search.first)
+    }
+    return tuple(
+        FileCitation(
+            file_id=results[number].file_id,
+            filename=results[number].filename,
+            marker=found.group(),
+            start=found.start(),
+            end=found.end(),
+        )
+        for found in _MARKER.finditer(text)
+        if (number := int(found.group(1))) in results
+    )
+
+
+RESULTS: Final = 10
+"""The passages of a search, where the caller does not say how many."""
+_MAX_QUERIES: Final = 5
+_FUNCTION: Final = TurnTool(
+    FILE_SEARCH,
+    "Searches the user's files. The passages found are numbered; name the ones that you use by "
+    "their numbers in brackets, as in [0].",
+    compact_json(
+        {
+            "type": "object",
+            "properties": {
+                "queries": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "minItems": 1,
+                    "maxItems": _MAX_QUERIES,
+                    "description": "What to search for, in words or as a question.",
+                }
+            },
+            "required": ["queries"],
+            "additionalProperties": False,
+        }
+    ),
+)
+
+
+class FileSearch:
+    """The `HostedTool` that searches vector stores."""
+
+    functions = (_FUNCTION,)
+    kind = FILE_SEARCH
+    item_prefix = ITEM_PREFIXES[FileSearchCall]
+    is_repeatable = True
+
+    def __init__(
+        self,
+        search: Search,
+        store_ids: Sequence[str],
+        tool: FileSearchTool,
+    ) -> None:
+        self._search = search
+        self._store_ids = store_ids
+        self._tool = tool
+        self._filters = filter_from_json(tool.filters_json)
+
+    def intent(self, call: HostedCall) -> FileSearchCall:
+        """The item of a search before it is carried out."""
+        queries = _queries(call.arguments)
+        problem = "" if queries else "The arguments name no queries."
+        return FileSearchCall(call_id=call.call_id, queries=queries, problem=problem)
+
+    def runs(self, content: Content) -> bool:
+        """Whether an item is a search."""
+        return isinstance(content, FileSearchCall)
+
+    async def run(self, project: str, intent: Item) -> Content:
+        """The search with what it found, or why it failed.
+
+        Raises Unavailable and ResourceExhausted while the vectors of the queries cannot be had.
+        """
+        call = intent.content
+        if not isinstance(call, FileSearchCall) or call.problem:
+            return call
+        try:
+            hits = await self._search.search(
+                project,
+                self._store_ids,
+                call.queries,
+                self._tool.max_results or RESULTS,
+                self._filters,
+                Ranking(score_threshold=self._tool.score_threshold or 0.0),
+            )
+        except DomainError as error:
+            if is_retryable(error):
+                raise
+            return _ended(call, (), error.message)
+        return _ended(call, tuple(map(_result, hits)), "")
+
+    def abandoned(self, intent: Item) -> Content:
+        """Never asked: a search can be made again."""
+        return intent.content
+
+
+def _queries(arguments: str) -> tuple[str, ...]:
+    try:
+        parsed = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return ()
+    queries = parsed.get("queries") if isinstance(parsed, dict) else None
+    if not isinstance(queries, list):
+        return ()
+    return tuple(query for query in queries if isinstance(query, str) and query)[:_MAX_QUERIES]
+
+
+def _ended(call: FileSearchCall, found: tuple[SearchResult, ...], problem: str) -> FileSearchCall:
+    return FileSearchCall(
+        call_id=call.call_id, queries=call.queries, results=found, problem=problem
+    )
+
+
+def _result(hit: SearchHit) -> SearchResult:
+    return SearchResult(
+        file_id=hit.file_id,
+        filename=hit.filename,
+        score=hit.score,
+        text="\n".join(hit.texts),
+        attributes_json=compact_json(dict(hit.attributes)),
+    )

@@ -1,0 +1,245 @@
+"""What the loop asks of a turn: the settings of an object in the words of turns."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+
+from control_svc.agent.drafts import A_CUSTOM_TOOL, DraftKind, ToolTarget, TurnDraft
+from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress, Recorder
+from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
+from control_svc.inference.turns import (
+    AS_IT_LIKES,
+    ChoiceMode,
+    Delta,
+    Done,
+    Finished,
+    FinishReason,
+    JsonObject,
+    JsonSchema,
+    Started,
+    TurnChoice,
+    TurnEvent,
+    TurnFormat,
+    TurnRequest,
+    TurnTool,
+    TurnUsage,
+)
+from control_svc.items.model import Item
+from control_svc.tools.model import (
+    CustomTool,
+    FormatKind,
+    FunctionTool,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+)
+from svc_kit.errors import ContextLengthExceeded, UpstreamUnavailable
+
+
+class ToolSet:
+    """The tools of one object, the client's and the server's."""
+
+    def __init__(self, tools: Sequence[Tool], hosted: Sequence[HostedTool]) -> None:
+        self._clients = [turn_tool(t) for t in tools if isinstance(t, FunctionTool | CustomTool)]
+        self._functions = [function for tool in hosted for function in tool.functions]
+        self.hosted: Mapping[str, HostedTool] = {
+            function.name: tool for tool in hosted for function in tool.functions
+        }
+        customs = {t.name: A_CUSTOM_TOOL for t in tools if isinstance(t, CustomTool)}
+        hosts = {n: ToolTarget(DraftKind.HOSTED, t.item_prefix) for n, t in self.hosted.items()}
+        self.callees: Mapping[str, ToolTarget] = customs | hosts
+        """What becomes of calls, by name."""
+
+    def offered(self, *, with_hosted: bool) -> tuple[TurnTool, ...]:
+        """What the model is told of."""
+        return (*self._clients, *(self._functions if with_hosted else ()))
+
+    def choice(
+        self,
+        asked: ToolChoice,
+        offered: Sequence[TurnTool],
+        *,
+        is_first: bool,
+        parallel: bool | None,
+    ) -> TurnChoice:
+        """Which of the offered tools are called. Hosted ones may be named by their kinds."""
+        if not offered:
+            return AS_IT_LIKES
+        is_free = asked.mode is ChoiceMode.REQUIRED and not is_first
+        mode = ChoiceMode.AUTO if is_free else asked.mode
+        names = {tool.name for tool in offered}
+        hosted = (name for name, tool in self.hosted.items() if tool.kind in asked.allowed_names)
+        allowed = [name for name in (*asked.allowed_names, *hosted) if name in names]
+        if asked.allowed_names and not allowed:  # none of them is offered, which allows no other
+            return TurnChoice(ChoiceMode.NONE)
+        return TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
+
+
+def turn_request(
+    settings: LoopSettings, progress: Progress, toolbox: ToolSet, items: Sequence[Item]
+) -> TurnRequest:
+    """The next turn, or what is left of the open one."""
+    limits = settings.limits
+    has_calls_left = limits.hosted_calls is None or progress.num_hosted_calls < limits.hosted_calls
+    offered = toolbox.offered(with_hosted=has_calls_left)
+    return TurnRequest(
+        project=settings.project,
+        model=settings.model,
+        messages=turn_messages(settings.instructions, items),
+        tools=offered,
+        choice=toolbox.choice(
+            settings.choice,
+            offered,
+            is_first=not progress.num_turns,
+            parallel=settings.parallel_calls,
+        ),
+        format=turn_format(settings.format),
+        options=settings.options,
+        max_tokens=tokens_left(settings, progress),
+        thinks=False if settings.effort == "none" else None,
+        template_values=_template_values(settings.effort),
+        seed=settings.seed + progress.num_turns,
+        token_ids=tuple(progress.token_ids),
+        priority=settings.priority,
+        label=settings.label,
+        keep_for=settings.keep_for,
+    )
+
+
+def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
+    """How many tokens the open turn, or the next one, may have; None: there is no limit."""
+    most = settings.limits.completion_tokens
+    return None if most is None else max(0, most - progress.usage.completion_tokens)
+
+
+def _template_values(effort: str) -> str:
+    """As for a chat completion: templates that know the word read it there."""
+    return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
+
+
+def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:
+    """A tool of the client's as a function."""
+    if isinstance(tool, CustomTool):
+        return TurnTool(tool.name, tool.description, _custom_schema(tool), strict=True)
+    return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict)
+
+
+def _custom_schema(tool: CustomTool) -> str:
+    text = {"type": "string"}
+    if tool.syntax:
+        text["pattern"] = f"^(?:{tool.definition})$"  # a pattern is looked for, a grammar is whole
+    return compact_json(
+        {
+            "type": "object",
+            "properties": {CUSTOM_INPUT: text},
+            "required": [CUSTOM_INPUT],
+            "additionalProperties": False,
+        }
+    )
+
+
+def turn_format(asked: ResponseFormat) -> TurnFormat | None:
+    """The form of the answer."""
+    match asked.kind:
+        case FormatKind.JSON_OBJECT:
+            return JsonObject()
+        case FormatKind.JSON_SCHEMA:
+            return JsonSchema(asked.schema_json)
+        case FormatKind.TEXT:
+            return None
+
+
+class TurnCancelled(Exception):
+    """The work was cancelled."""
+
+
+class TurnReader:
+    """A turn, from its start or from where it was broken off."""
+
+    def __init__(
+        self,
+        number: int,
+        draft: TurnDraft,
+        narrator: Recorder,
+        cancelled: asyncio.Event,
+        num_resumed: int,
+    ) -> None:
+        """`num_resumed` tokens were sampled before."""
+        self.draft = draft
+        self.usage: TurnUsage | None = None
+        """Once the model has told it."""
+        self._number = number
+        self._narrator = narrator
+        self._cancelled = cancelled
+        self._num_tokens = num_resumed
+        self._started = Started("", 0, 0)
+        self._reason: FinishReason | None = None
+        self._waiting: asyncio.Timeout | None = None
+
+    @property
+    def usage_so_far(self) -> TurnUsage:
+        """What a turn has cost that is broken off."""
+        started = self._started
+        return TurnUsage(started.prompt_tokens, started.cached_tokens, self._num_tokens, 0)
+
+    async def run(
+        self, events: AsyncGenerator[TurnEvent, None], prompt_limit: int | None
+    ) -> FinishReason:
+        """Read the turn to its end.
+
+        Raises Stopped once the work is cancelled, ContextLengthExceeded for a prompt beyond the
+        limit, and what the model's service answers.
+        """
+        watching = asyncio.create_task(self._watch())
+        try:
+            async with aclosing(events):
+                while (event := await self._next(events)) is not None:
+                    await self._take(event, prompt_limit)
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+        if self._reason is None:
+            raise UpstreamUnavailable(service="inference")
+        if self._reason is not FinishReason.LENGTH:
+            await self._narrator.tell(self._number, list(self.draft.close()), ())
+        return self._reason
+
+    async def _watch(self) -> None:
+        """Break off the wait for the next event, and nothing else: what is being kept is kept."""
+        await self._cancelled.wait()
+        if self._waiting is not None:
+            self._waiting.reschedule(0)
+
+    async def _next(self, events: AsyncGenerator[TurnEvent, None]) -> TurnEvent | None:
+        if self._cancelled.is_set():
+            raise TurnCancelled
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                return await anext(events, None)
+        except TimeoutError:
+            raise TurnCancelled from None
+        finally:
+            self._waiting = None
+
+    async def _take(self, event: TurnEvent, prompt_limit: int | None) -> None:
+        match event:
+            case Started():
+                self._started = event
+                _check_prompt(event, prompt_limit)
+                await self._narrator.turn_started(self._number, event)
+            case Delta():
+                self._num_tokens += len(event.token_ids)
+                said = list(self.draft.take(event))
+                await self._narrator.tell(self._number, said, event.token_ids)
+            case Finished(reason=reason):
+                self._reason = reason
+            case Done(usage=usage):
+                self.usage = usage
+
+
+def _check_prompt(started: Started, limit: int | None) -> None:
+    if limit is not None and started.prompt_tokens > limit:
+        raise ContextLengthExceeded(
+            field=PROMPT_LIMIT, prompt_tokens=started.prompt_tokens, context_tokens=limit
+        )

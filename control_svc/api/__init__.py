@@ -1,1 +1,0 @@
-"""gRPC: servicers that convert, call and convert."""

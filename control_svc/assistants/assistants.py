@@ -1,0 +1,104 @@
+"""Assistants: what callers do with them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from control_svc.assistants.model import Assistant, AssistantSettings, NewAssistant
+from control_svc.assistants.queries import AssistantQueries
+from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.ids import ASSISTANT, IdSource
+from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.tools.file_search_resources import ToolStores, apply_update
+
+CREATE: Final = "CreateAssistant"
+MAX_PAGE: Final = 100
+
+
+class Assistants:
+    """What callers do with assistants."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        embedding_model: str | None,
+    ) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
+        self._transactions = transactions
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._stores = ToolStores(ids, clock, embedding_model)
+
+    async def create(self, project: str, asked: NewAssistant) -> Assistant:
+        """Add an assistant.
+
+        Raises what its check does, what `ToolStores.made` does, and RequestIdReused.
+        """
+        asked.check()
+        new_id, now = self._ids.new(ASSISTANT), self._clock()
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=new_id,
+            created_at=now,
+        )
+
+        async def add(tx: Transaction) -> Assistant:
+            made = await once(tx, project, request)
+            if made != new_id:
+                return await AssistantQueries(tx).get(project, made)
+            resources = await self._stores.made(
+                tx, project, asked.settings.resources, asked.new_stores
+            )
+            settings = replace(asked.settings, resources=resources)
+            added = Assistant(id=new_id, settings=settings, created_at=now)
+            await AssistantQueries(tx).add(project, added)
+            return added
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, assistant_id: str) -> Assistant:
+        """Raises AssistantNotFound."""
+        return await self._transactions.read(
+            lambda tx: AssistantQueries(tx).get(project, assistant_id)
+        )
+
+    async def page(self, project: str, asked: PageRequest) -> Page[Assistant]:
+        """A page of the project's assistants. Raises OutOfRange or InvalidField."""
+        asked.check_cursors(ASSISTANT, "an assistant")
+        binding = (project, "assistants")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(lambda tx: AssistantQueries(tx).page(project, window))
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+
+    async def update(
+        self,
+        project: str,
+        assistant_id: str,
+        edit: Callable[[AssistantSettings], AssistantSettings],
+        etag: str,
+    ) -> Assistant:
+        """Change an assistant; `edit` makes what it should be out of what it is.
+
+        Raises AssistantNotFound, StaleGeneration, and what the settings' check does.
+        """
+
+        async def change(tx: Transaction) -> Assistant:
+            found = await AssistantQueries(tx).lock(project, assistant_id)
+            changed = found.changed(await apply_update(tx, project, found, edit, etag))
+            await AssistantQueries(tx).update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def delete(self, project: str, assistant_id: str) -> None:
+        """Delete an assistant; threads and runs keep its id. Raises AssistantNotFound."""
+        await self._transactions.write(
+            lambda tx: AssistantQueries(tx).delete(project, assistant_id)
+        )

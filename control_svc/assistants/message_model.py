@@ -1,0 +1,198 @@
+"""Messages of threads: items of the kind message, and what the Assistants' view adds to them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from control_svc.base.validation import check_metadata, check_request_id
+from control_svc.items.model import (
+    TEXT_BYTES_A_MESSAGE,
+    Image,
+    Item,
+    ItemStatus,
+    Message,
+    Part,
+    Role,
+    Text,
+)
+from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedValue
+
+MAX_PARTS: Final = 100
+MAX_ATTACHMENTS: Final = 100
+MAX_URL_BYTES: Final = 8 * 1_048_576
+"""Of all pictures of a message that come as data URLs; larger ones come as files."""
+DETAILS: Final = ("", "auto", "low", "high")
+
+
+class IncompleteReason(StrEnum):
+    """Why a message was broken off, in OpenAI's words."""
+
+    CONTENT_FILTER = "content_filter"
+    MAX_TOKENS = "max_tokens"
+    RUN_CANCELLED = "run_cancelled"
+    RUN_EXPIRED = "run_expired"
+    RUN_FAILED = "run_failed"
+
+
+class AttachmentTool(StrEnum):
+    """A tool that an attached file is given to."""
+
+    FILE_SEARCH = "file_search"
+
+
+class Attachment(NamedTuple):
+    """A file that came with a message."""
+
+    file_id: str
+    tools: tuple[AttachmentTool, ...] = ()
+
+
+class FileUse(NamedTuple):
+    """A file that a message names, and the field that does."""
+
+    field: str
+    file_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMessage:
+    """A message that a caller adds."""
+
+    role: Role
+    content: tuple[Part, ...]
+    attachments: tuple[Attachment, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, path: str = "") -> None:
+        """`path` is written before the names of fields.
+
+        Raises MissingField, TooLong, InvalidField or UnsupportedValue.
+        """
+        if self.role not in (Role.USER, Role.ASSISTANT):
+            raise UnsupportedValue(field=f"{path}role", value=self.role.value)
+        _check_content(f"{path}content", self.content)
+        if len(self.attachments) > MAX_ATTACHMENTS:
+            raise TooLong(
+                field=f"{path}attachments", length=len(self.attachments), limit=MAX_ATTACHMENTS
+            )
+        check_metadata(self.metadata, f"{path}metadata")
+
+    def files(self, path: str = "") -> Iterator[FileUse]:
+        """The files that it names."""
+        for index, part in enumerate(self.content):
+            if isinstance(part, Image) and part.file_id:
+                yield FileUse(f"{path}content[{index}].image_file.file_id", part.file_id)
+        for index, attachment in enumerate(self.attachments):
+            yield FileUse(f"{path}attachments[{index}].file_id", attachment.file_id)
+
+    def make(self, message_id: str, thread_id: str, now: datetime) -> "ThreadMessage":
+        """The message in its thread."""
+        content = Message(role=self.role, content=self.content)
+        return ThreadMessage(
+            item=Item(id=message_id, status=ItemStatus.COMPLETED, created_at=now, content=content),
+            thread_id=thread_id,
+            attachments=self.attachments,
+            metadata=self.metadata,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedMessage:
+    """A message that a caller adds to a thread."""
+
+    thread_id: str
+    message: NewMessage
+    request_id: str = ""
+
+    def check(self) -> None:
+        """Raises MissingField, TooLong, InvalidField or UnsupportedValue."""
+        self.message.check()
+        check_request_id(self.request_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadMessage:
+    """A message as it is in its thread."""
+
+    item: Item
+    """Of the kind message."""
+    thread_id: str
+    assistant_id: str = ""
+    """Empty: a caller wrote it."""
+    run_id: str = ""
+    attachments: tuple[Attachment, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    completed_at: datetime | None = None
+    incomplete_at: datetime | None = None
+    incomplete_reason: IncompleteReason | None = None
+
+    @property
+    def id(self) -> str:
+        """Its id, which is its item's."""
+        return self.item.id
+
+    @property
+    def message(self) -> Message:
+        """What was said, and by whom."""
+        if not isinstance(self.item.content, Message):
+            raise TypeError(f"{self.item.id} is no message")
+        return self.item.content
+
+    def completed(self, content: tuple[Part, ...], now: datetime) -> "ThreadMessage":
+        """The message once it is whole."""
+        return replace(self, item=self._ended(content, ItemStatus.COMPLETED), completed_at=now)
+
+    def broken_off(
+        self, content: tuple[Part, ...], reason: IncompleteReason, now: datetime
+    ) -> "ThreadMessage":
+        """The message once it is known that nothing more comes."""
+        return replace(
+            self,
+            item=self._ended(content, ItemStatus.INCOMPLETE),
+            incomplete_at=now,
+            incomplete_reason=reason,
+        )
+
+    def _ended(self, content: tuple[Part, ...], status: ItemStatus) -> Item:
+        return self.item.ended(replace(self.message, content=content), status)
+
+
+def begun_message(
+    message_id: str, thread_id: str, run_id: str, assistant_id: str, now: datetime
+) -> ThreadMessage:
+    """An assistant's message before its first word."""
+    content = Message(role=Role.ASSISTANT, content=())
+    return ThreadMessage(
+        item=Item(id=message_id, status=ItemStatus.IN_PROGRESS, created_at=now, content=content),
+        thread_id=thread_id,
+        run_id=run_id,
+        assistant_id=assistant_id,
+    )
+
+
+def _check_content(path: str, content: tuple[Part, ...]) -> None:
+    if not content:
+        raise MissingField(field=path)
+    if len(content) > MAX_PARTS:
+        raise TooLong(field=path, length=len(content), limit=MAX_PARTS)
+    for index, part in enumerate(content):
+        _check_part(f"{path}[{index}]", part)
+    texts = sum(len(part.text.encode()) for part in content if isinstance(part, Text))
+    urls = sum(len(part.url) for part in content if isinstance(part, Image))
+    for size, limit in ((texts, TEXT_BYTES_A_MESSAGE), (urls, MAX_URL_BYTES)):
+        if size > limit:
+            raise TooLong(field=path, length=size, limit=limit, unit="bytes")
+
+
+def _check_part(path: str, part: Part) -> None:
+    if isinstance(part, Text):
+        if not part.text:
+            raise MissingField(field=f"{path}.text")
+    elif not isinstance(part, Image):
+        raise UnsupportedValue(field=f"{path}.type", value=part.kind)
+    elif bool(part.url) == bool(part.file_id):
+        raise InvalidField(field=path, problem="it is not one of a URL and a file")
+    elif part.detail not in DETAILS:
+        raise UnsupportedValue(field=f"{path}.detail", value=part.detail)

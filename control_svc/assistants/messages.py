@@ -1,0 +1,229 @@
+"""Messages of threads: what callers do with them. While a run is active they stay as they are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
+from control_svc.assistants.model import NewThread, Thread
+from control_svc.assistants.queries import MessageQueries, ThreadQueries
+from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.ids import IdSource
+from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
+from control_svc.base.validation import check_metadata
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.files.queries import FileQueries
+from control_svc.items.model import ITEM_PREFIXES, Message
+from control_svc.tools.file_search_resources import ToolStores
+from svc_kit.errors import FileNotFound
+
+CREATE: Final = "CreateMessage"
+MAX_PAGE: Final = 100
+
+
+class Messages:
+    """What callers do with messages."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        embedding_model: str | None,
+    ) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
+        self._transactions = transactions
+        self._tokens = tokens
+        self._clock = clock
+        self._adder = MessageAdder(ids, clock, embedding_model)
+        self._ids = ids
+
+    async def create(self, project: str, asked: AddedMessage) -> ThreadMessage:
+        """Add a message at the end of its thread.
+
+        Raises what its check does, ThreadNotFound, ThreadBusy, FileNotFound and RequestIdReused.
+        """
+        asked.check()
+        message_id, now = self._ids.new(MESSAGE), self._clock()
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=message_id,
+            created_at=now,
+        )
+
+        async def add(tx: Transaction) -> ThreadMessage:
+            thread = await ThreadQueries(tx).lock(project, asked.thread_id)
+            before = await earlier(tx, project, request)
+            if before is not None:
+                return await MessageQueries(tx).get(project, thread.id, before.resource_id)
+            thread.check_idle("add messages to")
+            return await self._adder.add_one(tx, project, thread, asked.message, message_id)
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
+        """Raises ThreadNotFound or MessageNotFound."""
+
+        async def find(tx: Transaction) -> ThreadMessage:
+            await ThreadQueries(tx).get(project, thread_id)
+            return await MessageQueries(tx).get(project, thread_id, message_id)
+
+        return await self._transactions.read(find)
+
+    async def page(
+        self, project: str, thread_id: str, asked: PageRequest, run_id: str = ""
+    ) -> Page[ThreadMessage]:
+        """A page of a thread's messages; `run_id` empty: by whomever.
+
+        Raises ThreadNotFound, OutOfRange or InvalidField.
+        """
+        asked.check_cursors(MESSAGE, "a message")
+        binding = (project, "messages", thread_id, run_id)
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+
+        async def find(tx: Transaction) -> list[ThreadMessage]:
+            await ThreadQueries(tx).get(project, thread_id)
+            return await MessageQueries(tx).page(project, thread_id, window, run_id)
+
+        found = await self._transactions.read(find)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+
+    async def update(
+        self, project: str, thread_id: str, message_id: str, metadata: Mapping[str, str] | None
+    ) -> ThreadMessage:
+        """Change a message's metadata; None: they stay as they are.
+
+        Raises ThreadNotFound, MessageNotFound, ThreadBusy, and what the check of metadata does.
+        """
+        check_metadata(metadata or {})
+
+        async def change(tx: Transaction) -> ThreadMessage:
+            thread = await ThreadQueries(tx).lock(project, thread_id)
+            found = await MessageQueries(tx).get(project, thread_id, message_id)
+            thread.check_idle("change messages of")
+            if metadata is None:
+                return found
+            changed = replace(found, metadata=metadata)
+            await MessageQueries(tx).update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def delete(self, project: str, thread_id: str, message_id: str) -> None:
+        """Take a message out of its thread. Raises ThreadNotFound, MessageNotFound, ThreadBusy."""
+
+        async def drop(tx: Transaction) -> None:
+            thread = await ThreadQueries(tx).lock(project, thread_id)
+            thread.check_idle("delete messages of")
+            await MessageQueries(tx).delete(project, thread_id, message_id)
+
+        await self._transactions.write(drop)
+
+
+MESSAGE: Final = ITEM_PREFIXES[Message]
+
+
+class MessageAdder:
+    """Adds messages within a transaction that has locked the thread, or made it."""
+
+    def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
+        """`embedding_model` None: the installation has none, and no file can be searched."""
+        self._ids = ids
+        self._clock = clock
+        self._stores = ToolStores(ids, clock, embedding_model)
+
+    async def begin(
+        self,
+        tx: Transaction,
+        project: str,
+        thread: Thread,
+        asked: NewThread,
+        path: str = "",
+    ) -> Thread:
+        """Keep a new thread, with the stores and the messages that are made with it.
+
+        `path` is where in the request the thread stands. Raises what `ToolStores.made` and `add`
+        do.
+        """
+        resources = await self._stores.made(
+            tx, project, asked.settings.resources, asked.new_stores, path
+        )
+        begun = replace(thread, settings=replace(asked.settings, resources=resources))
+        await ThreadQueries(tx).add(project, begun)
+        return await self.add(tx, project, begun, asked.messages, f"{path}messages")
+
+    async def add(
+        self,
+        tx: Transaction,
+        project: str,
+        thread: Thread,
+        messages: Sequence[NewMessage],
+        path: str,
+    ) -> Thread:
+        """Keep checked messages at the end of the thread; the thread as it is then.
+
+        `path` is the field that they were in. Raises FileNotFound for a file that one of them
+        names, and what `ToolStores.attach` does.
+        """
+        now = self._clock()
+        uses = [
+            use
+            for index, message in enumerate(messages)
+            for use in message.files(f"{path}[{index}].")
+        ]
+        await self._check_files(tx, project, uses)
+        made = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
+        await MessageQueries(tx).add(project, made)
+        return await self._attached(tx, project, thread, made)
+
+    async def add_one(
+        self,
+        tx: Transaction,
+        project: str,
+        thread: Thread,
+        message: NewMessage,
+        message_id: str,
+    ) -> ThreadMessage:
+        """As `add`, for the message of a request of its own, which has given it an id."""
+        await self._check_files(tx, project, message.files())
+        made = message.make(message_id, thread.id, self._clock())
+        await MessageQueries(tx).add(project, [made])
+        await self._attached(tx, project, thread, [made])
+        return made
+
+    async def _attached(
+        self,
+        tx: Transaction,
+        project: str,
+        thread: Thread,
+        messages: Sequence[ThreadMessage],
+    ) -> Thread:
+        """The thread, kept with the store that attached files have gone into."""
+        file_ids = [
+            attachment.file_id
+            for message in messages
+            for attachment in message.attachments
+            if attachment.tools
+        ]
+        settings = thread.settings
+        names = list(dict.fromkeys(file_ids))
+        resources = await self._stores.attach(tx, project, settings.resources, names)
+        if resources == settings.resources:
+            return thread
+        changed = thread.changed(replace(settings, resources=resources))
+        await ThreadQueries(tx).update(project, changed)
+        return changed
+
+    async def _check_files(self, tx: Transaction, project: str, uses: Iterable[FileUse]) -> None:
+        """Each file once: there may be a hundred thousand uses, and this holds the thread."""
+        first_uses: dict[str, str] = {}
+        for field, file_id in uses:
+            first_uses.setdefault(file_id, field)
+        for file_id, field in first_uses.items():
+            try:
+                await FileQueries(tx).get(project, file_id, self._clock())
+            except FileNotFound:
+                raise FileNotFound(file=file_id, field=field) from None

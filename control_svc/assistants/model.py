@@ -1,0 +1,160 @@
+"""Assistants: a model with instructions and tools, to be run on threads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from control_svc.assistants.message_model import NewMessage
+from control_svc.base.validation import check_metadata, check_request_id, check_text
+from control_svc.base.versioning import Versioned
+from control_svc.tools.model import (
+    NO_RESOURCES,
+    FileSearchTool,
+    FunctionTool,
+    ResponseFormat,
+    Tool,
+    ToolResources,
+)
+from control_svc.tools.validation import (
+    MAX_TOOLS,
+    check_effort,
+    check_format,
+    check_new_stores,
+    check_resources,
+    check_tools,
+)
+from control_svc.vector_stores.model import NewVectorStore
+from svc_kit.errors import ThreadBusy, TooLong, UnsupportedValue
+
+MAX_NAME_CHARACTERS: Final = 256
+MAX_DESCRIPTION_CHARACTERS: Final = 512
+MAX_INSTRUCTIONS_CHARACTERS: Final = 256_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssistantSettings:
+    """What its owner says of an assistant."""
+
+    model: str
+    name: str = ""
+    description: str = ""
+    instructions: str = ""
+    tools: tuple[Tool, ...] = ()
+    resources: ToolResources = NO_RESOURCES
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    options: bytes = b""
+    """A serialised `corral.inference.v1.GenerationOptions`; only the clients read it."""
+    format: ResponseFormat | None = None
+    """None: "auto", as the options say."""
+    reasoning_effort: str = ""
+
+    def check(self) -> None:
+        """Raises MissingField, TooLong, InvalidField, InvalidJson, OutOfRange or
+        UnsupportedValue."""
+        check_text("model", self.model)
+        if self.name:
+            check_text("name", self.name, MAX_NAME_CHARACTERS)
+        check_length("description", self.description, MAX_DESCRIPTION_CHARACTERS)
+        check_length("instructions", self.instructions, MAX_INSTRUCTIONS_CHARACTERS)
+        check_assistant_tools(self.tools)
+        check_resources(self.resources)
+        check_metadata(self.metadata)
+        check_format(self.format)
+        check_effort(self.reasoning_effort)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewAssistant:
+    """An assistant that a caller creates."""
+
+    settings: AssistantSettings
+    new_stores: tuple[NewVectorStore, ...] = ()
+    """Made with it, for its file_search."""
+    request_id: str = ""
+
+    def check(self) -> None:
+        """Raises what the checks of settings and stores do."""
+        self.settings.check()
+        check_new_stores(self.new_stores, self.settings.resources)
+        check_request_id(self.request_id)
+
+
+class Assistant(Versioned[AssistantSettings]):
+    """An assistant."""
+
+
+def check_assistant_tools(tools: tuple[Tool, ...], most: int = MAX_TOOLS) -> None:
+    """The tools of an assistant or a run: functions and file_search alone.
+
+    Raises UnsupportedValue, and what `check_tools` does.
+    """
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, FunctionTool | FileSearchTool):
+            raise UnsupportedValue(field=f"tools[{index}].type", value=tool.kind)
+    check_tools(tools, most)
+
+
+def check_length(name: str, text: str, limit: int) -> None:
+    """A text of any characters. Raises TooLong."""
+    if len(text) > limit:
+        raise TooLong(field=name, length=len(text), limit=limit, unit="characters")
+
+
+MAX_FIRST_MESSAGES: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadSettings:
+    """What its owner says of a thread."""
+
+    resources: ToolResources = NO_RESOURCES
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, path: str = "") -> None:
+        """`path` is written before the names of fields.
+
+        Raises MissingField, TooLong or InvalidField.
+        """
+        check_resources(self.resources, f"{path}tool_resources")
+        check_metadata(self.metadata, f"{path}metadata")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewThread:
+    """A thread that a caller begins."""
+
+    settings: ThreadSettings = ThreadSettings()
+    messages: tuple[NewMessage, ...] = ()
+    new_stores: tuple[NewVectorStore, ...] = ()
+    """Made with it, for file_search."""
+    request_id: str = ""
+
+    def check(self, path: str = "") -> None:
+        """`path` is written before the names of fields.
+
+        Raises MissingField, TooLong, InvalidField, OutOfRange or UnsupportedValue.
+        """
+        self.settings.check(path)
+        check_new_stores(self.new_stores, self.settings.resources, f"{path}tool_resources")
+        field, length = f"{path}messages", len(self.messages)
+        if length > MAX_FIRST_MESSAGES:
+            raise TooLong(field=field, length=length, limit=MAX_FIRST_MESSAGES)
+        for index, message in enumerate(self.messages):
+            message.check(f"{field}[{index}].")
+        check_request_id(self.request_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread(Versioned[ThreadSettings]):
+    """A thread."""
+
+    settings: ThreadSettings  # once more: who reads documents does not know what SettingsT is here
+    active_run_id: str = ""
+    """The run that has not ended; nobody else adds to the timeline, or takes from it."""
+    cut: int = 0
+    """Truncation: models are shown the timeline from this position on."""
+
+    def check_idle(self, action: str) -> None:
+        """`action` is what a run forbids, such as "add messages to". Raises ThreadBusy."""
+        if self.active_run_id:
+            raise ThreadBusy(thread=self.id, run=self.active_run_id, action=action)

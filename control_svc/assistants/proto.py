@@ -1,0 +1,243 @@
+"""Assistants between protos and the domain."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from corral.control.v1 import (
+    assistant_pb2,
+    assistant_service_pb2,
+    item_pb2,
+    message_pb2,
+    thread_pb2,
+    thread_service_pb2,
+)
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from control_svc.assistants.message_model import (
+    Attachment,
+    AttachmentTool,
+    NewMessage,
+    ThreadMessage,
+)
+from control_svc.assistants.model import (
+    Assistant,
+    AssistantSettings,
+    NewAssistant,
+    NewThread,
+    Thread,
+    ThreadSettings,
+)
+from control_svc.base.proto import check_mask, merged, optional_timestamp, timestamp
+from control_svc.items.model import Part, Role, Text
+from control_svc.items.proto import parts_from_pb, parts_to_pb
+from control_svc.tools.proto import (
+    format_from_pb,
+    format_to_pb,
+    options_from_pb,
+    options_to_pb,
+    resources_from_pb,
+    resources_to_pb,
+    tools_from_pb,
+    tools_to_pb,
+)
+from control_svc.vector_stores.proto import new_store
+from svc_kit.errors import InvalidField, MissingField
+
+EDITABLE: Final = (
+    "model",
+    "name",
+    "description",
+    "instructions",
+    "tools",
+    "tool_resources",
+    "metadata",
+    "options",
+    "response_format",
+    "reasoning_effort",
+)
+"""The fields that callers change."""
+
+
+def new_assistant(request: assistant_service_pb2.CreateAssistantRequest) -> NewAssistant:
+    """What a caller asks for."""
+    return NewAssistant(
+        settings=_settings(request.assistant),
+        new_stores=tuple(map(new_store, request.new_vector_stores)),
+        request_id=request.request_id,
+    )
+
+
+def assistant_edit(
+    changes: assistant_pb2.Assistant, mask: FieldMask
+) -> Callable[[AssistantSettings], AssistantSettings]:
+    """What makes the new settings out of the old ones. Raises InvalidField for a wrong mask."""
+    checked = check_mask(mask, changes, EDITABLE)
+    return lambda there: _settings(merged(_assistant_settings_to_pb(there), changes, checked))
+
+
+def assistant_to_pb(assistant: Assistant) -> assistant_pb2.Assistant:
+    """An assistant as callers see it."""
+    shown = _assistant_settings_to_pb(assistant.settings)
+    shown.id = assistant.id
+    shown.create_time.CopyFrom(timestamp(assistant.created_at))
+    shown.etag = assistant.etag
+    return shown
+
+
+def _settings(assistant: assistant_pb2.Assistant) -> AssistantSettings:
+    form = assistant.response_format if assistant.HasField("response_format") else None
+    return AssistantSettings(
+        model=assistant.model,
+        name=assistant.name,
+        description=assistant.description,
+        instructions=assistant.instructions,
+        tools=tools_from_pb(assistant.tools),
+        resources=resources_from_pb(assistant.tool_resources),
+        metadata=dict(sorted(assistant.metadata.items())),
+        options=options_from_pb(assistant.options),
+        format=None if form is None else format_from_pb(form),
+        reasoning_effort=assistant.reasoning_effort,
+    )
+
+
+def _assistant_settings_to_pb(settings: AssistantSettings) -> assistant_pb2.Assistant:
+    return assistant_pb2.Assistant(
+        model=settings.model,
+        name=settings.name,
+        description=settings.description,
+        instructions=settings.instructions,
+        tools=tools_to_pb(settings.tools),
+        tool_resources=resources_to_pb(settings.resources),
+        metadata=settings.metadata,
+        options=options_to_pb(settings.options),
+        response_format=None if settings.format is None else format_to_pb(settings.format),
+        reasoning_effort=settings.reasoning_effort,
+    )
+
+
+THREAD_FIELDS: Final = ("tool_resources", "metadata")
+"""The fields of a thread that callers change."""
+MESSAGE_FIELDS: Final = ("metadata",)
+_ROLE: Final = "ITEM_ROLE_"
+_TOOL: Final = "ATTACHMENT_TOOL_"
+
+
+def new_thread(request: thread_service_pb2.CreateThreadRequest) -> NewThread:
+    """What a caller asks for. Raises MissingField or InvalidField."""
+    return NewThread(
+        settings=thread_settings(request.thread),
+        messages=new_messages(request.messages),
+        new_stores=tuple(map(new_store, request.new_vector_stores)),
+        request_id=request.request_id,
+    )
+
+
+def thread_settings(thread: thread_pb2.Thread) -> ThreadSettings:
+    """What a caller says of a thread."""
+    return ThreadSettings(
+        resources=resources_from_pb(thread.tool_resources),
+        metadata=dict(sorted(thread.metadata.items())),
+    )
+
+
+def thread_edit(
+    changes: thread_pb2.Thread, mask: FieldMask
+) -> Callable[[ThreadSettings], ThreadSettings]:
+    """What makes the new settings out of the old ones. Raises InvalidField for a wrong mask."""
+    checked = check_mask(mask, changes, THREAD_FIELDS)
+    return lambda there: thread_settings(merged(_thread_settings_to_pb(there), changes, checked))
+
+
+def thread_to_pb(thread: Thread) -> thread_pb2.Thread:
+    """A thread as callers see it."""
+    shown = _thread_settings_to_pb(thread.settings)
+    shown.id = thread.id
+    shown.create_time.CopyFrom(timestamp(thread.created_at))
+    shown.etag = thread.etag
+    shown.active_run_id = thread.active_run_id
+    return shown
+
+
+def new_messages(
+    messages: Sequence[message_pb2.NewMessage], field: str = "messages"
+) -> tuple[NewMessage, ...]:
+    """Messages that a caller adds, not checked. Raises MissingField or InvalidField."""
+    return tuple(
+        new_message(message, f"{field}[{index}].") for index, message in enumerate(messages)
+    )
+
+
+def new_message(message: message_pb2.NewMessage, path: str = "") -> NewMessage:
+    """A message that a caller adds; `path` is written before the names of fields.
+
+    Raises MissingField or InvalidField.
+    """
+    parts = parts_from_pb(message.parts, f"{path}content")
+    return NewMessage(
+        role=_role(message.role, f"{path}role"),
+        content=tuple(_said(part) for part in parts),
+        attachments=tuple(
+            _attachment(attachment, f"{path}attachments[{index}]")
+            for index, attachment in enumerate(message.attachments)
+        ),
+        metadata=dict(sorted(message.metadata.items())),
+    )
+
+
+def message_metadata(message: message_pb2.Message, mask: FieldMask) -> dict[str, str] | None:
+    """A message's new metadata; None: they are not named. Raises InvalidField for a wrong mask."""
+    checked = check_mask(mask, message, MESSAGE_FIELDS)
+    return dict(sorted(message.metadata.items())) if checked.paths else None
+
+
+def message_to_pb(message: ThreadMessage) -> message_pb2.Message:
+    """A message as callers see it."""
+    reason = message.incomplete_reason
+    return message_pb2.Message(
+        id=message.id,
+        thread_id=message.thread_id,
+        state=f"STATE_{message.item.status.name}",
+        create_time=timestamp(message.item.created_at),
+        completed_time=optional_timestamp(message.completed_at),
+        incomplete_time=optional_timestamp(message.incomplete_at),
+        incomplete_reason=None if reason is None else f"INCOMPLETE_REASON_{reason.name}",
+        role=f"{_ROLE}{message.message.role.name}",
+        parts=parts_to_pb(message.message.content),
+        attachments=[_attachment_to_pb(attachment) for attachment in message.attachments],
+        metadata=message.metadata,
+        assistant_id=message.assistant_id,
+        run_id=message.run_id,
+    )
+
+
+def _thread_settings_to_pb(settings: ThreadSettings) -> thread_pb2.Thread:
+    return thread_pb2.Thread(
+        tool_resources=resources_to_pb(settings.resources), metadata=settings.metadata
+    )
+
+
+def _role(value: int, field: str) -> Role:
+    if value == item_pb2.ITEM_ROLE_UNSPECIFIED:
+        raise MissingField(field=field)
+    known = item_pb2.ItemRole.DESCRIPTOR.values_by_number.get(value)
+    if known is None:
+        raise InvalidField(field=field, problem=f"{value} is no role")
+    return Role[known.name.removeprefix(_ROLE)]
+
+
+def _said(part: Part) -> Part:
+    """A part without what only the server says of it."""
+    return Text(text=part.text) if isinstance(part, Text) else part
+
+
+def _attachment(attachment: message_pb2.Attachment, path: str) -> Attachment:
+    for index, tool in enumerate(attachment.tools):
+        if tool != message_pb2.ATTACHMENT_TOOL_FILE_SEARCH:
+            raise InvalidField(field=f"{path}.tools[{index}]", problem=f"{tool} is no tool")
+    return Attachment(attachment.file_id, (AttachmentTool.FILE_SEARCH,) * bool(attachment.tools))
+
+
+def _attachment_to_pb(attachment: Attachment) -> message_pb2.Attachment:
+    return message_pb2.Attachment(
+        file_id=attachment.file_id, tools=[f"{_TOOL}{tool.name}" for tool in attachment.tools]
+    )

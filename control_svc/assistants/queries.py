@@ -1,0 +1,362 @@
+"""The tables of assistants, threads and messages."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+from pydantic import TypeAdapter
+from sqlalchemy import (
+    BigInteger,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    String,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.sql import ColumnElement
+
+from control_svc.assistants.message_model import Attachment, IncompleteReason, ThreadMessage
+from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
+from control_svc.base.ids import ASSISTANT, THREAD, is_id
+from control_svc.base.pagination import Window, in_order, windowed
+from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.transaction import Transaction
+from control_svc.items.model import Item, ItemFilter, PlacedItem
+from control_svc.items.queries import TimelineQueries
+from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
+
+
+class AssistantRow(Table):
+    """An assistant: a document, of which nothing is searched."""
+
+    __tablename__ = "assistants"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    revision: Mapped[int] = mapped_column(Integer)
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+    options: Mapped[bytes] = mapped_column(LargeBinary)  # a message of protos
+
+
+class ThreadRow(Table):
+    """A thread, and the lock of its timeline."""
+
+    __tablename__ = "threads"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    revision: Mapped[int] = mapped_column(Integer)
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+    # of its runs; no foreign key, because a run's row names its thread
+    active_run_id: Mapped[str | None] = mapped_column(Key)
+    cut: Mapped[int] = mapped_column(BigInteger)
+
+
+class MessageRow(Table):
+    """What the Assistants' view adds to an item.
+
+    No foreign key to the item, which stays where a conversation has it too.
+    """
+
+    __tablename__ = "messages"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["project", "thread_id"], ["threads.project", "threads.id"], ondelete="CASCADE"
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    thread_id: Mapped[str] = mapped_column(Key, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)  # its item's
+    # who wrote it; no foreign keys, because the assistant may be deleted and the message stays
+    assistant_id: Mapped[str | None] = mapped_column(Key)
+    run_id: Mapped[str | None] = mapped_column(Key)
+    # what its owner attached
+    attachments: Mapped[bytes] = mapped_column(LargeBinary)
+    attached: Mapped[bytes] = mapped_column(LargeBinary)  # its metadata, a name that is taken here
+    # its end
+    completed_at: Mapped[datetime | None] = mapped_column(Instant)
+    incomplete_at: Mapped[datetime | None] = mapped_column(Instant)
+    incomplete_reason: Mapped[str | None] = mapped_column(String(16))
+
+
+_ASSISTANT_SETTINGS: Final = TypeAdapter(AssistantSettings)
+
+
+class AssistantQueries:
+    """Assistants in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: str, assistant: Assistant) -> None:
+        """Keep a new assistant."""
+        row = insert(AssistantRow).values(
+            project=project,
+            id=assistant.id,
+            created_at=assistant.created_at,
+            **_assistant_values(assistant),
+        )
+        await self._session.execute(row)
+
+    async def get(self, project: str, assistant_id: str) -> Assistant:
+        """Raises AssistantNotFound."""
+        return await self._get(project, assistant_id, locked=False)
+
+    async def lock(self, project: str, assistant_id: str) -> Assistant:
+        """As `get`; until the end of the transaction nobody else changes the assistant."""
+        return await self._get(project, assistant_id, locked=True)
+
+    async def page(self, project: str, window: Window) -> list[Assistant]:
+        """The assistants of a window."""
+        query = select(AssistantRow).where(AssistantRow.project == project)
+        rows = await self._session.scalars(windowed(query, AssistantRow.id, window))
+        return in_order([_assistant(row) for row in rows], window)
+
+    async def update(self, project: str, assistant: Assistant) -> None:
+        """Keep what has changed of a locked assistant."""
+        await self._session.execute(
+            update(AssistantRow)
+            .where(AssistantRow.project == project, AssistantRow.id == assistant.id)
+            .values(_assistant_values(assistant))
+        )
+
+    async def delete(self, project: str, assistant_id: str) -> None:
+        """Forget an assistant. Raises AssistantNotFound."""
+        await self.lock(project, assistant_id)
+        await self._session.execute(
+            delete(AssistantRow).where(
+                AssistantRow.project == project, AssistantRow.id == assistant_id
+            )
+        )
+
+    async def _get(self, project: str, assistant_id: str, *, locked: bool) -> Assistant:
+        if not is_id(assistant_id, ASSISTANT):
+            # Not asked for: a database may refuse its characters.
+            raise AssistantNotFound(assistant=assistant_id)
+        row = await self._session.get(AssistantRow, (project, assistant_id), with_for_update=locked)
+        if row is None:
+            raise AssistantNotFound(assistant=assistant_id)
+        return _assistant(row)
+
+
+def _assistant_values(assistant: Assistant) -> dict[str, Any]:
+    settings = assistant.settings
+    return {
+        "revision": assistant.revision,
+        "document": _ASSISTANT_SETTINGS.dump_json(settings, exclude={"options"}),
+        "options": settings.options,
+    }
+
+
+def _assistant(row: AssistantRow) -> Assistant:
+    return Assistant(
+        id=row.id,
+        settings=replace(_ASSISTANT_SETTINGS.validate_json(row.document), options=row.options),
+        created_at=row.created_at,
+        revision=row.revision,
+    )
+
+
+_THREAD_SETTINGS: Final = TypeAdapter(ThreadSettings)
+
+
+class ThreadQueries:
+    """The rows of threads. Who changes anything of a thread, its messages included, locks it."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._timelines = TimelineQueries(tx)
+
+    async def add(self, project: str, thread: Thread) -> None:
+        """Keep a new thread."""
+        row = insert(ThreadRow).values(
+            project=project, id=thread.id, created_at=thread.created_at, **_thread_values(thread)
+        )
+        await self._session.execute(row)
+
+    async def get(self, project: str, thread_id: str) -> Thread:
+        """Raises ThreadNotFound."""
+        return await self._get(project, thread_id, locked=False)
+
+    async def lock(self, project: str, thread_id: str) -> Thread:
+        """As `get`; until the end of the transaction nobody else changes the thread."""
+        return await self._get(project, thread_id, locked=True)
+
+    async def page(self, project: str, window: Window) -> list[Thread]:
+        """The threads of a window."""
+        query = select(ThreadRow).where(ThreadRow.project == project)
+        rows = await self._session.scalars(windowed(query, ThreadRow.id, window))
+        return in_order([_thread(row) for row in rows], window)
+
+    async def update(self, project: str, thread: Thread) -> None:
+        """Keep what has changed of a locked thread."""
+        await self._session.execute(
+            update(ThreadRow)
+            .where(ThreadRow.project == project, ThreadRow.id == thread.id)
+            .values(_thread_values(thread))
+        )
+
+    async def delete(self, project: str, thread_id: str) -> None:
+        """Delete a locked thread, its items and every row that refers to it.
+
+        Streams of its runs refer to nothing; `Threads` calls its hook for them.
+        """
+        await self._session.execute(
+            delete(ThreadRow).where(ThreadRow.project == project, ThreadRow.id == thread_id)
+        )
+        await self._timelines.drop(project, thread_id)
+
+    async def _get(self, project: str, thread_id: str, *, locked: bool) -> Thread:
+        if not is_id(thread_id, THREAD):
+            # Not asked for: a database may refuse its characters.
+            raise ThreadNotFound(thread=thread_id)
+        row = await self._session.get(
+            ThreadRow, (project, thread_id), with_for_update=locked, populate_existing=locked
+        )
+        if row is None:
+            raise ThreadNotFound(thread=thread_id)
+        return _thread(row)
+
+
+def _thread_values(thread: Thread) -> dict[str, Any]:
+    return {
+        "revision": thread.revision,
+        "document": _THREAD_SETTINGS.dump_json(thread.settings),
+        "active_run_id": thread.active_run_id or None,
+        "cut": thread.cut,
+    }
+
+
+def _thread(row: ThreadRow) -> Thread:
+    return Thread(
+        id=row.id,
+        settings=_THREAD_SETTINGS.validate_json(row.document),
+        created_at=row.created_at,
+        revision=row.revision,
+        active_run_id=row.active_run_id or "",
+        cut=row.cut,
+    )
+
+
+_KIND: Final = "message"
+_ATTACHMENTS: Final = TypeAdapter(tuple[Attachment, ...])
+
+
+class MessageQueries:
+    """The messages of threads: items of their timelines, and a row for each."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._timelines = TimelineQueries(tx)
+
+    async def add(self, project: str, messages: Sequence[ThreadMessage]) -> None:
+        """Keep new messages at the end of their thread's timeline, one thread's at a time.
+
+        Those that a run writes have its id as their origin there.
+        """
+        if not messages:
+            return
+        thread, run = messages[0].thread_id, messages[0].run_id
+        items = [message.item for message in messages]
+        await self._timelines.append(project, thread, items, origin=run)
+        await self._session.execute(
+            insert(MessageRow),
+            [
+                {"project": project, "thread_id": thread, "id": each.id, **_message_values(each)}
+                for each in messages
+            ],
+        )
+
+    async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
+        """Raises MessageNotFound."""
+        placed = await self._timelines.get(project, thread_id, message_id)
+        found = await self._messages(project, thread_id, [] if placed is None else [placed])
+        if not found:
+            raise MessageNotFound(message_id=message_id)
+        return found[0]
+
+    async def page(
+        self, project: str, thread_id: str, window: Window, run_id: str = ""
+    ) -> list[ThreadMessage]:
+        """The messages of a window; `run_id` empty: by whomever."""
+        wanted = ItemFilter(kinds=(_KIND,), origin=run_id)
+        placed = await self._timelines.page(project, thread_id, window, wanted)
+        return await self._messages(project, thread_id, placed)
+
+    async def of_run(self, project: str, thread_id: str, run_id: str) -> list[ThreadMessage]:
+        """The messages that a run has written, in order."""
+        wanted = ItemFilter(kinds=(_KIND,), origin=run_id)
+        placed = await self._timelines.since(project, thread_id, wanted=wanted)
+        return await self._messages(project, thread_id, placed)
+
+    async def update(self, project: str, message: ThreadMessage) -> None:
+        """Keep what has changed of a message, its content included."""
+        await self._timelines.update(project, message.item)
+        await self._session.execute(
+            update(MessageRow)
+            .where(*_of(project, message.thread_id), MessageRow.id == message.id)
+            .values(_message_values(message))
+        )
+
+    async def delete(self, project: str, thread_id: str, message_id: str) -> None:
+        """Take a message out of its thread. Raises MessageNotFound."""
+        await self.get(project, thread_id, message_id)
+        await self._session.execute(
+            delete(MessageRow).where(*_of(project, thread_id), MessageRow.id == message_id)
+        )
+        await self._timelines.remove(project, thread_id, message_id)
+
+    async def _messages(
+        self, project: str, thread_id: str, placed: Sequence[PlacedItem]
+    ) -> list[ThreadMessage]:
+        """The messages that items are; an item of another kind is none."""
+        items = [each.item for each in placed if each.item.kind == _KIND]
+        if not items:
+            return []
+        ids = [item.id for item in items]
+        rows = await self._session.scalars(
+            select(MessageRow).where(*_of(project, thread_id), MessageRow.id.in_(ids))
+        )
+        by_id = {row.id: row for row in rows}
+        return [_message(by_id[item.id], item) for item in items]
+
+
+def _of(project: str, thread_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (MessageRow.project == project, MessageRow.thread_id == thread_id)
+
+
+def _message_values(message: ThreadMessage) -> dict[str, Any]:
+    reason = message.incomplete_reason
+    return {
+        "assistant_id": message.assistant_id or None,
+        "run_id": message.run_id or None,
+        "attachments": _ATTACHMENTS.dump_json(message.attachments),
+        "attached": orjson.dumps(dict(message.metadata)),
+        "completed_at": message.completed_at,
+        "incomplete_at": message.incomplete_at,
+        "incomplete_reason": None if reason is None else reason.value,
+    }
+
+
+def _message(row: MessageRow, item: Item) -> ThreadMessage:
+    reason = row.incomplete_reason
+    return ThreadMessage(
+        item=item,
+        thread_id=row.thread_id,
+        assistant_id=row.assistant_id or "",
+        run_id=row.run_id or "",
+        attachments=_ATTACHMENTS.validate_json(row.attachments),
+        metadata=orjson.loads(row.attached),
+        completed_at=row.completed_at,
+        incomplete_at=row.incomplete_at,
+        incomplete_reason=None if reason is None else IncompleteReason(reason),
+    )

@@ -1,0 +1,195 @@
+"""Servicer of `AssistantService`: convert, call, convert."""
+
+import grpc
+from corral.control.v1 import assistant_service_pb2 as assistant_pb
+from corral.control.v1 import assistant_service_pb2_grpc as assistant_rpc
+from corral.control.v1 import message_service_pb2 as message_pb
+from corral.control.v1 import message_service_pb2_grpc as message_rpc
+from corral.control.v1 import thread_service_pb2 as thread_pb
+from corral.control.v1 import thread_service_pb2_grpc as thread_rpc
+
+from control_svc.assistants.assistants import Assistants
+from control_svc.assistants.message_model import AddedMessage
+from control_svc.assistants.messages import Messages
+from control_svc.assistants.proto import (
+    assistant_edit,
+    assistant_to_pb,
+    message_metadata,
+    message_to_pb,
+    new_assistant,
+    new_message,
+    new_thread,
+    thread_edit,
+    thread_to_pb,
+)
+from control_svc.assistants.threads import Threads
+from control_svc.base.proto import page_request
+from control_svc.conversations.servicer import conversation_to_pb
+from svc_kit.auth import current_principal
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class AssistantServicer(assistant_rpc.AssistantServiceServicer):
+    """Assistants over gRPC."""
+
+    def __init__(self, assistants: Assistants) -> None:
+        self._assistants = assistants
+
+    async def CreateAssistant(
+        self, request: assistant_pb.CreateAssistantRequest, context: Context
+    ) -> assistant_pb.CreateAssistantResponse:
+        """Add an assistant."""
+        assistant = await self._assistants.create(
+            current_principal().project, new_assistant(request)
+        )
+        return assistant_pb.CreateAssistantResponse(assistant=assistant_to_pb(assistant))
+
+    async def GetAssistant(
+        self, request: assistant_pb.GetAssistantRequest, context: Context
+    ) -> assistant_pb.GetAssistantResponse:
+        """Describe an assistant."""
+        assistant = await self._assistants.get(current_principal().project, request.assistant_id)
+        return assistant_pb.GetAssistantResponse(assistant=assistant_to_pb(assistant))
+
+    async def ListAssistants(
+        self, request: assistant_pb.ListAssistantsRequest, context: Context
+    ) -> assistant_pb.ListAssistantsResponse:
+        """List the project's assistants."""
+        page = await self._assistants.page(current_principal().project, page_request(request))
+        assistants = [assistant_to_pb(assistant) for assistant in page.items]
+        return assistant_pb.ListAssistantsResponse(
+            assistants=assistants, next_page_token=page.next_token
+        )
+
+    async def UpdateAssistant(
+        self, request: assistant_pb.UpdateAssistantRequest, context: Context
+    ) -> assistant_pb.UpdateAssistantResponse:
+        """Change an assistant."""
+        changes = request.assistant
+        edit = assistant_edit(changes, request.update_mask)
+        assistant = await self._assistants.update(
+            current_principal().project, changes.id, edit, changes.etag
+        )
+        return assistant_pb.UpdateAssistantResponse(assistant=assistant_to_pb(assistant))
+
+    async def DeleteAssistant(
+        self, request: assistant_pb.DeleteAssistantRequest, context: Context
+    ) -> assistant_pb.DeleteAssistantResponse:
+        """Delete an assistant."""
+        await self._assistants.delete(current_principal().project, request.assistant_id)
+        return assistant_pb.DeleteAssistantResponse()
+
+
+class ThreadServicer(thread_rpc.ThreadServiceServicer):
+    """Threads over gRPC."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    async def CreateThread(
+        self, request: thread_pb.CreateThreadRequest, context: Context
+    ) -> thread_pb.CreateThreadResponse:
+        """Begin a thread."""
+        thread = await self._threads.create(current_principal().project, new_thread(request))
+        return thread_pb.CreateThreadResponse(thread=thread_to_pb(thread))
+
+    async def GetThread(
+        self, request: thread_pb.GetThreadRequest, context: Context
+    ) -> thread_pb.GetThreadResponse:
+        """Describe a thread."""
+        thread = await self._threads.get(current_principal().project, request.thread_id)
+        return thread_pb.GetThreadResponse(thread=thread_to_pb(thread))
+
+    async def ListThreads(
+        self, request: thread_pb.ListThreadsRequest, context: Context
+    ) -> thread_pb.ListThreadsResponse:
+        """List the project's threads."""
+        page = await self._threads.page(current_principal().project, page_request(request))
+        threads = [thread_to_pb(thread) for thread in page.items]
+        return thread_pb.ListThreadsResponse(threads=threads, next_page_token=page.next_token)
+
+    async def UpdateThread(
+        self, request: thread_pb.UpdateThreadRequest, context: Context
+    ) -> thread_pb.UpdateThreadResponse:
+        """Change a thread."""
+        changes = request.thread
+        edit = thread_edit(changes, request.update_mask)
+        thread = await self._threads.update(
+            current_principal().project, changes.id, edit, changes.etag
+        )
+        return thread_pb.UpdateThreadResponse(thread=thread_to_pb(thread))
+
+    async def DeleteThread(
+        self, request: thread_pb.DeleteThreadRequest, context: Context
+    ) -> thread_pb.DeleteThreadResponse:
+        """Delete a thread."""
+        await self._threads.delete(current_principal().project, request.thread_id)
+        return thread_pb.DeleteThreadResponse()
+
+    async def MigrateThread(
+        self, request: thread_pb.MigrateThreadRequest, context: Context
+    ) -> thread_pb.MigrateThreadResponse:
+        """Make a conversation of a thread."""
+        made = await self._threads.migrate(
+            current_principal().project, request.thread_id, request.request_id
+        )
+        return thread_pb.MigrateThreadResponse(conversation=conversation_to_pb(made))
+
+
+class MessageServicer(message_rpc.MessageServiceServicer):
+    """Messages over gRPC."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    async def CreateMessage(
+        self, request: message_pb.CreateMessageRequest, context: Context
+    ) -> message_pb.CreateMessageResponse:
+        """Add a message."""
+        asked = AddedMessage(
+            thread_id=request.thread_id,
+            message=new_message(request.message),
+            request_id=request.request_id,
+        )
+        message = await self._messages.create(current_principal().project, asked)
+        return message_pb.CreateMessageResponse(message=message_to_pb(message))
+
+    async def GetMessage(
+        self, request: message_pb.GetMessageRequest, context: Context
+    ) -> message_pb.GetMessageResponse:
+        """Describe a message."""
+        message = await self._messages.get(
+            current_principal().project, request.thread_id, request.message_id
+        )
+        return message_pb.GetMessageResponse(message=message_to_pb(message))
+
+    async def ListMessages(
+        self, request: message_pb.ListMessagesRequest, context: Context
+    ) -> message_pb.ListMessagesResponse:
+        """List the messages of a thread."""
+        page = await self._messages.page(
+            current_principal().project, request.thread_id, page_request(request), request.run_id
+        )
+        messages = [message_to_pb(message) for message in page.items]
+        return message_pb.ListMessagesResponse(messages=messages, next_page_token=page.next_token)
+
+    async def UpdateMessage(
+        self, request: message_pb.UpdateMessageRequest, context: Context
+    ) -> message_pb.UpdateMessageResponse:
+        """Change a message's metadata."""
+        named = request.message
+        metadata = message_metadata(named, request.update_mask)
+        message = await self._messages.update(
+            current_principal().project, named.thread_id, named.id, metadata
+        )
+        return message_pb.UpdateMessageResponse(message=message_to_pb(message))
+
+    async def DeleteMessage(
+        self, request: message_pb.DeleteMessageRequest, context: Context
+    ) -> message_pb.DeleteMessageResponse:
+        """Take a message out of its thread."""
+        await self._messages.delete(
+            current_principal().project, request.thread_id, request.message_id
+        )
+        return message_pb.DeleteMessageResponse()

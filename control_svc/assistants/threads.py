@@ -1,0 +1,145 @@
+"""Threads: what callers do with them."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from control_svc.assistants.messages import MessageAdder
+from control_svc.assistants.model import NewThread, Thread, ThreadSettings
+from control_svc.assistants.queries import ThreadQueries
+from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.ids import CONVERSATION, THREAD, IdSource
+from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.validation import check_request_id
+from control_svc.conversations.model import Conversation
+from control_svc.conversations.queries import ConversationQueries
+from control_svc.db.transaction import Clock, DeleteHook, Transaction, Transactions
+from control_svc.inference.prefix_cleanup import PrefixCleanup
+from control_svc.items.queries import TimelineQueries
+from control_svc.tools.file_search_resources import apply_update
+
+CREATE: Final = "CreateThread"
+MIGRATE: Final = "MigrateThread"
+MAX_PAGE: Final = 100
+
+
+class Threads:
+    """What callers do with threads."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        embedding_model: str | None,
+        archives: PrefixCleanup,
+        on_delete: Sequence[DeleteHook] = (),
+    ) -> None:
+        """`embedding_model` is None if the installation has none, so that no file can be searched;
+        `on_delete` hooks remove what refers to a thread that is deleted."""
+        self._transactions = transactions
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._archives = archives
+        self._on_delete = on_delete
+        self._adder = MessageAdder(ids, clock, embedding_model)
+
+    async def create(self, project: str, asked: NewThread) -> Thread:
+        """Begin a thread.
+
+        Raises what its check and `MessageAdder.begin` do, and RequestIdReused.
+        """
+        asked.check()
+        thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=thread.id,
+            created_at=thread.created_at,
+        )
+
+        async def add(tx: Transaction) -> Thread:
+            made = await once(tx, project, request)
+            if made != thread.id:
+                return await ThreadQueries(tx).get(project, made)
+            return await self._adder.begin(tx, project, thread, asked)
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, thread_id: str) -> Thread:
+        """Raises ThreadNotFound."""
+        return await self._transactions.read(lambda tx: ThreadQueries(tx).get(project, thread_id))
+
+    async def page(self, project: str, asked: PageRequest) -> Page[Thread]:
+        """A page of the project's threads. Raises OutOfRange or InvalidField."""
+        asked.check_cursors(THREAD, "a thread")
+        binding = (project, "threads")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(lambda tx: ThreadQueries(tx).page(project, window))
+        return self._tokens.page(found, window, asked, binding)
+
+    async def update(
+        self,
+        project: str,
+        thread_id: str,
+        edit: Callable[[ThreadSettings], ThreadSettings],
+        etag: str,
+    ) -> Thread:
+        """Change a thread; `edit` makes what it should be out of what it is.
+
+        Raises ThreadNotFound, StaleGeneration, and what the settings' check does.
+        """
+
+        async def change(tx: Transaction) -> Thread:
+            found = await ThreadQueries(tx).lock(project, thread_id)
+            changed = found.changed(await apply_update(tx, project, found, edit, etag))
+            await ThreadQueries(tx).update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def delete(self, project: str, thread_id: str) -> None:
+        """Delete a thread and all that is in it. Raises ThreadNotFound or ThreadBusy.
+
+        An active run is not given up by this: whoever wants that says so, and knows what is lost.
+        """
+
+        async def drop(tx: Transaction) -> None:
+            found = await ThreadQueries(tx).lock(project, thread_id)
+            found.check_idle("delete")
+            for hook in self._on_delete:
+                await hook(tx, project, thread_id)
+            await ThreadQueries(tx).delete(project, thread_id)
+            await self._archives.forget(tx, project, thread_id)
+
+        await self._transactions.write(drop)
+
+    async def migrate(self, project: str, thread_id: str, request_id: str = "") -> Conversation:
+        """A conversation of the thread's items, which both have from then on.
+
+        Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
+        """
+        made_id, now = self._ids.new(CONVERSATION), self._clock()
+        request = IdempotencyRecord(
+            method=MIGRATE,
+            request_id=check_request_id(request_id),
+            fingerprint=fingerprint_of(thread_id),
+            resource_id=made_id,
+            created_at=now,
+        )
+
+        async def link(tx: Transaction) -> Conversation:
+            thread = await ThreadQueries(tx).lock(project, thread_id)
+            first = await once(tx, project, request)
+            if first != made_id:
+                return await ConversationQueries(tx).get(project, first)
+            thread.check_idle("migrate")
+            made = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
+            await ConversationQueries(tx).add(project, made)
+            placed = await TimelineQueries(tx).since(project, thread_id)
+            await TimelineQueries(tx).link(project, made_id, [each.item for each in placed])
+            return made
+
+        return await self._transactions.write(link)

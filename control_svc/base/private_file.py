@@ -1,0 +1,31 @@
+"""Private files on the service's own disk, for bytes that a limited child process reads."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from svc_kit.disk import disk_errors
+from svc_kit.private_file import PrivateFile
+
+
+@asynccontextmanager
+async def temporary_file(folder: Path) -> AsyncIterator[PrivateFile]:
+    """A file for as long as the block runs; one that a thread still opens for a caller who has
+    left is closed too. Raises StorageFailed."""
+    opening = asyncio.ensure_future(asyncio.to_thread(PrivateFile, folder))
+    try:
+        with disk_errors():
+            file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def _close_opened(opening: "asyncio.Future[PrivateFile]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,244 @@
+"""Requests of batches, carried out by the inference service on behalf of the batch's project.
+
+A line is parsed and its answer written by the same code as a body of HTTP. An error that a caller
+of HTTP would get is an answer like another; only what another try may end better is raised.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc.aio
+import orjson
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
+from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
+
+from control_svc.batches.concurrency import ByteSemaphore
+from control_svc.batches.lines import LineResult, PendingLine, answered, line_id
+from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
+from control_svc.inference.client import SERVICE, Metadata, acting_for, answering
+from openai_wire.answers import (
+    CHAT_ID,
+    COMPLETION_ID,
+    chat_params,
+    completion_params,
+    echoes_of,
+    embedding_list,
+    random_suffix,
+    whole_chat,
+    whole_completion,
+)
+from openai_wire.envelope import Envelope
+from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
+from openai_wire.requests import (
+    chat_request,
+    embed_request,
+    parse_chat,
+    parse_completion,
+    parse_embedding,
+    prompt_requests,
+)
+from openai_wire.requests.json_body import check_depth
+from svc_kit.auth import Priority, ServiceToken
+from svc_kit.error_table import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
+from svc_kit.errors import DomainError, InternalError, UnsupportedValue
+from svc_kit.rpc_client import Option, translate_errors
+
+_log = logging.getLogger(__name__)
+CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
+"""Lines are tried again by whoever runs them, who must hear of each engine that died."""
+_SMALL_BYTES: Final = 128 * 1024
+"""A body that is parsed in under 5 ms; a larger one would hold up the event loop: a thread."""
+_VECTORS_AT_ONCE: Final = 2048
+"""As many as one line may ask for: their numbers are most of what a batch has in memory."""
+ResponseRunner = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""From a project and a body to the object of a response."""
+GenerationT = TypeVar("GenerationT", pb.ChatRequest, pb.GenerateRequest)
+
+
+class _Collector(Protocol):
+    def add(self, message: Any, call: int, /) -> None: ...
+    def as_object(self) -> dict[str, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What the calls of one line share."""
+
+    project: str
+    metadata: Metadata
+    timeout_s: float
+    request_ids: list[str]
+    """Of the calls that were answered."""
+
+
+class LineClient:
+    """Runs lines over one channel."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        token: ServiceToken | None,
+        *,
+        fingerprint: str,
+        timeout_s: float,
+        responses: ResponseRunner,
+        suffixes: Callable[[], str] = random_suffix,
+    ) -> None:
+        """`responses` answers lines of that endpoint.
+
+        Without a token the service must serve callers without a key, all as one project; lines ask
+        for the priority of batches all the same.
+        """
+        self._stub = InferenceServiceStub(channel)
+        self._token = token
+        self._fingerprint = fingerprint
+        self._timeout_s = timeout_s
+        self._suffixes = suffixes
+        self._responses = responses
+        self._vectors = ByteSemaphore(_VECTORS_AT_ONCE)
+        self._answers: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
+            BatchEndpoint.CHAT_COMPLETIONS: self._chat,
+            BatchEndpoint.COMPLETIONS: self._complete,
+            BatchEndpoint.EMBEDDINGS: self._embed,
+            BatchEndpoint.RESPONSES: self._respond,
+        }
+
+    async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
+        """How the line ended.
+
+        Raises what another try may end better: ResourceExhausted, Unavailable (EngineRestarting
+        among them, with its phase), Aborted.
+        """
+        metadata = acting_for(self._token, project, Priority.BATCH, "batch")
+        call = _Call(project, metadata, self._timeout_s, [])
+        fields = await _parsed(line.request)
+        try:
+            check_depth(fields["body"])
+            body = await self._answers[batch.endpoint](fields["body"], call)
+            usage = _usage(body["usage"])
+        except DomainError as error:
+            if is_retryable(error):
+                raise
+            return _refused(batch, line, fields["custom_id"], error)
+        except Exception:  # a defect that this line meets; the others shall not pay for it
+            request_id = line_id(batch.id, line.number)
+            _log.exception("request %s failed", request_id)
+            internal = InternalError(request_id=request_id)
+            return _refused(batch, line, fields["custom_id"], internal)
+        request_id = call.request_ids[0] if call.request_ids else ""
+        text = answered(batch.id, line.number, fields["custom_id"], 200, request_id, body)
+        return LineResult(line.number, LineState.COMPLETED, text, usage)
+
+    async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = parse_chat(fields)
+        _check_whole(body.stream)
+        whole = whole_chat(body, self._envelope(CHAT_ID, body.model))
+        with openai_names(chat_params(body)):
+            await _collect(self._stub.Chat, _yielding(chat_request(body)), call, whole)
+        return whole.as_object()
+
+    async def _complete(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = parse_completion(fields)
+        _check_whole(body.stream)
+        with openai_names(completion_params(body)):
+            echoes = await echoes_of(body, lambda tokens: self._text(body.model, tokens, call))
+            whole = whole_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
+            requests = prompt_requests(body)
+            for number, request in enumerate(requests):
+                with prompt_names(number, len(requests)):
+                    await _collect(self._stub.Generate, _yielding(request), call, whole, number)
+        return whole.as_object()
+
+    async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = parse_embedding(fields)
+        request, vectors = embed_request(body), embedding_list(body)
+        request.priority = request.priority or PRIORITY_BATCH
+        async with self._vectors.of(len(request.inputs)):
+            with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
+                calling = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
+                vectors.add(await calling)
+                call.request_ids.append(await _request_id(calling))
+            return vectors.as_object()
+
+    async def _respond(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        return await self._responses(call.project, fields)
+
+    async def _text(self, model: str, tokens: Sequence[int], call: _Call) -> str:
+        request = pb.DetokenizeRequest(model=model, token_ids=tokens, special_tokens=True)
+        with translate_errors(SERVICE):
+            answer = await self._stub.Detokenize(
+                request, metadata=call.metadata, timeout=call.timeout_s
+            )
+        return answer.text
+
+    def _envelope(self, prefix: str, model: str) -> Envelope:
+        return Envelope(prefix + self._suffixes(), int(time.time()), model, self._fingerprint)
+
+
+def _yielding(request: GenerationT) -> GenerationT:
+    """The request at the priority of batches: it says so itself, because a service without a token
+    of ours believes nothing of what the call says."""
+    scheduling = request.options.scheduling
+    scheduling.priority = scheduling.priority or PRIORITY_BATCH
+    return request
+
+
+async def _collect(
+    method: Callable[..., Any], request: Any, call: _Call, whole: _Collector, number: int = 0
+) -> None:
+    """Read a stream to its end."""
+    calling = method(request, metadata=call.metadata, timeout=call.timeout_s)
+    with answering(calling) as events:
+        async for event in events:
+            whole.add(event, number)
+        call.request_ids.append(await _request_id(calling))
+
+
+async def _request_id(calling: Any) -> str:
+    for key, value in await calling.initial_metadata() or ():
+        if key == REQUEST_ID_KEY:
+            return str(value)
+    return ""
+
+
+async def _parsed(request: bytes) -> dict[str, Any]:
+    if len(request) <= _SMALL_BYTES:
+        return orjson.loads(request)  # type: ignore[no-any-return]  # an object, as was checked
+    return await asyncio.to_thread(orjson.loads, request)
+
+
+def _check_whole(stream: bool | None) -> None:
+    if stream:
+        raise UnsupportedValue(field="stream", value="true")
+
+
+def _refused(batch: Batch, line: PendingLine, custom_id: str, error: DomainError) -> LineResult:
+    cause = error.__cause__
+    request_id = request_id_of(cause) if isinstance(cause, grpc.aio.AioRpcError) else ""
+    status, body = http_status(error), error_body(error)
+    text = answered(batch.id, line.number, custom_id, status, request_id, body)
+    return LineResult(line.number, LineState.FAILED, text, NO_TOKENS)
+
+
+def _usage(usage: Mapping[str, Any] | None) -> TokenUsage:
+    """The tokens of an answer, by the names of each kind; None: no model was called."""
+    if usage is None:
+        return NO_TOKENS
+    if "input_tokens" in usage:
+        return TokenUsage(
+            input_tokens=usage["input_tokens"],
+            cached_tokens=usage["input_tokens_details"]["cached_tokens"],
+            output_tokens=usage["output_tokens"],
+            reasoning_tokens=usage["output_tokens_details"]["reasoning_tokens"],
+        )
+    return TokenUsage(
+        input_tokens=usage["prompt_tokens"],
+        cached_tokens=usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+        output_tokens=usage.get("completion_tokens", 0),
+        reasoning_tokens=usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0),
+    )

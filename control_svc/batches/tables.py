@@ -1,0 +1,84 @@
+"""The tables of batches and their lines."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    Interval,
+    LargeBinary,
+    String,
+    Text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from control_svc.db.tables import Instant, Key, Project, Table
+
+
+class BatchRow(Table):
+    """A file of requests that run when there is time."""
+
+    __tablename__ = "batches"
+    __table_args__ = (Index(None, "state"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what its owner says
+    endpoint: Mapped[str] = mapped_column(String(64))
+    input_file_id: Mapped[str] = mapped_column(Key)
+    window: Mapped[timedelta] = mapped_column(Interval)
+    output_ttl: Mapped[timedelta | None] = mapped_column(Interval)
+    attached: Mapped[bytes] = mapped_column(LargeBinary)  # its metadata, a name that is taken here
+    # what its file says
+    model: Mapped[str] = mapped_column(Text)
+    problems: Mapped[bytes] = mapped_column(LargeBinary)
+    # sums over its lines
+    total: Mapped[int] = mapped_column(Integer)
+    completed: Mapped[int] = mapped_column(Integer)
+    failed: Mapped[int] = mapped_column(Integer)
+    input_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger)
+    # what it has become; no foreign keys, because the files may be deleted and the batch stays
+    output_file_id: Mapped[str | None] = mapped_column(Key)
+    error_file_id: Mapped[str | None] = mapped_column(Key)
+    # its life
+    state: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime] = mapped_column(Instant)
+    in_progress_at: Mapped[datetime | None] = mapped_column(Instant)
+    finalizing_at: Mapped[datetime | None] = mapped_column(Instant)
+    completed_at: Mapped[datetime | None] = mapped_column(Instant)
+    failed_at: Mapped[datetime | None] = mapped_column(Instant)
+    expired_at: Mapped[datetime | None] = mapped_column(Instant)
+    cancelling_at: Mapped[datetime | None] = mapped_column(Instant)
+    cancelled_at: Mapped[datetime | None] = mapped_column(Instant)
+
+
+class BatchLineRow(Table):
+    """A request of a batch, from the check of its file until its answer is in another file."""
+
+    __tablename__ = "batch_lines"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["project", "batch_id"], ["batches.project", "batches.id"], ondelete="CASCADE"
+        ),
+        Index(None, "project", "batch_id", "state", "place", "number"),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    batch_id: Mapped[str] = mapped_column(Key, primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    place: Mapped[bytes] = mapped_column(LargeBinary)  # lines run in this order
+    request: Mapped[bytes] = mapped_column(LargeBinary)
+    # how it ended
+    state: Mapped[str] = mapped_column(String(16))
+    result: Mapped[bytes | None] = mapped_column(LargeBinary)
+    engine_deaths: Mapped[int] = mapped_column(Integer)
+    input_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger)

@@ -1,1 +1,0 @@
-"""gRPC: other services as the use cases need them."""

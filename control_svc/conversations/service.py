@@ -1,0 +1,175 @@
+"""Conversations: what callers do with them. Responses write to them by themselves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of, once
+from control_svc.base.ids import CONVERSATION, IdSource, age_of
+from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
+from control_svc.base.validation import check_metadata
+from control_svc.conversations.model import Conversation, NewConversation, NewItems
+from control_svc.conversations.queries import ConversationQueries
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.inference.prefix_cleanup import PrefixCleanup
+from control_svc.items.model import Item
+from control_svc.items.queries import TimelineQueries
+from control_svc.items.service import append_items, resolved
+from svc_kit.errors import InvalidField, ItemNotFound
+
+CREATE: Final = "CreateConversation"
+ADD: Final = "CreateConversationItems"
+MAX_PAGE: Final = 100
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """What callers do with conversations."""
+
+    transactions: Transactions
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+    archives: PrefixCleanup
+
+    async def create(self, project: str, asked: NewConversation) -> Conversation:
+        """Make a conversation.
+
+        Raises MissingField, InvalidField, TooLong, ItemNotFound, FileNotFound or RequestIdReused.
+        """
+        asked.check()
+        now = self.clock()
+        made = Conversation(id=self.ids.new(CONVERSATION), created_at=now, metadata=asked.metadata)
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=made.id,
+            created_at=now,
+        )
+
+        async def add(tx: Transaction) -> Conversation:
+            first = await once(tx, project, request)
+            if first != made.id:
+                return await ConversationQueries(tx).get(project, first)
+            items = await resolved(tx, project, asked.items, self.ids, now, "items")
+            await ConversationQueries(tx).add(project, made)
+            await append_items(tx, project, made.id, asked.items, items, "items")
+            return made
+
+        return await self.transactions.write(add)
+
+    async def get(self, project: str, conversation_id: str) -> Conversation:
+        """Raises ConversationNotFound."""
+        return await self.transactions.read(
+            lambda tx: ConversationQueries(tx).get(project, conversation_id)
+        )
+
+    async def update(
+        self, project: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation:
+        """Attach something else. Raises ConversationNotFound, MissingField or TooLong."""
+        check_metadata(metadata)
+
+        async def change(tx: Transaction) -> Conversation:
+            found = await ConversationQueries(tx).lock(project, conversation_id)
+            changed = replace(found, metadata=metadata)
+            await ConversationQueries(tx).update(project, changed)
+            return changed
+
+        return await self.transactions.write(change)
+
+    async def delete(self, project: str, conversation_id: str) -> None:
+        """Forget a conversation. Raises ConversationNotFound or ConversationLocked."""
+
+        async def drop(tx: Transaction) -> None:
+            await _free(tx, project, conversation_id)
+            await TimelineQueries(tx).drop(project, conversation_id)
+            await ConversationQueries(tx).delete(project, conversation_id)
+            await self.archives.forget(tx, project, conversation_id)
+
+        await self.transactions.write(drop)
+
+    async def add_items(self, project: str, asked: NewItems) -> Sequence[Item]:
+        """Add items at the end.
+
+        Raises what `create` does, ConversationNotFound or ConversationLocked.
+        """
+        asked.check()
+        now = self.clock()
+
+        async def add(tx: Transaction) -> Sequence[Item]:
+            await _free(tx, project, asked.conversation_id)
+            items = await resolved(tx, project, asked.items, self.ids, now, "items")
+            request = IdempotencyRecord(
+                method=ADD,
+                request_id=asked.request_id,
+                fingerprint=fingerprint_of(asked),
+                resource_id=items[0].id,
+                created_at=now,
+            )
+            first = await earlier(tx, project, request)
+            if first is not None:
+                return await _added_before(tx, project, asked, first.resource_id)
+            await append_items(tx, project, asked.conversation_id, asked.items, items, "items")
+            return items
+
+        return await self.transactions.write(add)
+
+    async def get_item(self, project: str, conversation_id: str, item_id: str) -> Item:
+        """Raises ConversationNotFound or ItemNotFound."""
+
+        async def find(tx: Transaction) -> Item:
+            await ConversationQueries(tx).get(project, conversation_id)
+            found = await TimelineQueries(tx).get(project, conversation_id, item_id)
+            if found is None:
+                raise ItemNotFound(item=item_id)
+            return found.item
+
+        return await self.transactions.read(find)
+
+    async def items(self, project: str, conversation_id: str, asked: PageRequest) -> Page[Item]:
+        """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
+        if asked.after and not age_of(asked.after):
+            raise InvalidField(field="after", problem="it is not the id of an item")
+        binding = (project, "conversation items", conversation_id)
+        window = self.tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(tx: Transaction) -> list[Item]:
+            await ConversationQueries(tx).get(project, conversation_id)
+            found = await TimelineQueries(tx).page(project, conversation_id, window)
+            return [placed.item for placed in found]
+
+        found = await self.transactions.read(read)
+        return self.tokens.page(found, window, asked, binding, PAGE_BYTES)
+
+    async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
+        """Take an item out. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
+
+        async def remove(tx: Transaction) -> Conversation:
+            conversation = await _free(tx, project, conversation_id)
+            if not await TimelineQueries(tx).remove(project, conversation_id, item_id):
+                raise ItemNotFound(item=item_id)
+            return conversation
+
+        return await self.transactions.write(remove)
+
+
+async def _free(tx: Transaction, project: str, conversation_id: str) -> Conversation:
+    """The conversation, locked, while no response writes to it. Raises ConversationLocked."""
+    found = await ConversationQueries(tx).lock(project, conversation_id)
+    found.check_free()
+    return found
+
+
+async def _added_before(
+    tx: Transaction, project: str, asked: NewItems, first_id: str
+) -> list[Item]:
+    """What the same request added, as far as it is still there. Raises ItemNotFound."""
+    timeline = asked.conversation_id
+    first = await TimelineQueries(tx).get(project, timeline, first_id)
+    if first is None:
+        raise ItemNotFound(item=first_id)
+    added = range(first.position, first.position + len(asked.items))
+    since = await TimelineQueries(tx).since(project, timeline, first.position)
+    return [placed.item for placed in since if placed.position in added]

@@ -1,0 +1,119 @@
+"""Conversations between protos and the domain, for all who make one."""
+
+import grpc
+from corral.control.v1 import conversation_pb2
+from corral.control.v1 import conversation_service_pb2 as pb
+from corral.control.v1 import conversation_service_pb2_grpc as rpc
+
+from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
+from control_svc.base.proto import is_newest_first, timestamp
+from control_svc.conversations.model import Conversation, NewConversation, NewItems
+from control_svc.conversations.service import Conversations
+from control_svc.items.proto import given_items, includes_of, items_to_pb
+from svc_kit.auth import current_principal
+
+
+def conversation_to_pb(conversation: Conversation) -> conversation_pb2.Conversation:
+    """A conversation as callers see it."""
+    return conversation_pb2.Conversation(
+        id=conversation.id,
+        create_time=timestamp(conversation.created_at),
+        metadata=conversation.metadata,
+        writing_response_id=conversation.writer,
+    )
+
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class ConversationServicer(rpc.ConversationServiceServicer):
+    """Conversations over gRPC."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
+
+    async def CreateConversation(
+        self, request: pb.CreateConversationRequest, context: Context
+    ) -> pb.CreateConversationResponse:
+        """Make a conversation."""
+        asked = NewConversation(
+            items=given_items(request.items, "items"),
+            metadata=dict(request.metadata),
+            request_id=request.request_id,
+        )
+        made = await self._conversations.create(_project(), asked)
+        return pb.CreateConversationResponse(conversation=conversation_to_pb(made))
+
+    async def GetConversation(
+        self, request: pb.GetConversationRequest, context: Context
+    ) -> pb.GetConversationResponse:
+        """Describe a conversation."""
+        found = await self._conversations.get(_project(), request.conversation_id)
+        return pb.GetConversationResponse(conversation=conversation_to_pb(found))
+
+    async def UpdateConversation(
+        self, request: pb.UpdateConversationRequest, context: Context
+    ) -> pb.UpdateConversationResponse:
+        """Attach something else."""
+        metadata = dict(request.metadata)
+        changed = await self._conversations.update(_project(), request.conversation_id, metadata)
+        return pb.UpdateConversationResponse(conversation=conversation_to_pb(changed))
+
+    async def DeleteConversation(
+        self, request: pb.DeleteConversationRequest, context: Context
+    ) -> pb.DeleteConversationResponse:
+        """Forget a conversation."""
+        await self._conversations.delete(_project(), request.conversation_id)
+        return pb.DeleteConversationResponse()
+
+    async def CreateConversationItems(
+        self, request: pb.CreateConversationItemsRequest, context: Context
+    ) -> pb.CreateConversationItemsResponse:
+        """Add items."""
+        include = includes_of(request.include)
+        asked = NewItems(
+            conversation_id=request.conversation_id,
+            items=given_items(request.items, "items"),
+            request_id=request.request_id,
+        )
+        items = await self._conversations.add_items(_project(), asked)
+        return pb.CreateConversationItemsResponse(items=items_to_pb(items, include))
+
+    async def GetConversationItem(
+        self, request: pb.GetConversationItemRequest, context: Context
+    ) -> pb.GetConversationItemResponse:
+        """Describe an item."""
+        include = includes_of(request.include)
+        item = await self._conversations.get_item(
+            _project(), request.conversation_id, request.item_id
+        )
+        (shown,) = items_to_pb([item], include)
+        return pb.GetConversationItemResponse(item=shown)
+
+    async def ListConversationItems(
+        self, request: pb.ListConversationItemsRequest, context: Context
+    ) -> pb.ListConversationItemsResponse:
+        """List items."""
+        asked = PageRequest(
+            request.page_size or DEFAULT_PAGE,
+            request.page_token,
+            request.after,
+            is_newest_first(request.order),
+        )
+        include = includes_of(request.include)
+        page = await self._conversations.items(_project(), request.conversation_id, asked)
+        items = items_to_pb(page.items, include)
+        return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)
+
+    async def DeleteConversationItem(
+        self, request: pb.DeleteConversationItemRequest, context: Context
+    ) -> pb.DeleteConversationItemResponse:
+        """Take an item out."""
+        conversation = await self._conversations.remove_item(
+            _project(), request.conversation_id, request.item_id
+        )
+        return pb.DeleteConversationItemResponse(conversation=conversation_to_pb(conversation))
+
+
+def _project() -> str:
+    return current_principal().project

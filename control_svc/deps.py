@@ -1,0 +1,118 @@
+"""Streams of events: their writers and their followers."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import grpc.aio
+
+from control_svc.base.ids import IdSource
+from control_svc.base.pagination import PageTokens
+from control_svc.blobs.store import BlobStore
+from control_svc.config import ControlSettings
+from control_svc.db import transaction
+from control_svc.db.engine import Database
+from control_svc.db.notifications import Notifications
+from control_svc.db.transaction import Clock, Transactions
+from control_svc.event_log.group_commit import GroupCommitter
+from control_svc.event_log.model import StreamReader, StreamWriters
+from control_svc.event_log.reader import GroupReader, LogStreamReader
+from control_svc.event_log.tail_cache import Tails
+from svc_kit.auth import ServiceToken
+from svc_kit.errors import DomainError
+from svc_kit.metrics import StreamMetrics
+from svc_kit.sandbox.jobs import JobRunner
+from svc_kit.startup import StartupError
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What writes and reads the streams of a process."""
+
+    writers: StreamWriters
+    followers: StreamReader
+
+
+@asynccontextmanager
+async def streaming(
+    settings: ControlSettings, database: Database, metrics: StreamMetrics
+) -> AsyncIterator[Streams]:
+    """Streams that are committed and read meanwhile."""
+    tails = Tails()
+    committer = GroupCommitter(
+        database.transactions, tails, metrics, lease=timedelta(seconds=settings.jobs.lease_s)
+    )
+    reader = GroupReader(database.transactions, metrics)
+    followers = LogStreamReader(
+        reader, tails, database.notices, metrics, settings.jobs.poll_interval_s
+    )
+    running = [asyncio.create_task(committer.run()), asyncio.create_task(reader.run())]
+    try:
+        yield Streams(committer, followers)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Deps:
+    """The settings, and what is opened once for all parts."""
+
+    settings: ControlSettings
+    database: Database
+    blobs: BlobStore
+    sandbox: JobRunner
+    streams: Streams
+    inference: grpc.aio.Channel
+    """To the inference service, which need not be there."""
+    token: ServiceToken | None
+    """Presented to it; None: it serves callers without a key."""
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+
+    @property
+    def transactions(self) -> Transactions:
+        """Units of work on the database."""
+        return self.database.transactions
+
+    @property
+    def notices(self) -> Notifications:
+        """What has changed."""
+        return self.database.notices
+
+
+def data_folder(settings: ControlSettings) -> Path:
+    """Where the service keeps what has no URL."""
+    return settings.data_dir / "control"
+
+
+async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:
+    """What all processes on a database share, made by the first of them. Raises StartupError."""
+    candidate = secrets.token_bytes(num_bytes)
+    return await or_no_start(
+        database.transactions.write(lambda tx: transaction.shared_secret(tx, name, candidate))
+    )
+
+
+async def or_no_start(work: Awaitable[ResultT]) -> ResultT:
+    """Work without which the service cannot start. Raises StartupError."""
+    try:
+        return await work
+    except DomainError as error:
+        raise StartupError(error.message) from error
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task of the service's own and see it end."""
+    task.cancel()
+    await asyncio.wait([task])

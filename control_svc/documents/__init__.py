@@ -1,1 +1,0 @@
-"""Text out of files that anybody may have made, read in limited child processes."""

@@ -1,1 +1,0 @@
-"""Resources and their rules: frozen dataclasses, without transport, database or clock."""

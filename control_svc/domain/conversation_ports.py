@@ -1,1 +1,0 @@
-"""What the use cases of conversations need from the outside."""

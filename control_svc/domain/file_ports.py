@@ -1,1 +1,0 @@
-"""What the use cases of files and uploads need from the database."""

@@ -1,1 +1,0 @@
-"""What the use cases of operators need from the database: projects, keys and usage."""

@@ -1,1 +1,0 @@
-"""What the use cases of assistants, threads and messages need from the outside."""

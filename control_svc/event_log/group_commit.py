@@ -1,0 +1,150 @@
+"""Group commits: what the writers of a process have said becomes visible together.
+
+A transaction for each event of each stream would be thousands a second, each of which waits for the
+disk. So there is one at a time for all streams of the process, with a pause after each; it checks
+the fences of all their jobs by one query. Whoever has lost its job is left out and told, and the
+others are committed. What comes first after a silence is committed at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Final
+
+from control_svc.db.transaction import Transaction, Transactions
+from control_svc.event_log.model import Addition, StreamKey, StreamState
+from control_svc.event_log.queries import EventLogQueries, StreamQueries
+from control_svc.event_log.tail_cache import Tails
+from control_svc.event_log.writer import Writer, pause_after
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.leases import lock_held
+from control_svc.jobs.model import LeaseLost
+from svc_kit.errors import Unavailable
+from svc_kit.metrics import StreamMetrics
+
+_log = logging.getLogger(__name__)
+COMMIT_INTERVAL_S: Final = 0.02
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""About the most that one transaction writes: after an outage everybody has much."""
+
+
+class GroupCommitter:
+    """Opens the writers of a process, and commits what they say."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        tails: Tails,
+        metrics: StreamMetrics,
+        *,
+        lease: timedelta,
+        interval_s: float = COMMIT_INTERVAL_S,
+    ) -> None:
+        """`lease` is how long a job's lease holds; who writes all the time keeps it.
+
+        `interval_s` is the least time between two commits.
+        """
+        self._transactions = transactions
+        self._tails = tails
+        self._metrics = metrics
+        self._lease = lease
+        self._interval_s = interval_s
+        self._writers: list[Writer] = []
+        self._ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            await self.commit()
+            await asyncio.sleep(self._interval_s)
+
+    @asynccontextmanager
+    async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[Writer]:
+        """The writer of a stream, which goes on behind what is committed. Raises LeaseLost."""
+        key = StreamKey(context.claim.project, stream_id)
+        stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
+        if stream is None or stream.state is not StreamState.OPEN:
+            raise LeaseLost(f"the stream {stream_id} is closed")
+        with self._tails.written(key, stream.next_number) as tail:
+            writer = Writer(context, key, stream, tail, self._ready.set)
+            self._writers.append(writer)
+            self._metrics.written.inc()
+            try:
+                yield writer
+            finally:
+                self._metrics.written.dec()
+                self._writers.remove(writer)
+
+    async def commit(self) -> None:
+        """Commit what waits."""
+        for group in _groups([writer for writer in self._writers if writer.is_waiting]):
+            # While the group before it was written, changes of rows may have begun. They commit
+            # their events themselves, and nobody waits for them: whose turn was held meanwhile
+            # could say what belongs to its next change.
+            free = [writer for writer in group if writer.is_waiting]
+            if free:
+                await self._write_group(free)
+
+    async def _write_group(self, group: Sequence[Writer]) -> None:
+        async with AsyncExitStack() as turns:
+            for writer in group:  # all are free, so what they have to say does not grow meanwhile
+                await turns.enter_async_context(writer.turn)
+            await self._write({writer: writer.addition() for writer in group})
+
+    async def _write(self, additions: Mapping[Writer, Addition]) -> None:
+        try:
+            with self._metrics.commit_seconds.time():
+                written = await self._transactions.write(lambda each: self._append(each, additions))
+        except Unavailable as error:
+            _log.warning("events are not written yet: %s", error)
+            await asyncio.sleep(pause_after(error))
+            self._ready.set()
+        except Exception as error:  # a defect that one of them meets; the others go on
+            _log.exception("events cannot be written")
+            await self._write_one_by_one(additions, error)
+        else:
+            self._tell(additions, written)
+
+    async def _append(self, tx: Transaction, additions: Mapping[Writer, Addition]) -> set[Writer]:
+        """Those whose events are written. A stream may have two writers here: one that has lost
+        its job and does not know it yet, and the one that goes on with it."""
+        claims = await lock_held(tx, {writer.claim for writer in additions}, self._lease)
+        held = {writer: each for writer, each in additions.items() if writer.claim in claims}
+        had = await EventLogQueries(tx).append(held.values())
+        return {writer for writer in held if writer.key in had}
+
+    async def _write_one_by_one(
+        self, additions: Mapping[Writer, Addition], error: Exception
+    ) -> None:
+        if len(additions) == 1:
+            next(iter(additions)).fail(error)
+            return
+        for writer, addition in additions.items():
+            await self._write({writer: addition})
+
+    def _tell(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
+        num_events = 0
+        for writer, addition in additions.items():
+            if writer in written:
+                num_events += writer.written(addition)
+            else:
+                writer.fail(LeaseLost(f"{writer.claim.job_id} or its stream is not ours"))
+        self._metrics.events_per_commit.observe(num_events)
+
+
+def _groups(writers: Sequence[Writer]) -> Iterator[list[Writer]]:
+    """Writers whose events go into one transaction."""
+    group: list[Writer] = []
+    num_bytes = 0
+    for writer in writers:
+        if group and num_bytes + writer.num_bytes > GROUP_BYTES:
+            yield group
+            group, num_bytes = [], 0
+        group.append(writer)
+        num_bytes += writer.num_bytes
+    if group:
+        yield group

@@ -1,0 +1,199 @@
+"""Event streams: what a run or a response says while it happens, kept for whoever follows it.
+
+A stream is an append-only list of events, opaque bytes, of one object; its id is the object's. They
+are numbered from 0 without holes, and a number never changes its event: it is OpenAI's
+`sequence_number` and the `id:` of a server-sent event. Nobody reads what is not committed, so a
+reader that has been there all the time and one that comes back after a crash see the same bytes.
+
+Beside its events a stream keeps the token ids that the model has sampled, by turn (one call of the
+model). Whoever takes the work over goes on behind them, and never samples again what a reader may
+have seen.
+
+A stream has one writer: the holder of the fence of the object's unfinished job, in a transaction
+that locks the job first. Where there is no such job, it is whoever holds the object's row locked.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from control_svc.db.transaction import Transaction
+from control_svc.jobs.handler import JobContext
+from svc_kit.errors import DomainError
+
+BEFORE_FIRST: Final = -1
+"""The number of the last event seen, of somebody who has seen none."""
+MAX_CHUNK_EVENTS: Final = 256
+"""The most events of a chunk: a reader knows from it how far it has to look for the next one."""
+
+
+class StreamClosed(Exception):
+    """The stream has ended, or there is none: nothing can be appended.
+
+    Never an answer to a caller: it means that the object was ended or deleted by somebody else.
+    """
+
+
+class StreamState(StrEnum):
+    """Where a stream is."""
+
+    OPEN = "open"
+    ENDED = "ended"
+    """No event will follow."""
+    SWEPT = "swept"
+    """Its events are gone; its object is not."""
+
+
+class StreamKey(NamedTuple):
+    """A stream among those of all projects."""
+
+    project: str
+    stream_id: str
+
+    @property
+    def topic(self) -> str:
+        """What is announced when events of the stream have been committed, or it has ended."""
+        return f"events/{self.stream_id}"
+
+
+class StreamPosition(NamedTuple):
+    """A place in a stream: before the event of a number."""
+
+    key: StreamKey
+    number: int
+
+
+class Event(NamedTuple):
+    """An event with its number."""
+
+    number: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is appended at once: events, and the tokens of a turn that they were made from.
+
+    Either may be empty: the text of a token may be held back for a while.
+    """
+
+    events: Sequence[bytes] = ()
+    turn: int = 0
+    token_ids: Sequence[int] = ()
+
+
+def in_chunks(events: Sequence[bytes], turn: int = 0, token_ids: Sequence[int] = ()) -> list[Chunk]:
+    """Events and tokens as chunks of at most `MAX_CHUNK_EVENTS`; at least one chunk."""
+    first, rest = events[:MAX_CHUNK_EVENTS], range(MAX_CHUNK_EVENTS, len(events), MAX_CHUNK_EVENTS)
+    return [
+        Chunk(first, turn, token_ids),
+        *(Chunk(events[start : start + MAX_CHUNK_EVENTS], turn) for start in rest),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How far a stream is."""
+
+    next_number: int
+    """Of the event that comes next: the number of those that are there."""
+    num_chunks: int
+    state: StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a writer appends to a stream whose state it knows."""
+
+    key: StreamKey
+    position: int
+    """How many chunks there are before. A chunk that is there already was committed by a try whose
+    answer got lost, and is not appended again."""
+    chunks: Sequence[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The next events of a stream, and where the stream was when they were read."""
+
+    stream: Stream
+    events: Sequence[Event]
+
+
+ResultT = TypeVar("ResultT")
+Change = Callable[[Transaction], Awaitable[ResultT]]
+"""A change of rows. It may be run again from its start, as in every transaction."""
+
+
+class FinalEvents(NamedTuple):
+    """The last events of an attempt."""
+
+    events: Sequence[bytes]
+    is_end: bool
+    """Whether they are the stream's last, too."""
+
+
+class StreamWriter(Protocol):
+    """The one writer of a stream, for the time of one attempt of its job.
+
+    Everything becomes visible in the order in which it was said. While the database is away, events
+    are kept, and waited for: nothing that was computed is lost. Each method raises LeaseLost once
+    the job is somebody else's, or the stream has been ended or dropped; nothing is written then.
+    """
+
+    @property
+    def next_number(self) -> int:
+        """The number of the event that is added next, for events that contain it."""
+
+    async def add(
+        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+    ) -> None:
+        """Append events, and tokens of a turn; they are visible after the next group commit.
+
+        Returns at once, unless too much is unwritten.
+        """
+
+    async def flush(self) -> None:
+        """Return once everything that was added is visible."""
+
+    async def commit(self, change: Change[ResultT], *, progress: bool = False) -> ResultT:
+        """Commit everything that was added, and a change of rows, in one transaction.
+
+        It happens once, also where the database's answer gets lost. `progress`: as for
+        `JobContext.write`.
+        """
+
+    async def finish(self, change: Change[None]) -> None:
+        """As `commit`, and the job and the stream are done with it."""
+
+    async def conclude(self, change: Change[FinalEvents]) -> None:
+        """As `commit`, and the job is done with it. The change says the last events, which can tell
+        what it found, such as that the object was to be cancelled meanwhile."""
+
+
+class StreamWriters(Protocol):
+    """Opens writers."""
+
+    def writer(
+        self, context: JobContext, stream_id: str
+    ) -> AbstractAsyncContextManager[StreamWriter]:
+        """The writer of a stream that exists, which goes on behind what is committed.
+
+        What is not committed when it is left is not written. Raises LeaseLost.
+        """
+
+
+class StreamReader(Protocol):
+    """Reads streams, from any process."""
+
+    def follow(
+        self, project: str, stream_id: str, after: int, *, missing: DomainError, field: str
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events beyond the one numbered `after`, those of a commit together, until the end.
+
+        `BEFORE_FIRST`: all. Raises `missing` where there is no such stream, or it is dropped
+        meanwhile, StreamExpired for one whose events are gone, and OutOfRange, naming `field`, for
+        a number that no event has yet.
+        """

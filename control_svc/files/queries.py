@@ -1,0 +1,180 @@
+"""Queries about files."""
+
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy.sql import ColumnElement
+
+from control_svc.base.ids import FILE, UPLOAD, is_id
+from control_svc.base.pagination import Window
+from control_svc.db.transaction import Transaction
+from control_svc.files.model import File, FilePurpose, Taken, Upload, UploadPart, UploadState
+from control_svc.files.tables import FileRow, UploadPartRow, UploadRow
+from svc_kit.errors import FileNotFound, UploadNotFound
+
+
+class FileQueries:
+    """Files in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: str, file: File) -> None:
+        """Keep a new file."""
+        await self._session.execute(insert(FileRow).values(project=project, **asdict(file)))
+
+    async def get(self, project: str, file_id: str, now: datetime) -> File:
+        """Raises FileNotFound, also for a file that has expired."""
+        _check_form(file_id)
+        row = await self._session.get(FileRow, (project, file_id))
+        if row is None or _file(row).is_expired(now):
+            raise FileNotFound(file=file_id)
+        return _file(row)
+
+    async def page(
+        self, project: str, window: Window, purpose: FilePurpose | None, now: datetime
+    ) -> list[File]:
+        """The files of a window that have not expired; `purpose` None: any."""
+        query = select(FileRow).where(FileRow.project == project, _is_alive(now))
+        if purpose is not None:
+            query = query.where(FileRow.purpose == purpose.value)
+        if window.newest_first:
+            query = query.order_by(FileRow.id.desc())
+            beyond = FileRow.id < window.after
+        else:
+            query = query.order_by(FileRow.id)
+            beyond = FileRow.id > window.after
+        if window.after:
+            query = query.where(beyond)
+        return [_file(row) for row in await self._session.scalars(query.limit(window.limit))]
+
+    async def delete(self, project: str, file_id: str, now: datetime) -> File:
+        """Forget a file; its bytes are the caller's to delete. Raises FileNotFound."""
+        _check_form(file_id)
+        row = await self._session.scalar(
+            delete(FileRow)
+            .where(FileRow.project == project, FileRow.id == file_id, _is_alive(now))
+            .returning(FileRow)
+        )
+        if row is None:
+            raise FileNotFound(file=file_id)
+        return _file(row)
+
+
+def _check_form(file_id: str) -> None:
+    """What is no id is not asked for: a database may refuse its characters."""
+    if not is_id(file_id, FILE):
+        raise FileNotFound(file=file_id)
+
+
+def _is_alive(now: datetime) -> ColumnElement[bool]:
+    return or_(FileRow.expires_at.is_(None), FileRow.expires_at > now)
+
+
+def _file(row: FileRow) -> File:
+    return File(
+        id=row.id,
+        filename=row.filename,
+        purpose=FilePurpose(row.purpose),
+        size_bytes=row.size_bytes,
+        sha256=row.sha256,
+        blob_key=row.blob_key,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+    )
+
+
+class UploadQueries:
+    """The rows of uploads and their parts."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: str, upload: Upload) -> None:
+        """Keep a new upload."""
+        await self._session.execute(insert(UploadRow).values(project=project, **asdict(upload)))
+
+    async def get(self, project: str, upload_id: str) -> Upload:
+        """Raises UploadNotFound."""
+        return await self._get(project, upload_id, locked=False)
+
+    async def lock(self, project: str, upload_id: str) -> Upload:
+        """As `get`; until the end of the transaction nobody else changes the upload."""
+        return await self._get(project, upload_id, locked=True)
+
+    async def update(self, project: str, upload: Upload) -> None:
+        """Keep what has changed of a locked upload: its state and its file."""
+        await self._session.execute(
+            update(UploadRow)
+            .where(UploadRow.project == project, UploadRow.id == upload.id)
+            .values(state=upload.state.value, file_id=upload.file_id, completion=upload.completion)
+        )
+
+    async def add_part(self, project: str, part: UploadPart) -> None:
+        """Keep a new part."""
+        await self._session.execute(insert(UploadPartRow).values(project=project, **asdict(part)))
+
+    async def taken(self, project: str, upload_id: str) -> Taken:
+        """How many parts there are, and their bytes."""
+        row = await self._session.execute(
+            select(func.count(), func.coalesce(func.sum(UploadPartRow.size_bytes), 0)).where(
+                UploadPartRow.project == project, UploadPartRow.upload_id == upload_id
+            )
+        )
+        num_parts, size_bytes = row.one()
+        return Taken(num_parts, int(size_bytes))  # PostgreSQL adds integers up to a decimal
+
+    async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
+        """The parts, oldest first."""
+        rows = await self._session.scalars(
+            select(UploadPartRow)
+            .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
+            .order_by(UploadPartRow.id)
+        )
+        return [_part(row) for row in rows]
+
+    async def drop_parts(self, project: str, upload_id: str) -> list[str]:
+        """Forget all parts; the keys of their bytes, which are the caller's to delete."""
+        keys = await self._session.scalars(
+            delete(UploadPartRow)
+            .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
+            .returning(UploadPartRow.blob_key)
+        )
+        return list(keys)
+
+    async def _get(self, project: str, upload_id: str, *, locked: bool) -> Upload:
+        if not is_id(upload_id, UPLOAD):
+            # Not asked for: a database may refuse its characters.
+            raise UploadNotFound(upload=upload_id)
+        key = (project, upload_id)
+        row = await self._session.get(UploadRow, key, with_for_update=locked)
+        if row is None:
+            raise UploadNotFound(upload=upload_id)
+        return _upload(row)
+
+
+def _upload(row: UploadRow) -> Upload:
+    return Upload(
+        id=row.id,
+        filename=row.filename,
+        purpose=FilePurpose(row.purpose),
+        size_bytes=row.size_bytes,
+        mime_type=row.mime_type,
+        ttl=row.ttl,
+        state=UploadState(row.state),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        file_id=row.file_id,
+        completion=row.completion,
+    )
+
+
+def _part(row: UploadPartRow) -> UploadPart:
+    return UploadPart(
+        id=row.id,
+        upload_id=row.upload_id,
+        size_bytes=row.size_bytes,
+        blob_key=row.blob_key,
+        created_at=row.created_at,
+    )

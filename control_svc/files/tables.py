@@ -1,0 +1,69 @@
+"""The tables of files and of uploads, which become files."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Interval, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from control_svc.db.tables import Instant, Key, Project, Table
+
+
+class FileRow(Table):
+    """A file; its bytes are in the blob store before the row is here."""
+
+    __tablename__ = "files"
+    __table_args__ = (Index(None, "project", "purpose", "id"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what its owner says
+    filename: Mapped[str] = mapped_column(Text)
+    purpose: Mapped[str] = mapped_column(String(32))
+    # its bytes
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    # its life
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
+
+
+class UploadRow(Table):
+    """A file that comes in parts."""
+
+    __tablename__ = "uploads"
+    __table_args__ = (Index(None, "state", "expires_at"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what its owner says
+    filename: Mapped[str] = mapped_column(Text)
+    purpose: Mapped[str] = mapped_column(String(32))
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    mime_type: Mapped[str] = mapped_column(Text)
+    ttl: Mapped[timedelta | None] = mapped_column(Interval)
+    # its life
+    state: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime] = mapped_column(Instant)
+    # what it has become; no foreign key, because the file may be deleted and the upload stays
+    file_id: Mapped[str | None] = mapped_column(Key)
+    completion: Mapped[str] = mapped_column(String(64))
+
+
+class UploadPartRow(Table):
+    """A part of an upload that is still pending."""
+
+    __tablename__ = "upload_parts"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["project", "upload_id"], ["uploads.project", "uploads.id"], ondelete="CASCADE"
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    upload_id: Mapped[str] = mapped_column(Key, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    created_at: Mapped[datetime] = mapped_column(Instant)

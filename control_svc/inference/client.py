@@ -1,0 +1,41 @@
+"""How the control service says to the inference service for whom it calls, and how it reads the
+streams of its answers.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of
+from svc_kit.rpc_client import translate_errors
+
+SERVICE: Final = "inference"
+Metadata = Sequence[tuple[str, str]]
+
+
+def acting_for(
+    token: ServiceToken | None, project: str, priority: Priority, key_id: str
+) -> Metadata:
+    """The metadata of a call for a project; `key_id` says in the logs which work it is.
+
+    Without a token the service must serve callers without a key, all as one project.
+    """
+    if token is None:
+        return ()
+    principal = Principal(
+        project=project, scopes=frozenset({Scope.INFERENCE}), priority=priority, key_id=key_id
+    )
+    return (("authorization", f"Bearer {token.secret}"), *on_behalf_of(principal))
+
+
+@contextmanager
+def answering(calling: Any) -> Iterator[AsyncIterator[Any]]:
+    """The messages of a stream; left early, also by a cancellation, the call is cancelled.
+
+    Raises the service's errors.
+    """
+    try:
+        with translate_errors(SERVICE):
+            yield calling.__aiter__()
+    finally:
+        calling.cancel()

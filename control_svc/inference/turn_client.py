@@ -1,0 +1,286 @@
+"""Turns, computed by the inference service on behalf of an object's project.
+
+A turn asks for its token ids always: they are what the next attempt resumes from. What the caller's
+own options say of seeds, choices and resuming gives way to what the turn says.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, Protocol
+
+import grpc.aio
+from corral.inference.v1 import chat_pb2 as chat
+from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
+
+from control_svc.inference.client import SERVICE, acting_for, answering
+from control_svc.inference.turns import (
+    AudioPart,
+    CallPiece,
+    ChoiceMode,
+    Delta,
+    Done,
+    Finished,
+    FinishReason,
+    ImagePart,
+    JsonSchema,
+    LikelyToken,
+    RefusalPart,
+    Started,
+    TextPart,
+    TokenLogprob,
+    TurnChoice,
+    TurnEvent,
+    TurnFormat,
+    TurnMessage,
+    TurnPart,
+    TurnRequest,
+    TurnRole,
+    TurnUsage,
+)
+from control_svc.jobs.model import EngineDied, JobPriority
+from openai_wire.errors import CHAT_PARAMS, openai_names
+from svc_kit.auth import Priority, ServiceToken
+from svc_kit.errors import EngineRestarting
+from svc_kit.rpc_client import translate_errors
+
+_KEY_ID: Final = "turn"
+_ROLES: Final[Mapping[TurnRole, chat.Role]] = {
+    TurnRole.SYSTEM: chat.ROLE_SYSTEM,
+    TurnRole.DEVELOPER: chat.ROLE_DEVELOPER,
+    TurnRole.USER: chat.ROLE_USER,
+    TurnRole.ASSISTANT: chat.ROLE_ASSISTANT,
+    TurnRole.TOOL: chat.ROLE_TOOL,
+}
+_MODES: Final[Mapping[ChoiceMode | None, chat.ToolChoice.Mode]] = {
+    None: chat.ToolChoice.MODE_UNSPECIFIED,
+    ChoiceMode.NONE: chat.ToolChoice.MODE_NONE,
+    ChoiceMode.AUTO: chat.ToolChoice.MODE_AUTO,
+    ChoiceMode.REQUIRED: chat.ToolChoice.MODE_REQUIRED,
+}
+PRIORITIES: Final[Mapping[JobPriority, Priority]] = {
+    JobPriority.INTERACTIVE: Priority.INTERACTIVE,
+    JobPriority.NORMAL: Priority.NORMAL,
+    JobPriority.BATCH: Priority.BATCH,
+}
+_REASONS: Final[Mapping[int, FinishReason]] = {
+    generation.FINISH_REASON_STOP: FinishReason.STOP,
+    generation.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    generation.FINISH_REASON_TOOL_CALLS: FinishReason.TOOL_CALLS,
+}
+
+
+class RpcTurnClient:
+    """A `TurnClient` over a channel, which must not try calls again: whoever runs a turn has to
+    hear of each engine that died."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float
+    ) -> None:
+        """`timeout_s` bounds a turn, waiting included."""
+        self._stub = InferenceServiceStub(channel)
+        self._token = token
+        self._timeout_s = timeout_s
+
+    async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
+        """The events of a turn. Raises what the service answers, and EngineDied.
+
+        Fields have OpenAI's names: what a run or a response failed with is kept, and read later.
+        """
+        if self._token is None:  # objects are named by services alone
+            request = replace(request, keep_for="")
+        calling = self._stub.Chat(
+            chat_request(request),
+            metadata=acting_for(
+                self._token, request.project, PRIORITIES[request.priority], _KEY_ID
+            ),
+            timeout=self._timeout_s,
+        )
+        accepted: generation.Accepted | None = None
+        with openai_names(CHAT_PARAMS), _deaths_told(), answering(calling) as messages:
+            async for message in messages:
+                kind = message.WhichOneof("event")
+                if kind == "accepted":
+                    accepted = message.accepted
+                    continue
+                if accepted is not None:  # one that had ended already is over without a start
+                    yield _started(accepted, message.started)
+                    accepted = None
+                if kind != "started":
+                    yield _EVENTS[kind](message)
+
+
+@contextmanager
+def _deaths_told() -> Iterator[None]:
+    try:
+        yield
+    except EngineRestarting as error:
+        if error.phase is None:
+            raise
+        raise EngineDied(error) from error
+
+
+# ---- to the wire
+
+
+def chat_request(request: TurnRequest) -> pb.ChatRequest:
+    """A turn as the inference service takes it."""
+    return pb.ChatRequest(
+        model=request.model,
+        conversation=pb.Conversation(
+            messages=map(_message, request.messages),
+            tools=[
+                chat.Tool(
+                    name=tool.name,
+                    description=tool.description,
+                    parameters_json=tool.parameters,
+                    strict=tool.strict,
+                )
+                for tool in request.tools
+            ],
+            tool_choice=_choice(request.choice),
+            template=chat.TemplateOptions(
+                kwargs_json=request.template_values, enable_thinking=request.thinks
+            ),
+        ),
+        options=_options(request),
+    )
+
+
+def _options(request: TurnRequest) -> generation.GenerationOptions:
+    options = generation.GenerationOptions.FromString(request.options)
+    options.ClearField("num_choices")
+    options.ClearField("resume")
+    options.sampling.seed = request.seed
+    options.output.token_ids = True
+    options.label = request.label
+    _keep(options, request.keep_for)
+    if request.max_tokens is not None:
+        options.stopping.max_tokens = request.max_tokens
+    if request.format is not None:
+        options.constraint.CopyFrom(_constraint(request.format))
+    if request.token_ids:
+        options.resume.add(index=0, output_token_ids=request.token_ids)
+    return options
+
+
+def _keep(options: generation.GenerationOptions, object_id: str) -> None:
+    """Name the object that a turn is a part of, where its state may be reused at all.
+
+    What a caller's options name is never passed on: it would be believed of us.
+    """
+    reuse = options.cache.reuse or not options.cache.HasField("reuse")
+    if object_id and reuse and not options.deterministic:
+        options.cache.keep_for = object_id
+    elif options.HasField("cache"):
+        options.cache.ClearField("keep_for")
+
+
+def _constraint(wanted: TurnFormat) -> generation.Constraint:
+    if isinstance(wanted, JsonSchema):
+        return generation.Constraint(json_schema=wanted.schema)
+    return generation.Constraint(json_object=True)
+
+
+def _message(message: TurnMessage) -> chat.ChatMessage:
+    return chat.ChatMessage(
+        role=_ROLES[message.role],
+        parts=map(_part, message.parts),
+        tool_calls=[
+            chat.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments)
+            for call in message.calls
+        ],
+        tool_call_id=message.call_id,
+        name=message.name,
+        reasoning=message.reasoning,
+    )
+
+
+def _part(part: TurnPart) -> chat.ContentPart:
+    match part:
+        case TextPart(text):
+            return chat.ContentPart(text=text)
+        case RefusalPart(text):
+            return chat.ContentPart(refusal=text)
+        case ImagePart(data, media_type, detail):
+            media = chat.Media(data=data, media_type=media_type, detail=detail)
+            return chat.ContentPart(image=media)
+        case AudioPart(data, media_type):
+            return chat.ContentPart(audio=chat.Media(data=data, media_type=media_type))
+
+
+def _choice(choice: TurnChoice) -> chat.ToolChoice:
+    return chat.ToolChoice(
+        mode=_MODES[choice.mode], allowed_names=choice.allowed, parallel=choice.parallel
+    )
+
+
+# ---- from the wire
+
+
+def _started(accepted: generation.Accepted, started: generation.Started) -> Started:
+    return Started(accepted.model, accepted.prompt_tokens, started.cached_tokens)
+
+
+def _delta(delta: pb.ChatDelta) -> Delta:
+    return Delta(
+        delta.content,
+        delta.reasoning,
+        tuple(
+            CallPiece(call.index, call.id, call.name, call.arguments_json)
+            for call in delta.tool_calls
+        ),
+        tuple(delta.token_ids),
+        tuple(
+            TokenLogprob(_likely(each.chosen), tuple(map(_likely, each.top)))
+            for each in delta.logprobs
+        ),
+    )
+
+
+def _likely(token: generation.TokenLogprob) -> LikelyToken:
+    return LikelyToken(token.token, token.logprob)
+
+
+def _usage(usage: generation.Usage) -> TurnUsage:
+    return TurnUsage(
+        usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens
+    )
+
+
+_EVENTS: Final[Mapping[str, Callable[[pb.ChatResponse], TurnEvent]]] = {
+    "delta": lambda message: _delta(message.delta),
+    "finished": lambda message: Finished(_REASONS[message.finished.reason]),
+    "done": lambda message: Done(_usage(message.done.usage)),
+}
+
+
+class RpcTokenCounter:
+    """A `TokenCounter` over a channel."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float
+    ) -> None:
+        self._stub = InferenceServiceStub(channel)
+        self._token = token
+        self._timeout_s = timeout_s
+
+    async def count(self, request: TurnRequest) -> int:
+        """The tokens of the prompt of a turn. Raises what the service answers."""
+        asked = chat_request(request)
+        counting = pb.CountTokensRequest(model=asked.model, conversation=asked.conversation)
+        metadata = acting_for(self._token, request.project, PRIORITIES[request.priority], _KEY_ID)
+        with translate_errors(SERVICE):
+            counted = await self._stub.CountTokens(
+                counting, metadata=metadata, timeout=self._timeout_s
+            )
+        return counted.prompt_tokens
+
+
+class TokenCounter(Protocol):
+    """Counts what a model would be shown."""
+
+    async def count(self, request: TurnRequest) -> int:
+        """The tokens of the prompt of a turn. Raises what `TurnClient.run` does."""

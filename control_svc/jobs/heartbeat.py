@@ -1,0 +1,85 @@
+"""Heartbeats: the leases of a process are renewed by a thread of their own.
+
+The thread has its own event loop and its own connection, so a process whose loop is busy for a
+while, or whose pool is taken, does not lose its work. Only PostgreSQL needs it. On SQLite nobody
+else can have the database: the lock on the data folder is the heartbeat, and a thread would be a
+second writer beside the one that all others queue for.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control_svc.db.engine import Database
+from control_svc.db.notifications import LocalNotifications
+from control_svc.db.transaction import Clock, Transactions
+from control_svc.jobs.queries import JobQueueQueries
+from svc_kit.errors import DomainError
+
+_log = logging.getLogger(__name__)
+BEATS_PER_LEASE: Final = 4
+"""A lease survives so many beats that fail, less one."""
+
+
+@contextmanager
+def renew_leases(database: Database, owner: str, lease: timedelta) -> Iterator[None]:
+    """Renew the leases of `owner`, each of duration `lease`, while the context is open.
+
+    Does nothing on SQLite, where no other process can take a lease.
+    """
+    if database.connect_alone is None:
+        yield
+        return
+    with _Heartbeat(database.connect_alone, database.clock).running(owner, lease):
+        yield
+
+
+class _Heartbeat:
+    """Renews leases in a thread with its own event loop and its own connection."""
+
+    def __init__(self, connect: Callable[[], AsyncEngine], clock: Clock | None) -> None:
+        """`connect` opens an engine of one connection."""
+        self._connect = connect
+        self._clock = clock
+
+    @contextmanager
+    def running(self, owner: str, lease: timedelta) -> Iterator[None]:
+        """Run the thread; leases expire some time after its end."""
+        stopping = threading.Event()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._beat(owner, lease, stopping)),
+            name="heartbeats",
+            daemon=True,  # a database that does not answer does not keep the process from ending
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join(timeout=1)
+
+    async def _beat(self, owner: str, lease: timedelta, stopping: threading.Event) -> None:
+        engine = self._connect()
+        transactions = Transactions(engine, engine, nullcontext, LocalNotifications(), self._clock)
+        interval_s = lease.total_seconds() / BEATS_PER_LEASE
+        try:
+            # Nothing else runs on this loop, so the wait may block it.
+            while not stopping.wait(interval_s):
+                await self._renew(transactions, owner, lease)
+        finally:
+            await engine.dispose()
+
+    async def _renew(self, transactions: Transactions, owner: str, lease: timedelta) -> None:
+        try:
+            async with asyncio.timeout(lease.total_seconds()):
+                await transactions.write(lambda each: JobQueueQueries(each).renew(owner, lease))
+        except (DomainError, TimeoutError) as error:
+            _log.warning("leases could not be renewed: %s", error)
+        except Exception:  # the next beat may do better, and without beats all work is lost
+            _log.exception("leases could not be renewed")

@@ -1,0 +1,347 @@
+"""The tables of work: jobs, and the requests that are carried out once."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Index,
+    Integer,
+    Select,
+    SmallInteger,
+    String,
+    Text,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, aliased, mapped_column
+
+from control_svc.base.ids import JOB, is_id
+from control_svc.base.pagination import Window, in_order, windowed
+from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.transaction import Transaction
+from control_svc.jobs.model import (
+    JOBS_TOPIC,
+    UNFINISHED,
+    Claim,
+    Job,
+    JobCount,
+    JobError,
+    JobPriority,
+    JobState,
+    LeaseLost,
+    NewJob,
+)
+from svc_kit.errors import JobNotFound
+
+_UNFINISHED = "state IN ('queued', 'running')"
+
+
+class JobRow(Table):
+    """Work that outlives the call which asked for it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index(None, "state", "kind", "priority", "run_after"),
+        Index(None, "lease_owner"),
+        Index(
+            "uq_jobs_unfinished",
+            "project",
+            "kind",
+            "subject",
+            unique=True,
+            sqlite_where=text(_UNFINISHED),
+            postgresql_where=text(_UNFINISHED),
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what it is for
+    kind: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(Key)
+    priority: Mapped[int] = mapped_column(SmallInteger)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    # where it is
+    state: Mapped[str] = mapped_column(String(16))
+    run_after: Mapped[datetime] = mapped_column(Instant)
+    attempt: Mapped[int] = mapped_column(Integer)
+    num_postponed: Mapped[int] = mapped_column(Integer)
+    engine_deaths: Mapped[int] = mapped_column(Integer)
+    cancel_requested_at: Mapped[datetime | None] = mapped_column(Instant)
+    ended_at: Mapped[datetime | None] = mapped_column(Instant)
+    # who has it
+    fence: Mapped[int] = mapped_column(BigInteger)
+    lease_owner: Mapped[str | None] = mapped_column(Key)
+    lease_expires_at: Mapped[datetime | None] = mapped_column(Instant)
+    heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)
+    # why its last attempt failed
+    error_reason: Mapped[str | None] = mapped_column(String(64))
+    error_message: Mapped[str | None] = mapped_column(Text)
+
+
+Now = Callable[[], Awaitable[datetime]]
+
+
+class JobQueries:
+    """The jobs of a project, for the use cases that cause them.
+
+    Where a transaction locks both, it locks the job before the resource that it works for.
+    """
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._now = tx.now
+        self._announce = tx.announce
+
+    async def add(self, project: str, new: NewJob) -> Job:
+        """Queue a job, in the transaction of the change that causes it."""
+        return (await self.add_all(project, [new]))[0]
+
+    async def add_all(self, project: str, jobs: Sequence[NewJob]) -> list[Job]:
+        """As `add`, for any number of them."""
+        if not jobs:
+            return []
+        now = await self._now()
+        added = [
+            Job(
+                project=project,
+                id=new.id,
+                kind=new.kind,
+                subject=new.subject,
+                priority=new.priority,
+                run_after=now + new.delay,
+                created_at=now,
+            )
+            for new in jobs
+        ]
+        await self._session.execute(insert(JobRow), [_values(job) for job in added])
+        self._announce(JOBS_TOPIC)
+        return added
+
+    async def get(self, project: str, job_id: str) -> Job | None:
+        """A job; None: there is none, or no longer."""
+        return await _one(
+            self._session, select(JobRow).where(JobRow.project == project, JobRow.id == job_id)
+        )
+
+    async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
+        """Ask for the end of the subject's unfinished job, and lock it; None: there is none.
+
+        The job runs once more, if it waits: its worker ends the subject as it should.
+        """
+        found = await _one(
+            self._session,
+            select(JobRow)
+            .where(
+                JobRow.project == project,
+                JobRow.kind == kind,
+                JobRow.subject == subject,
+                JobRow.state.in_(UNFINISHED),
+            )
+            .with_for_update(),
+        )
+        if found is None:
+            return None
+        job = found.cancel(await self._now())
+        await _save(self._session, job)
+        self._announce(JOBS_TOPIC)
+        return job
+
+
+class JobQueueQueries:
+    """The jobs of all projects in one transaction.
+
+    What another transaction has locked is skipped, not waited for, but by `lock`.
+    """
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._now = tx.now
+        self._announce = tx.announce
+
+    async def due(self, kinds: Collection[str]) -> Job | None:
+        """The job that comes next; nobody else gets it.
+
+        By priority, then of the project with the fewest running jobs, then the one that has been
+        due for longest.
+        """
+        running = aliased(JobRow)
+        num_running = (
+            select(func.count())
+            .where(
+                running.project == JobRow.project,
+                running.state == JobState.RUNNING,
+                running.kind.in_(kinds),
+            )
+            .scalar_subquery()
+        )
+        return await _one(
+            self._session,
+            select(JobRow)
+            .where(
+                JobRow.state == JobState.QUEUED,
+                JobRow.kind.in_(kinds),
+                JobRow.run_after <= await self._now(),
+            )
+            .order_by(JobRow.priority, num_running, JobRow.run_after, JobRow.id)
+            .limit(1)
+            .with_for_update(skip_locked=True, of=JobRow),
+        )
+
+    async def lock(self, claim: Claim) -> Job:
+        """The job of a claim. Raises LeaseLost."""
+        job = await _one(
+            self._session,
+            select(JobRow)
+            .where(JobRow.project == claim.project, JobRow.id == claim.job_id)
+            .with_for_update(),
+        )
+        if job is None:
+            raise LeaseLost(f"{claim.job_id} is gone")
+        job.check_held(claim)
+        return job
+
+    async def lock_all(self, claims: Collection[Claim]) -> list[Job]:
+        """The jobs of those claims that count; locked in one order, against deadlocks."""
+        jobs = await _all(
+            self._session,
+            select(JobRow)
+            .where(
+                tuple_(JobRow.project, JobRow.id).in_(
+                    [(claim.project, claim.job_id) for claim in claims]
+                )
+            )
+            .order_by(JobRow.project, JobRow.id)
+            .with_for_update(),
+        )
+        wanted = set(claims)
+        return [job for job in jobs if job.state is JobState.RUNNING and job.claim in wanted]
+
+    async def orphans(
+        self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
+    ) -> list[Job]:
+        """Running jobs of other owners whose leases ran out, not locked; alone: of all others."""
+        query = select(JobRow).where(
+            JobRow.state == JobState.RUNNING,
+            JobRow.kind.in_(kinds),
+            JobRow.lease_owner != owner,
+        )
+        if not is_alone:
+            query = query.where(JobRow.lease_expires_at <= await self._now())
+        return await _all(self._session, query.limit(limit))
+
+    async def held(self, owner: str) -> list[Job]:
+        """The running jobs of an owner, not locked."""
+        query = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
+        return await _all(self._session, query)
+
+    async def save(self, job: Job) -> None:
+        """Keep what has changed of a locked job."""
+        await _save(self._session, job)
+        if job.state is JobState.QUEUED:
+            self._announce(JOBS_TOPIC)
+
+    async def renew(self, owner: str, lease: timedelta) -> None:
+        """Let the owner's leases run anew from now on. Jobs that somebody has locked are left."""
+        now = await self._now()
+        free = (
+            select(JobRow.project, JobRow.id)
+            .where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
+            .with_for_update(skip_locked=True)
+        )
+        await self._session.execute(
+            update(JobRow)
+            .where(tuple_(JobRow.project, JobRow.id).in_(free))
+            .values(heartbeat_at=now, lease_expires_at=now + lease)
+        )
+
+    async def census(self) -> list[JobCount]:
+        """How many jobs there are, not locked."""
+        rows = await self._session.execute(
+            select(JobRow.kind, JobRow.state, func.count(), func.min(JobRow.run_after)).group_by(
+                JobRow.kind, JobRow.state
+            )
+        )
+        return [
+            JobCount(kind, JobState(state), count, oldest) for kind, state, count, oldest in rows
+        ]
+
+
+class JobRecordQueries:
+    """The jobs of all projects in one transaction, for operators."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def get(self, job_id: str) -> Job:
+        """Raises JobNotFound."""
+        return await self._get(job_id, select(JobRow))
+
+    async def lock(self, job_id: str) -> Job:
+        """As `get`; until the end of the transaction nobody else changes the job."""
+        return await self._get(job_id, select(JobRow).with_for_update())
+
+    async def page(self, window: Window, project: str, state: JobState | None) -> list[Job]:
+        """The jobs of a window; `project` empty: of all, `state` None: in any."""
+        query = select(JobRow)
+        if project:
+            query = query.where(JobRow.project == project)
+        if state is not None:
+            query = query.where(JobRow.state == state)
+        return in_order(await _all(self._session, windowed(query, JobRow.id, window)), window)
+
+    async def _get(self, job_id: str, query: Select[JobRow]) -> Job:
+        # What is no id is not asked for: a database may refuse its characters.
+        found = None
+        if is_id(job_id, JOB):
+            found = await _one(self._session, query.where(JobRow.id == job_id))
+        if found is None:
+            raise JobNotFound(job=job_id)
+        return found
+
+
+async def _save(session: AsyncSession, job: Job) -> None:
+    await session.execute(
+        update(JobRow)
+        .where(JobRow.project == job.project, JobRow.id == job.id)
+        .values(_values(job))
+    )
+
+
+async def _one(session: AsyncSession, query: Select[JobRow]) -> Job | None:
+    jobs = await _all(session, query)
+    return jobs[0] if jobs else None
+
+
+async def _all(session: AsyncSession, query: Select[JobRow]) -> list[Job]:
+    # What this transaction has read before may have been changed by it since.
+    rows = await session.scalars(query.execution_options(populate_existing=True))
+    return [_job(row) for row in rows]
+
+
+def _values(job: Job) -> dict[str, Any]:
+    """A row's columns: those of the job, with its error in two of them."""
+    values = {field.name: getattr(job, field.name) for field in fields(job)}
+    reason, message = values.pop("error") or (None, None)
+    return values | {"error_reason": reason, "error_message": message}
+
+
+def _job(row: JobRow) -> Job:
+    names = [field.name for field in fields(Job) if field.name != "error"]
+    reason, message = row.error_reason, row.error_message
+    return Job(
+        **{name: getattr(row, name) for name in names}
+        | {
+            "priority": JobPriority(row.priority),
+            "state": JobState(row.state),
+            "error": None if reason is None else JobError(reason, message or ""),
+        }
+    )

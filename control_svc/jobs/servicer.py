@@ -1,0 +1,71 @@
+"""Servicer of `JobService`: convert, call, convert."""
+
+from typing import Final
+
+import grpc
+from corral.control.v1 import job_service_pb2 as pb
+from corral.control.v1 import job_service_pb2_grpc as rpc
+
+from control_svc.base.pagination import PageRequest
+from control_svc.base.proto import timestamp
+from control_svc.jobs.model import Job, JobState
+from control_svc.jobs.service import Jobs
+from svc_kit.errors import InvalidField
+
+Context = grpc.aio.ServicerContext[object, object]
+_STATES: Final = {
+    JobState.QUEUED: pb.Job.STATE_QUEUED,
+    JobState.RUNNING: pb.Job.STATE_RUNNING,
+    JobState.DONE: pb.Job.STATE_DONE,
+    JobState.DEAD: pb.Job.STATE_DEAD,
+}
+
+
+class JobServicer(rpc.JobServiceServicer):
+    """Jobs over gRPC."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
+        """Describe one job."""
+        return pb.GetJobResponse(job=_to_pb(await self._jobs.get(request.job_id)))
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
+        """List jobs."""
+        asked = PageRequest(request.page_size, request.page_token)
+        page = await self._jobs.page(asked, request.project_id, _state(request.state))
+        jobs = [_to_pb(job) for job in page.items]
+        return pb.ListJobsResponse(jobs=jobs, next_page_token=page.next_token)
+
+    async def RetryJob(self, request: pb.RetryJobRequest, context: Context) -> pb.RetryJobResponse:
+        """Let a dead job begin again."""
+        return pb.RetryJobResponse(job=_to_pb(await self._jobs.retry(request.job_id)))
+
+
+def _state(asked: pb.Job.State) -> JobState | None:
+    """Raises InvalidField for what this release does not know."""
+    if asked == pb.Job.STATE_UNSPECIFIED:
+        return None
+    for state, number in _STATES.items():
+        if number == asked:
+            return state
+    raise InvalidField(field="state", problem=f"{asked} is no state of a job")
+
+
+def _to_pb(job: Job) -> pb.Job:
+    reason, message = job.error or ("", "")
+    return pb.Job(
+        id=job.id,
+        project=job.project,
+        kind=job.kind,
+        subject=job.subject,
+        state=_STATES[job.state],
+        attempt=job.attempt,
+        engine_deaths=job.engine_deaths,
+        error_reason=reason,
+        error_message=message,
+        create_time=timestamp(job.created_at),
+        run_time=timestamp(job.run_after),
+        end_time=None if job.ended_at is None else timestamp(job.ended_at),
+    )

@@ -1,0 +1,205 @@
+"""Projects: whose an object is, and whether its keys work.
+
+Objects name their project without a row of it here having to be: a project may be known to a key in
+some service's settings alone. What is listed here is what keys of the database can belong to.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Text, insert, select, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
+from control_svc.base.validation import PROJECT_ID_PATTERN, check_form, check_request_id, check_text
+from control_svc.db.tables import Instant, Key, Table
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from svc_kit.errors import (
+    InvalidField,
+    MissingField,
+    ProjectArchived,
+    ProjectExists,
+    ProjectNotFound,
+)
+from svc_kit.principal import DEFAULT_PROJECT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """Whose an object is."""
+
+    id: str
+    display_name: str
+    created_at: datetime
+    archived_at: datetime | None = None
+
+    def check_active(self) -> None:
+        """Raises ProjectArchived."""
+        if self.archived_at is not None:
+            raise ProjectArchived(project=self.id)
+
+    def archive(self, now: datetime) -> "Project":
+        """The project closed; a second time changes nothing. Raises InvalidField."""
+        if self.id == DEFAULT_PROJECT:
+            problem = "callers without a key belong to it, so it cannot be archived"
+            raise InvalidField(field="project_id", problem=problem)
+        return self if self.archived_at is not None else replace(self, archived_at=now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewProject:
+    """What an operator says of a project."""
+
+    id: str
+    display_name: str = ""
+    request_id: str = ""
+
+    def check(self) -> None:
+        """Raises MissingField, TooLong or InvalidField."""
+        if not self.id:
+            raise MissingField(field="project_id")
+        if not PROJECT_ID_PATTERN.fullmatch(self.id):
+            problem = (
+                'it is not 1 to 63 lower-case letters, digits, ".", "_" and "-", the first a letter'
+                " or digit"
+            )
+            raise InvalidField(field="project_id", problem=problem)
+        if self.display_name:
+            check_text("display_name", self.display_name)
+        check_request_id(self.request_id)
+
+
+class ProjectRow(Table):
+    """A project. Objects name theirs without a foreign key: it may be known to settings alone."""
+
+    __tablename__ = "projects"
+
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    display_name: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    archived_at: Mapped[datetime | None] = mapped_column(Instant)
+
+
+class ProjectQueries:
+    """Projects in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: Project) -> None:
+        """Keep a new project. Raises ProjectExists."""
+        if await self._session.get(ProjectRow, project.id) is not None:
+            raise ProjectExists(project=project.id)
+        await self._session.execute(insert(ProjectRow).values(**asdict(project)))
+
+    async def get(self, project_id: str, *, locked: bool = False) -> Project:
+        """Raises ProjectNotFound. Of a locked project nobody else changes the row until the end of
+        the transaction."""
+        row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
+        if row is None:
+            raise ProjectNotFound(project=project_id)
+        return _project(row)
+
+    async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
+        """The projects of a window, which goes by id upwards."""
+        query = select(ProjectRow).where(ProjectRow.id > window.after).order_by(ProjectRow.id)
+        if not with_archived:
+            query = query.where(ProjectRow.archived_at.is_(None))
+        return [_project(row) for row in await self._session.scalars(query.limit(window.limit))]
+
+    async def update(self, project: Project) -> None:
+        """Keep what has changed of a locked project: whether it is archived."""
+        await self._session.execute(
+            update(ProjectRow)
+            .where(ProjectRow.id == project.id)
+            .values(archived_at=project.archived_at)
+        )
+
+
+def _project(row: ProjectRow) -> Project:
+    return Project(
+        id=row.id,
+        display_name=row.display_name,
+        created_at=row.created_at,
+        archived_at=row.archived_at,
+    )
+
+
+MAX_PAGE = 1000
+CREATE = "CreateProject"
+
+
+class Projects:
+    """What operators do with projects."""
+
+    def __init__(self, transactions: Transactions, tokens: PageTokens, clock: Clock) -> None:
+        self._transactions = transactions
+        self._tokens = tokens
+        self._clock = clock
+
+    async def prepare(self) -> None:
+        """Make the project that callers without a key belong to, where it is not there yet."""
+        default = self._new(NewProject(id=DEFAULT_PROJECT))
+
+        async def ensure(tx: Transaction) -> None:
+            try:
+                await ProjectQueries(tx).get(DEFAULT_PROJECT)
+            except ProjectNotFound:
+                await ProjectQueries(tx).add(default)
+
+        await self._transactions.write(ensure)
+
+    async def create(self, described: NewProject) -> Project:
+        """Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused."""
+        described.check()
+        project = self._new(described)
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=described.request_id,
+            fingerprint=fingerprint_of(described),
+            resource_id=project.id,
+            created_at=project.created_at,
+        )
+
+        async def add(tx: Transaction) -> Project:
+            # Remembered with one project for all, so that the id of another project meets it too.
+            if await earlier(tx, DEFAULT_PROJECT, request):
+                return await ProjectQueries(tx).get(project.id)
+            await ProjectQueries(tx).add(project)
+            return project
+
+        return await self._transactions.write(add)
+
+    async def get(self, project_id: str) -> Project:
+        """Raises MissingField or ProjectNotFound."""
+        check_form(project_id)
+        return await self._transactions.read(lambda tx: ProjectQueries(tx).get(project_id))
+
+    async def page(self, asked: PageRequest, *, with_archived: bool) -> Page[Project]:
+        """A page of all projects, by id. Raises OutOfRange or InvalidField."""
+        binding = ("projects", str(with_archived))
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda tx: ProjectQueries(tx).page(window, with_archived=with_archived)
+        )
+        return self._tokens.page(found, window, asked, binding)
+
+    async def archive(self, project_id: str) -> Project:
+        """Close a project. Raises MissingField, InvalidField or ProjectNotFound."""
+        check_form(project_id)
+        now = self._clock()
+
+        async def close(tx: Transaction) -> Project:
+            archived = (await ProjectQueries(tx).get(project_id, locked=True)).archive(now)
+            await ProjectQueries(tx).update(archived)
+            return archived
+
+        return await self._transactions.write(close)
+
+    def _new(self, described: NewProject) -> Project:
+        return Project(
+            id=described.id,
+            display_name=described.display_name or described.id,
+            created_at=self._clock(),
+        )

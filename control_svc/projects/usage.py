@@ -1,0 +1,259 @@
+"""What was used: deltas that services report, added to sums by project, model and hour."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import quote, unquote
+
+from sqlalchemy import BigInteger, Index, Select, func, insert, select, tuple_, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.validation import check_text
+from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
+
+HOUR: Final = timedelta(hours=1)
+MAX_DELTAS: Final = 1000
+MAX_REPORT_ID_CHARACTERS: Final = 64
+_MOST: Final = 2**40
+"""More than anybody computes in an hour, and less than would run over a sum."""
+OLDEST_REPORT: Final = timedelta(days=2)
+REMEMBERED_FOR: Final = timedelta(days=3)
+"""Longer than a report can be late: one that is forgotten is no longer taken."""
+
+
+class Counts(NamedTuple):
+    """Sums over requests."""
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, order=True)
+class UsagePlace:
+    """Which sum is meant. Ordered as lists are: by time, project and model."""
+
+    start: datetime
+    project: str
+    model: str
+
+
+@dataclass(frozen=True)
+class UsageSum:
+    """A sum, or what is to be added to one."""
+
+    place: UsagePlace
+    counts: Counts
+
+    @property
+    def id(self) -> str:
+        """Its place as a list's cursor: whatever its names hold, plain characters."""
+        place = self.place
+        return f"{int(place.start.timestamp())}/{_plain(place.project)}/{_plain(place.model)}"
+
+    @staticmethod
+    def place_of(cursor: str) -> UsagePlace:
+        """The place that a cursor of ours stands for."""
+        seconds, project, model = cursor.split("/")
+        start = datetime.fromtimestamp(int(seconds), tz=UTC)
+        return UsagePlace(start, unquote(project), unquote(model))
+
+
+def _plain(name: str) -> str:
+    return quote(name, safe="")
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    """What one service counted since its report before."""
+
+    id: str
+    deltas: Sequence[UsageSum]
+
+    def check(self, now: datetime) -> Self:
+        """Raises MissingField, TooLong, InvalidField or OutOfRange."""
+        check_text("report_id", self.id, MAX_REPORT_ID_CHARACTERS)
+        if not self.deltas:
+            raise MissingField(field="deltas")
+        if len(self.deltas) > MAX_DELTAS:
+            raise TooLong(field="deltas", length=len(self.deltas), limit=MAX_DELTAS)
+        for number, delta in enumerate(self.deltas):
+            _check_delta(f"deltas[{number}]", delta, now)
+        return self
+
+
+def _check_delta(field: str, delta: UsageSum, now: datetime) -> None:
+    place = delta.place
+    check_text(f"{field}.project", place.project)
+    check_text(f"{field}.model", place.model)
+    if not now - OLDEST_REPORT <= place.start <= now + HOUR:
+        raise InvalidField(field=f"{field}.hour", problem="it is not within the last two days")
+    for name, value in zip(Counts._fields, delta.counts, strict=True):
+        if not 0 <= value <= _MOST:
+            raise OutOfRange(field=f"{field}.counts.{name}", value=value, minimum=0, maximum=_MOST)
+
+
+def hour_of(time: datetime) -> datetime:
+    """The begin of the hour that a time is in."""
+    return time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def day_of(time: datetime) -> datetime:
+    """The begin of the day, in UTC, that a time is in."""
+    return hour_of(time).replace(hour=0)
+
+
+class Period(StrEnum):
+    """What is summed up."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageQuery:
+    """Which sums an operator asks for; empty and None leave nothing out."""
+
+    project: str = ""
+    model: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+    period: Period = Period.DAY
+
+    def check(self) -> None:
+        """Raises TooLong or InvalidField."""
+        for field in ("project", "model"):
+            if value := getattr(self, field):
+                check_text(field, value)
+        if self.start is not None and self.end is not None and self.end <= self.start:
+            raise InvalidField(field="end_time", problem="it is not after start_time")
+
+
+class UsageRow(Table):
+    """What a project used of a model within an hour."""
+
+    __tablename__ = "usage"
+    __table_args__ = (Index(None, "hour"),)
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    model: Mapped[str] = mapped_column(Project, primary_key=True)
+    hour: Mapped[datetime] = mapped_column(Instant, primary_key=True)
+    day: Mapped[datetime] = mapped_column(Instant)
+    # sums
+    requests: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class UsageReportRow(Table):
+    """A report that was added to the sums, remembered so that it is added once."""
+
+    __tablename__ = "usage_reports"
+
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    added_at: Mapped[datetime] = mapped_column(Instant, index=True)
+
+
+_COLUMNS = [getattr(UsageRow, name) for name in Counts._fields]
+
+
+class UsageQueries:
+    """Usage in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, report: UsageReport, now: datetime) -> None:
+        """Add a report to the sums, unless that was done before.
+
+        Two copies at the same moment meet in the report's id, and two services in a sum's first
+        row: one of the transactions is run again, and finds the other.
+        """
+        if await self._session.get(UsageReportRow, report.id) is not None:
+            return
+        await self._session.execute(insert(UsageReportRow).values(id=report.id, added_at=now))
+        # In one order, so that two reports never wait for each other.
+        for delta in sorted(report.deltas, key=lambda each: each.place):
+            await self._add(delta)
+
+    async def page(self, query: UsageQuery, after: str, limit: int) -> list[UsageSum]:
+        """Sums by time, project and model, beyond the cursor `after`; empty: from the first."""
+        start = UsageRow.hour if query.period is Period.HOUR else UsageRow.day
+        place = (start, UsageRow.project, UsageRow.model)
+        statement = _filtered(
+            select(*place, *map(func.sum, _COLUMNS)).group_by(*place).order_by(*place), query
+        )
+        if after:
+            beyond = UsageSum.place_of(after)
+            statement = statement.where(
+                tuple_(*place) > tuple_(beyond.start, beyond.project, beyond.model)
+            )
+        rows = await self._session.execute(statement.limit(limit))
+        # PostgreSQL adds integers up to decimals.
+        return [
+            UsageSum(UsagePlace(*row[: len(place)]), Counts(*map(int, row[len(place) :])))
+            for row in rows
+        ]
+
+    async def _add(self, delta: UsageSum) -> None:
+        place, counts = delta.place, delta.counts._asdict()
+        key = {"project": place.project, "model": place.model, "hour": place.start}
+        added: Any = await self._session.execute(
+            update(UsageRow)
+            .filter_by(**key)
+            .values({name: getattr(UsageRow, name) + count for name, count in counts.items()})
+        )
+        if not added.rowcount:
+            await self._session.execute(
+                insert(UsageRow).values(**key, day=day_of(place.start), **counts)
+            )
+
+
+def _filtered(statement: Select[Any], query: UsageQuery) -> Select[Any]:
+    if query.project:
+        statement = statement.where(UsageRow.project == query.project)
+    if query.model:
+        statement = statement.where(UsageRow.model == query.model)
+    if query.start is not None:
+        statement = statement.where(UsageRow.hour >= query.start)
+    if query.end is not None:
+        statement = statement.where(UsageRow.hour < query.end)
+    return statement
+
+
+MAX_PAGE = 1000
+
+
+class Usage:
+    """What services report, and what operators ask."""
+
+    def __init__(self, transactions: Transactions, tokens: PageTokens, clock: Clock) -> None:
+        self._transactions = transactions
+        self._tokens = tokens
+        self._clock = clock
+
+    async def add(self, report: UsageReport) -> None:
+        """Add a report, once however often it comes.
+
+        Raises MissingField, TooLong, InvalidField or OutOfRange.
+        """
+        now = self._clock()
+        report.check(now)
+        await self._transactions.write(lambda tx: UsageQueries(tx).add(report, now))
+
+    async def page(self, query: UsageQuery, asked: PageRequest) -> Page[UsageSum]:
+        """A page of sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
+        query.check()
+        binding = ("usage", str(query))
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda tx: UsageQueries(tx).page(query, window.after, window.limit)
+        )
+        return self._tokens.page(found, window, asked, binding)

@@ -1,0 +1,280 @@
+"""Answers, as those who ask for them see it: stored responses are followed while a job works on
+them, others are worked on here, and nothing is left of them.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from control_svc.agent.model import NO_USAGE, Progress
+from control_svc.agent.prompt import turn_messages
+from control_svc.agent.turn import ToolSet, turn_request
+from control_svc.base.ids import IdSource
+from control_svc.conversations.queries import ConversationQueries
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.event_log.model import Event
+from control_svc.inference.turn_client import TokenCounter
+from control_svc.inference.turns import Done, TurnClient, TurnRequest, TurnUsage
+from control_svc.items.model import Item, McpCall
+from control_svc.items.service import resolved
+from control_svc.jobs.model import EngineDied, JobPriority
+from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls, is_users
+from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.context import (
+    Requests,
+    ResponseContext,
+    read_conversation,
+    read_past,
+    visible,
+)
+from control_svc.responses.events import EventCodec, EventType, LifeEvent, ResponseEvent
+from control_svc.responses.model import NewResponse, Response, Summary
+from control_svc.responses.recorder import NullSink, ResponseRecorder, Say
+from control_svc.responses.service import Responses, check_not_refused, previous_of
+from control_svc.responses.tools import ResponseTools, check_approvals_once
+from control_svc.responses.worker import ResponseWorker, ResumeState, fail, loop_settings
+from control_svc.tools.file_search_resources import check_searched
+from svc_kit.errors import ContextLengthExceeded, DomainError
+
+_CREATED: Final = LifeEvent(EventType.CREATED, None)
+_FAILED: Final = LifeEvent(EventType.FAILED, None)
+_EVENTS_AHEAD: Final = 256
+"""How many groups of events a slow reader may be behind before the work waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What stands for earlier items."""
+
+    id: str
+    created_at: datetime
+    output: Sequence[Item]
+    usage: TurnUsage
+
+
+@dataclass(frozen=True)
+class EphemeralResponses:
+    """Answers, counts, reads and sums up."""
+
+    transactions: Transactions
+    responses: Responses
+    requests: Requests
+    worker: ResponseWorker
+    turns: TurnClient
+    counter: TokenCounter
+    compactor: Compactor
+    cipher: ContentCipher
+    tools: ResponseTools
+    codec: EventCodec
+    ids: IdSource
+    clock: Clock
+
+    async def answer(
+        self, project: str, asked: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
+    ) -> Response:
+        """The response once it has ended, or at once where it runs in the background.
+
+        Raises what `Responses.create` does, and what the response was refused with.
+        """
+        if asked.settings.store:
+            response = await self.responses.create(project, asked)
+            if asked.settings.background:
+                return await self.responses.get(project, response.id)
+            return await self.responses.ended(project, response.id)
+        narrator, begun = await self._begin(project, asked, _silence)
+        try:
+            await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
+        except EngineDied as died:
+            await _break_off(narrator, died.error, is_known=_has_called(narrator))
+        except DomainError as error:
+            await _break_off(narrator, error, is_known=_has_called(narrator))
+        check_not_refused(narrator.response)
+        return narrator.response
+
+    async def stream(
+        self, project: str, asked: NewResponse
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """What happens, from the first event to the last.
+
+        Raises as `answer`, before the first event: that the response was created is told once its
+        model has begun.
+        """
+        if not asked.settings.store:
+            telling = self._tell(project, asked)
+        else:
+            response = await self.responses.create(project, asked)
+            telling = self._followed(project, response)
+        held: list[Event] = []
+        async with aclosing(telling) as groups:
+            async for group in groups:
+                held += group
+                if asked.settings.background or self._has_begun(held):
+                    yield held
+                    held = []
+
+    def _has_begun(self, events: Sequence[Event]) -> bool:
+        """Whether there is more to tell than that the response was created."""
+        return len(events) > 1 or self.codec.decode(events[0].data) != _CREATED
+
+    async def _followed(
+        self, project: str, response: Response
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a stored response. Raises what it was refused with."""
+        async with aclosing(self.responses.follow(project, response.id)) as groups:
+            async for group in groups:
+                if self.codec.decode(group[-1].data) == _FAILED:
+                    check_not_refused(await self.responses.get(project, response.id))
+                yield group
+
+    async def _tell(
+        self, project: str, asked: NewResponse
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a response of which nothing is left. Raises what it was refused with."""
+        queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_EVENTS_AHEAD)
+        narrator, begun = await self._begin(project, asked, queue.put)
+        queue.put_nowait([LifeEvent(EventType.CREATED, narrator.response)])
+
+        left = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await self._work(project, narrator, begun)
+            finally:
+                if not left.is_set():  # else nobody would make room for the end
+                    await queue.put([])
+
+        working, number = asyncio.create_task(work()), 0
+        try:
+            while events := await queue.get():
+                check_not_refused(narrator.response)
+                encoded = [self.codec.encode(event) for event in events]
+                yield [Event(number + place, data) for place, data in enumerate(encoded)]
+                number += len(encoded)
+            await working
+        finally:
+            left.set()
+            working.cancel()
+            await asyncio.wait([working])
+
+    async def count(self, project: str, asked: NewResponse) -> int:
+        """The tokens of the prompt that a response would have. Raises as `answer`."""
+        request, _ = await self._first_turn(project, asked)
+        return await self.counter.count(request)
+
+    async def prepare(self, project: str, asked: NewResponse) -> TurnUsage:
+        """Have the model read the prompt that a response would have: its cells stay behind, and
+        what begins with it begins sooner. Raises as `answer`."""
+        request, context = await self._first_turn(project, asked)
+        try:
+            return await self._read(request)
+        except ContextLengthExceeded as error:
+            shorter = await context.shortened(request, await context.items(), error)
+            if shorter is None:
+                raise
+        messages = turn_messages(asked.settings.instructions or "", shorter)
+        return await self._read(replace(request, messages=messages))
+
+    async def _read(self, request: TurnRequest) -> TurnUsage:
+        usage = NO_USAGE
+        try:
+            async with aclosing(self.turns.run(replace(request, max_tokens=0))) as events:
+                async for event in events:
+                    usage = event.usage if isinstance(event, Done) else usage
+        except EngineDied as died:
+            raise died.error from died
+        return usage
+
+    async def _first_turn(
+        self, project: str, asked: NewResponse
+    ) -> tuple[TurnRequest, ResponseContext]:
+        """The first turn that a response would have, and what chooses less for it to be shown."""
+        narrator, begun = await self._begin(project, asked, _silence)
+        settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
+        items = visible(project, narrator.response, begun.items, self.cipher)
+        hosted = self.tools.hosted(settings.tools, [*begun.items, *items])
+        toolbox = ToolSet(settings.tools, hosted)
+        thresholds = AutoCompaction(self.compactor, self.counter)
+        context = ResponseContext(items, begun.own, narrator, self.counter, thresholds)
+        return turn_request(settings, Progress(), toolbox, items), context
+
+    async def compact(self, project: str, asked: NewResponse) -> Compacted:
+        """The user's messages as they were, and a summary of everything. Raises as `answer`."""
+        narrator, begun = await self._begin(project, asked, _silence)
+        response = narrator.response
+        seen = visible(project, response, begun.items, self.cipher)
+        try:
+            text, usage = await self.compactor.sum_up(project, response, seen)
+        except EngineDied as died:
+            raise died.error from died
+        summary = Summary(text=text, replaces_all=False)
+        said = [each for each in begun.items if is_users(each)]
+        return Compacted(
+            id=response.id,
+            created_at=response.created_at,
+            output=[*said, self.compactor.item(project, summary)],
+            usage=usage,
+        )
+
+    async def _begin(
+        self, project: str, asked: NewResponse, say: Say
+    ) -> tuple[ResponseRecorder, ResumeState]:
+        """A response of which nothing is kept, and what was said before. Raises as `answer`."""
+        response = await self.requests.make(project, asked)
+
+        async def read(tx: Transaction) -> tuple[str, ResumeState]:
+            await check_searched(tx, project, response.settings.tools)
+            context_start, past = await _past(tx, project, response)
+            items = await resolved(
+                tx, project, asked.input, self.ids, response.created_at, "input", past
+            )
+            check_calls(past, items)
+            await check_approvals_once(tx, project, response, past, items, locks=False)
+            return context_start, ResumeState([*past, *items], items)
+
+        context_start, begun = await self.transactions.read(read)
+        response = replace(response, context_start=context_start)
+        ledger = NullSink(say)
+        return ResponseRecorder(project, response, (), ledger, self.cipher), begun
+
+    async def _work(self, project: str, narrator: ResponseRecorder, begun: ResumeState) -> None:
+        """Until the end. What broke off a response of which readers have heard is its end."""
+        try:
+            await self.worker.work(project, narrator, begun, asyncio.Event())
+        except EngineDied as died:
+            await _break_off(narrator, died.error, is_known=narrator.has_begun)
+        except DomainError as error:
+            await _break_off(narrator, error, is_known=narrator.has_begun)
+
+
+async def _silence(_events: Sequence[ResponseEvent]) -> None:
+    """Nobody listens."""
+
+
+async def _break_off(narrator: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
+    """An error that another attempt may not meet is the caller's to try again, where nobody knows
+    of the response yet; else it is how the response ends."""
+    if not is_known:
+        raise error
+    await fail(narrator, error)
+
+
+def _has_called(narrator: ResponseRecorder) -> bool:
+    """Whether a remote server may know of the response: another attempt, which clients begin by
+    themselves, would make its calls again."""
+    return any(isinstance(item.content, McpCall) for item in narrator.output)
+
+
+async def _past(tx: Transaction, project: str, response: Response) -> tuple[str, list[Item]]:
+    """The item with which the model's view of the past begins (empty: all of it), and the past."""
+    if response.previous_id:
+        previous = await previous_of(tx, project, response)
+        past = await read_past(tx, project, previous.id)
+        return previous.context_start, past.items
+    if not response.conversation_id:
+        return "", []
+    await ConversationQueries(tx).get(project, response.conversation_id)
+    placed = await read_conversation(tx, project, response.conversation_id)
+    return "", [each.item for each in placed]

@@ -1,0 +1,147 @@
+"""What is told of responses, between the domain and the bytes of a stream, which are protos."""
+
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Final
+
+from corral.control.v1 import item_pb2
+from corral.control.v1 import response_event_pb2 as pb
+
+from control_svc.event_log.model import Event
+from control_svc.items.model import Item, ItemStatus, Text, TokenLogprob
+from control_svc.items.proto import (
+    citation_to_pb,
+    content_from_pb,
+    item_to_pb,
+    logprob_to_pb,
+    part_to_pb,
+    parts_from_pb,
+)
+from control_svc.responses.events import (
+    AnnotationEvent,
+    CallEvent,
+    EventCodec,
+    EventType,
+    ItemEvent,
+    LifeEvent,
+    PartEvent,
+    ResponseEvent,
+    StepEvent,
+    TextEvent,
+)
+from control_svc.responses.proto import response_to_pb
+
+_Told = (
+    pb.ResponseItemEvent
+    | pb.ResponsePartEvent
+    | pb.ResponseTextEvent
+    | pb.ResponseAnnotationEvent
+    | pb.ResponseCallEvent
+    | pb.ResponseStepEvent
+)
+_STATUSES: Final = {
+    item_pb2.Item.STATUS_IN_PROGRESS: ItemStatus.IN_PROGRESS,
+    item_pb2.Item.STATUS_COMPLETED: ItemStatus.COMPLETED,
+    item_pb2.Item.STATUS_INCOMPLETE: ItemStatus.INCOMPLETE,
+}
+
+
+def event_to_pb(event: Event) -> pb.ResponseEvent:
+    """An event of a stream as readers get it."""
+    message = pb.ResponseEvent.FromString(event.data)
+    message.sequence_number = event.number
+    return message
+
+
+def _encode(event: ResponseEvent) -> bytes:
+    """The event but for its number, which it gets in the stream."""
+    message = pb.ResponseEvent()
+    getattr(message, event.moment.value).CopyFrom(_to_pb(event))
+    return message.SerializeToString(deterministic=True)
+
+
+def _to_pb(event: ResponseEvent) -> object:
+    match event:
+        case LifeEvent(response=response):
+            return None if response is None else response_to_pb(response)
+        case ItemEvent():
+            return pb.ResponseItemEvent(
+                output_index=event.output_index, item=item_to_pb(event.item)
+            )
+        case PartEvent():
+            return pb.ResponsePartEvent(
+                item_id=event.item_id,
+                output_index=event.output_index,
+                part_index=event.part_index,
+                part=part_to_pb(event.part),
+            )
+        case TextEvent():
+            return pb.ResponseTextEvent(
+                item_id=event.item_id,
+                output_index=event.output_index,
+                part_index=event.part_index,
+                text=event.text,
+                logprobs=map(logprob_to_pb, event.logprobs),
+            )
+        case AnnotationEvent():
+            return pb.ResponseAnnotationEvent(
+                item_id=event.item_id,
+                output_index=event.output_index,
+                part_index=event.part_index,
+                annotation_index=event.annotation_index,
+                citation=citation_to_pb(event.citation),
+            )
+        case CallEvent():
+            return pb.ResponseCallEvent(
+                item_id=event.item_id,
+                output_index=event.output_index,
+                text=event.text,
+                name=event.name,
+            )
+        case StepEvent():
+            return pb.ResponseStepEvent(item_id=event.item_id, output_index=event.output_index)
+
+
+def _decode(data: bytes) -> ResponseEvent:
+    message = pb.ResponseEvent.FromString(data)
+    moment = EventType(message.WhichOneof("event"))
+    told = getattr(message, moment.value)
+    match told:
+        case pb.ResponseItemEvent():
+            return ItemEvent(moment, told.output_index, _item(told.item))
+        case pb.ResponsePartEvent():
+            (part,) = parts_from_pb([told.part], "part")
+            return PartEvent(moment, told.item_id, told.output_index, told.part_index, part)
+        case pb.ResponseTextEvent():
+            return TextEvent(
+                moment,
+                told.item_id,
+                told.output_index,
+                told.part_index,
+                told.text,
+                _logprobs(told.logprobs),
+            )
+        case pb.ResponseCallEvent():
+            return CallEvent(moment, told.item_id, told.output_index, told.text, told.name)
+        case pb.ResponseStepEvent() | pb.ResponseAnnotationEvent():
+            return StepEvent(moment, told.item_id, told.output_index)
+        case _:
+            return LifeEvent(moment, None)
+
+
+def _item(message: item_pb2.Item) -> Item:
+    return Item(
+        id=message.id,
+        status=_STATUSES[message.status],
+        created_at=message.create_time.ToDatetime(UTC),
+        content=content_from_pb(message, "item"),
+    )
+
+
+def _logprobs(messages: Sequence[item_pb2.ItemLogprob]) -> tuple[TokenLogprob, ...]:
+    text = item_pb2.ItemPart(text=item_pb2.TextPart(logprobs=messages))
+    (part,) = parts_from_pb([text], "part")
+    return part.logprobs if isinstance(part, Text) else ()
+
+
+RESPONSE_EVENTS: Final = EventCodec(_encode, _decode)

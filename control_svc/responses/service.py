@@ -1,0 +1,244 @@
+"""Responses: what callers do with those that are stored. The work itself is a job's."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final
+
+from control_svc.agent.mcp import APPROVAL_KINDS
+from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.ids import JOB, IdSource, age_of
+from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
+from control_svc.conversations.queries import ConversationQueries
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.event_log.model import BEFORE_FIRST, Event, StreamReader
+from control_svc.event_log.queries import StreamQueries
+from control_svc.inference.prefix_cleanup import PrefixCleanup
+from control_svc.items.model import GIVEN_ITEMS, Item, ItemFilter
+from control_svc.items.queries import TimelineQueries
+from control_svc.items.service import append_items, check_duplicates, resolved
+from control_svc.jobs.model import JobPriority, NewJob
+from control_svc.jobs.queries import JobQueries
+from control_svc.responses.compaction import CALL_KINDS, check_calls
+from control_svc.responses.context import Requests
+from control_svc.responses.events import EventCodec, EventType, LifeEvent, ResponseEvent
+from control_svc.responses.model import NewResponse, Response
+from control_svc.responses.queries import ResponseQueries
+from control_svc.responses.recorder import close_conversation
+from control_svc.responses.tools import check_approvals_once
+from control_svc.responses.transitions import Endings
+from control_svc.responses.worker import KIND
+from control_svc.tools.file_search_resources import check_searched
+from svc_kit.error_table import error_of
+from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
+
+CREATE: Final = "CreateResponse"
+MAX_PAGE: Final = 100
+
+
+@dataclass(frozen=True)
+class Responses:
+    """What callers do with stored responses."""
+
+    transactions: Transactions
+    followers: StreamReader
+    requests: Requests
+    endings: Endings
+    codec: EventCodec
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+    archives: PrefixCleanup
+
+    async def create(self, project: str, asked: NewResponse) -> Response:
+        """Begin a response.
+
+        Raises what `Requests.make` does; RequestIdReused, PreviousResponseNotFound,
+        PreviousResponseUnfinished, ConversationNotFound, ConversationLocked, ItemNotFound,
+        FileNotFound, VectorStoreNotFound, ToolCallMissing or ToolOutputMissing; InvalidField for
+        an item that the conversation has.
+        """
+        response = await self.requests.make(project, asked)
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=response.id,
+            created_at=response.created_at,
+        )
+
+        async def add(tx: Transaction) -> Response:
+            made = await once(tx, project, request)
+            if made != response.id:
+                return await ResponseQueries(tx).get(project, made)
+            return await self._add(tx, project, asked, response)
+
+        return await self.transactions.write(add)
+
+    async def _add(
+        self, tx: Transaction, project: str, asked: NewResponse, response: Response
+    ) -> Response:
+        await check_searched(tx, project, asked.settings.tools)
+        before, response = await _what_was_said(tx, project, response)
+        if response.conversation_id:  # which is to have each item once when the response ends
+            await check_duplicates(tx, project, response.conversation_id, asked.input, "input")
+        items = await resolved(
+            tx, project, asked.input, self.ids, response.created_at, "input", before
+        )
+        check_calls(before, items)
+        await check_approvals_once(tx, project, response, before, items, locks=True)
+        await ResponseQueries(tx).add(project, response)
+        await append_items(tx, project, response.id, asked.input, items, "input")
+        await StreamQueries(tx).create(
+            project, response.id, [self.codec.encode(event) for event in _first_events(response)]
+        )
+        job = NewJob(
+            id=self.ids.new(JOB), kind=KIND, subject=response.id, priority=JobPriority.INTERACTIVE
+        )
+        await JobQueries(tx).add(project, job)
+        return response
+
+    async def get(self, project: str, response_id: str) -> Response:
+        """A response, with its output once it has ended. Raises ResponseNotFound."""
+
+        async def read(tx: Transaction) -> Response:
+            found = await ResponseQueries(tx).get(project, response_id)
+            if not found.state.is_final:
+                return found
+            made = await TimelineQueries(tx).since(
+                project, response_id, wanted=ItemFilter(origin=response_id)
+            )
+            return replace(found, output=tuple(placed.item for placed in made))
+
+        return await self.transactions.read(read)
+
+    def follow(
+        self, project: str, response_id: str, after: int = BEFORE_FIRST
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a response beyond a number, to its end.
+
+        Raises ResponseNotFound, StreamExpired or OutOfRange.
+        """
+        missing = ResponseNotFound(response=response_id)
+        return self.followers.follow(
+            project, response_id, after, missing=missing, field="starting_after"
+        )
+
+    async def ended(self, project: str, response_id: str) -> Response:
+        """A response once it has ended. Raises ResponseNotFound where it was deleted, and what it
+        was refused with, if it was."""
+        found = await self.get(project, response_id)
+        if not found.state.is_final:
+            async with aclosing(self.follow(project, response_id)) as events:
+                async for _ in events:
+                    pass
+            found = await self.get(project, response_id)
+        check_not_refused(found)
+        return found
+
+    async def delete(self, project: str, response_id: str) -> None:
+        """Forget a response; one that is under way is given up. Raises ResponseNotFound."""
+
+        async def forget(tx: Transaction) -> None:
+            await ResponseQueries(tx).get(project, response_id)
+            # The job's row comes first, as it does for whoever works on the response.
+            await JobQueries(tx).request_cancel(project, KIND, response_id)
+            found = await ResponseQueries(tx).lock(project, response_id)
+            is_worked_on = not found.state.is_final
+            if is_worked_on:
+                await close_conversation(tx, project, found)
+            start = await ResponseQueries(tx).start(project, response_id)
+            await ResponseQueries(tx).delete(project, response_id)
+            if start is not None:
+                await self.archives.forget(
+                    tx, project, start.archive_name, is_worked_on=is_worked_on
+                )
+
+        await self.transactions.write(forget)
+
+    async def cancel(self, project: str, response_id: str) -> Response:
+        """Give a background response up; one that has ended stays as it is.
+
+        Raises ResponseNotFound or ResponseNotCancellable.
+        """
+
+        async def give_up(tx: Transaction) -> None:
+            (await ResponseQueries(tx).get(project, response_id)).check_cancellable()
+            await JobQueries(tx).request_cancel(project, KIND, response_id)
+            found = await ResponseQueries(tx).lock(project, response_id)
+            if not found.state.is_final:
+                await self.endings.end(
+                    tx,
+                    project,
+                    found,
+                    EventType.CANCELLED,
+                    lambda work: found.cancelled(work.cost),
+                )
+
+        await self.transactions.write(give_up)
+        return await self.get(project, response_id)
+
+    async def input_items(self, project: str, response_id: str, asked: PageRequest) -> Page[Item]:
+        """A page of what a response was asked. Raises ResponseNotFound, OutOfRange or
+        InvalidField."""
+        if asked.after and not age_of(asked.after):
+            raise InvalidField(field="after", problem="it is not the id of an item")
+        binding = (project, "input items", response_id)
+        window = self.tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(tx: Transaction) -> list[Item]:
+            await ResponseQueries(tx).get(project, response_id)
+            found = await TimelineQueries(tx).page(project, response_id, window, GIVEN_ITEMS)
+            return [placed.item for placed in found]
+
+        found = await self.transactions.read(read)
+        return self.tokens.page(found, window, asked, binding, PAGE_BYTES)
+
+
+def check_not_refused(response: Response) -> None:
+    """Raises the error with which a response was refused before its model began."""
+    error = response.ended.error
+    if error is not None and error.is_refusal:
+        raise error_of(error.reason, error.message, error.metadata)
+
+
+async def _what_was_said(
+    tx: Transaction, project: str, response: Response
+) -> tuple[list[Item], Response]:
+    """The calls that may be open, and the response with its place in what was said before.
+
+    Those of a chain are in its last response: the calls before it were answered by then.
+    """
+    if response.previous_id:
+        previous = await previous_of(tx, project, response)
+        own = await TimelineQueries(tx).since(project, previous.id)
+        changed = replace(response, context_start=previous.context_start)
+        return [placed.item for placed in own], changed
+    if not response.conversation_id:
+        return [], response
+    conversation = await ConversationQueries(tx).lock(project, response.conversation_id)
+    await ConversationQueries(tx).update(project, conversation.claimed_by(response.id))
+    last = await TimelineQueries(tx).page(project, conversation.id, Window(1))
+    end = last[0].position + 1 if last else 0
+    calls = await TimelineQueries(tx).since(
+        project, conversation.id, wanted=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
+    )
+    return [placed.item for placed in calls], replace(response, conversation_end=end)
+
+
+async def previous_of(tx: Transaction, project: str, response: Response) -> Response:
+    """The response that this one goes on from. Raises PreviousResponseNotFound or
+    PreviousResponseUnfinished."""
+    try:
+        previous = await ResponseQueries(tx).get(project, response.previous_id)
+    except ResponseNotFound:
+        raise PreviousResponseNotFound(response=response.previous_id) from None
+    previous.check_can_be_followed()
+    return previous
+
+
+def _first_events(response: Response) -> list[ResponseEvent]:
+    created: list[ResponseEvent] = [LifeEvent(EventType.CREATED, response)]
+    if response.settings.background:
+        created.append(LifeEvent(EventType.QUEUED, response))
+    return created

@@ -1,0 +1,177 @@
+"""Servicer of `ResponseService`: convert, call, convert."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from corral.control.v1 import response_service_pb2 as pb
+from corral.control.v1 import response_service_pb2_grpc as rpc
+from corral.control.v1 import tool_pb2
+
+from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
+from control_svc.base.proto import is_newest_first, timestamp
+from control_svc.event_log.model import BEFORE_FIRST, Event
+from control_svc.items.proto import includes_of, items_to_pb
+from control_svc.jobs.model import JobPriority
+from control_svc.responses.ephemeral import EphemeralResponses
+from control_svc.responses.event_codec import event_to_pb
+from control_svc.responses.proto import compact_request, new_response, response_to_pb, usage_to_pb
+from control_svc.responses.service import Responses
+from openai_wire.errors import RESPONSE_PARAMS, openai_names
+from openai_wire.responses import bodies
+from openai_wire.responses.objects import response_object
+from svc_kit.auth import current_principal
+from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class ResponseServicer(rpc.ResponseServiceServicer):
+    """Responses over gRPC."""
+
+    def __init__(self, responses: Responses, answering: EphemeralResponses) -> None:
+        self._responses = responses
+        self._answering = answering
+
+    async def CreateResponse(
+        self, request: pb.CreateResponseRequest, context: Context
+    ) -> pb.CreateResponseResponse:
+        """Answer, and return what was answered."""
+        asked = new_response(request.new_response, request.request_id)
+        response = await self._answering.answer(current_principal().project, asked)
+        return pb.CreateResponseResponse(response=response_to_pb(response))
+
+    async def StreamResponse(
+        self, request: pb.StreamResponseRequest, context: Context
+    ) -> AsyncIterator[pb.StreamResponseResponse]:
+        """Answer, and tell what happens."""
+        asked = new_response(request.new_response, request.request_id)
+        telling = self._answering.stream(current_principal().project, asked)
+        async with aclosing(_each(telling)) as events:
+            async for event in events:
+                yield pb.StreamResponseResponse(event=event_to_pb(event))
+
+    async def WatchResponse(
+        self, request: pb.WatchResponseRequest, context: Context
+    ) -> AsyncIterator[pb.WatchResponseResponse]:
+        """Tell what has happened and happens."""
+        after = request.after if request.HasField("after") else BEFORE_FIRST
+        if after < BEFORE_FIRST:
+            raise OutOfRange(field="after", value=after, minimum=0)
+        project = current_principal().project
+        following = self._responses.follow(project, request.response_id, after)
+        async with aclosing(_each(following)) as events:
+            async for event in events:
+                yield pb.WatchResponseResponse(event=event_to_pb(event))
+
+    async def GetResponse(
+        self, request: pb.GetResponseRequest, context: Context
+    ) -> pb.GetResponseResponse:
+        """Describe a response."""
+        include = includes_of(request.include)
+        found = await self._responses.get(current_principal().project, request.response_id)
+        response = response_to_pb(found.including(include))
+        return pb.GetResponseResponse(response=response)
+
+    async def DeleteResponse(
+        self, request: pb.DeleteResponseRequest, context: Context
+    ) -> pb.DeleteResponseResponse:
+        """Forget a response."""
+        await self._responses.delete(current_principal().project, request.response_id)
+        return pb.DeleteResponseResponse()
+
+    async def CancelResponse(
+        self, request: pb.CancelResponseRequest, context: Context
+    ) -> pb.CancelResponseResponse:
+        """Give a response up."""
+        found = await self._responses.cancel(current_principal().project, request.response_id)
+        return pb.CancelResponseResponse(response=response_to_pb(found))
+
+    async def ListInputItems(
+        self, request: pb.ListInputItemsRequest, context: Context
+    ) -> pb.ListInputItemsResponse:
+        """List what a response was asked."""
+        include = includes_of(request.include)
+        asked = PageRequest(
+            request.page_size or DEFAULT_PAGE,
+            request.page_token,
+            request.after,
+            is_newest_first(request.order),
+        )
+        page = await self._responses.input_items(
+            current_principal().project, request.response_id, asked
+        )
+        items = items_to_pb(page.items, include)
+        return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)
+
+    async def CountInputTokens(
+        self, request: pb.CountInputTokensRequest, context: Context
+    ) -> pb.CountInputTokensResponse:
+        """Count the tokens of a prompt."""
+        asked = new_response(request.new_response)
+        count = await self._answering.count(current_principal().project, asked)
+        return pb.CountInputTokensResponse(input_tokens=count)
+
+    async def PrepareResponse(
+        self, request: pb.PrepareResponseRequest, context: Context
+    ) -> pb.PrepareResponseResponse:
+        """Have a prompt read."""
+        asked = new_response(request.new_response)
+        read = await self._answering.prepare(current_principal().project, asked)
+        return pb.PrepareResponseResponse(
+            input_tokens=read.prompt_tokens, cached_tokens=read.cached_tokens
+        )
+
+    async def CompactResponse(
+        self, request: pb.CompactResponseRequest, context: Context
+    ) -> pb.CompactResponseResponse:
+        """Sum up what was said."""
+        asked = compact_request(request)
+        compacted = await self._answering.compact(current_principal().project, asked)
+        return pb.CompactResponseResponse(
+            id=compacted.id,
+            create_time=timestamp(compacted.created_at),
+            output=items_to_pb(compacted.output, ()),
+            usage=usage_to_pb(compacted.usage),
+        )
+
+
+async def _each(groups: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Event, None]:
+    async with aclosing(groups) as found:
+        async for group in found:
+            for event in group:
+                yield event
+
+
+class ResponseLines:
+    """Answers lines."""
+
+    def __init__(self, answering: EphemeralResponses) -> None:
+        self._answering = answering
+
+    async def answer(self, project: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The object of the response.
+
+        Raises what a caller of HTTP would get, and what another try may end better.
+        """
+        body = bodies.parse_response(fields)
+        for name in ("stream", "background"):
+            if getattr(body, name):
+                raise UnsupportedValue(field=name, value="true")
+        if body.conversation is not None:
+            raise UnsupportedField(field="conversation")
+        with openai_names(RESPONSE_PARAMS):
+            asked = bodies.new_response(body)
+            _check_tools(asked.settings.tools)
+            asked.settings.store = False
+            response = await self._answering.answer(project, new_response(asked), JobPriority.BATCH)
+        return response_object(response_to_pb(response))
+
+
+def _check_tools(tools: Iterable[tool_pb2.Tool]) -> None:
+    """That no remote server is called: a line may be computed again from its beginning, and would
+    make its calls again. Raises UnsupportedValue."""
+    for index, tool in enumerate(tools):
+        if tool.HasField("mcp"):
+            raise UnsupportedValue(field=f"tools[{index}].type", value="mcp")

@@ -1,0 +1,67 @@
+"""How far a response is, read from what is committed; and its end by somebody else than its worker:
+a caller who gives it up, or a job that is dead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from control_svc.agent.drafts import Draft
+from control_svc.db.transaction import Transaction
+from control_svc.event_log.queries import StreamQueries
+from control_svc.items.model import Item, ItemFilter
+from control_svc.items.queries import TimelineQueries
+from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.events import EventCodec, EventType, rebuilt
+from control_svc.responses.model import Response, Work
+from control_svc.responses.recorder import ResponseRecorder, TransactionSink
+
+
+@dataclass(frozen=True)
+class RecordedOutput:
+    """What a response has said."""
+
+    output: Sequence[Item]
+    """In turns that have ended."""
+    drafts: Sequence[Draft]
+    """In the open turn."""
+    token_ids: Sequence[int]
+    """Sampled in the open turn."""
+
+
+class Endings:
+    """Reads and ends responses in transactions that have locked them."""
+
+    def __init__(self, codec: EventCodec, cipher: ContentCipher) -> None:
+        self._codec = codec
+        self._cipher = cipher
+
+    async def said(self, tx: Transaction, project: str, response: Response) -> RecordedOutput:
+        """What a response has said."""
+        turn = response.work.num_turns
+        made = await TimelineQueries(tx).since(
+            project, response.id, wanted=ItemFilter(origin=response.id)
+        )
+        events = await StreamQueries(tx).events_of_turn(project, response.id, turn)
+        decoded = [self._codec.decode(event.data) for event in events]
+        return RecordedOutput(
+            output=[placed.item for placed in made],
+            drafts=rebuilt(decoded, first_index=len(made)),
+            token_ids=await StreamQueries(tx).tokens(project, response.id, turn),
+        )
+
+    async def end(
+        self,
+        tx: Transaction,
+        project: str,
+        response: Response,
+        moment: EventType,
+        ended: Callable[[Work], Response],
+    ) -> Response:
+        """End a locked response, whose job is locked or dead, with what it has said."""
+        said = await self.said(tx, project, response)
+        ledger = TransactionSink(project, tx, self._codec)
+        narrator = ResponseRecorder(
+            project, response, said.output, ledger, self._cipher, said.drafts
+        )
+        await narrator.end(narrator.broken_turn(), moment, ended)
+        return narrator.response

@@ -1,0 +1,306 @@
+"""The work of a response, stored or not: prepare, run the loop, end."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from control_svc.agent.drafts import Draft
+from control_svc.agent.loop import AgentLoop
+from control_svc.agent.model import LoopLimits, LoopResult, LoopSettings, Outcome, Progress
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.event_log.model import StreamWriters
+from control_svc.inference.turn_client import TokenCounter
+from control_svc.inference.turns import TurnUsage
+from control_svc.items.model import FileSearchCall, Item, ItemStatus
+from control_svc.items.queries import TimelineQueries
+from control_svc.jobs.handler import JobContext
+from control_svc.jobs.model import Claim, Job, JobPriority
+from control_svc.responses.compaction import AutoCompaction
+from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.context import Past, ResponseContext, read_past, visible
+from control_svc.responses.events import EventCodec, EventType
+from control_svc.responses.model import (
+    IncompleteReason,
+    Response,
+    ResponseError,
+    ResponseState,
+    Work,
+)
+from control_svc.responses.queries import ResponseQueries
+from control_svc.responses.recorder import ResponseRecorder, StoredSink
+from control_svc.responses.tools import McpPreparing, ResponseTools
+from control_svc.responses.transitions import Endings
+from control_svc.tools.model import ResponseFormat, ToolChoice
+from svc_kit.error_table import is_retryable
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DomainError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PreviousResponseNotFound,
+    ResponseNotFound,
+    TooLong,
+)
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """How far a response is, when an attempt begins."""
+
+    items: Sequence[Item]
+    """Everything that was said, its own items at the end."""
+    own: Sequence[Item]
+    """Its input and what it has made."""
+    drafts: Sequence[Draft] = ()
+    """What has been told of the open turn."""
+    token_ids: Sequence[int] = ()
+    archive_name: str = ""
+    """As `LoopSettings.keep_for`; empty for a response that is not stored."""
+
+
+class ResponseWorker:
+    """Works on responses."""
+
+    def __init__(
+        self,
+        loop: AgentLoop,
+        counter: TokenCounter,
+        thresholds: AutoCompaction,
+        cipher: ContentCipher,
+        tools: ResponseTools,
+        remote: McpPreparing,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self._counter = counter
+        self._thresholds = thresholds
+        self._cipher = cipher
+        self._tools = tools
+        self._remote = remote
+        self._clock = clock
+
+    async def work(
+        self,
+        project: str,
+        narrator: ResponseRecorder,
+        begun: ResumeState,
+        cancelled: asyncio.Event,
+        priority: JobPriority = JobPriority.INTERACTIVE,
+    ) -> Outcome | None:
+        """Until the response has ended; None: with an error. A cancelled one is not ended here.
+
+        Raises LeaseLost, EngineDied, and errors that another attempt may not meet again.
+        """
+        try:
+            ending = await self._run(project, narrator, begun, cancelled, priority)
+        except DomainError as error:
+            if is_retryable(error):
+                raise
+            await fail(narrator, error)
+            return None
+        if ending.outcome is not Outcome.CANCELLED:
+            await self._end(narrator, ending)
+        return ending.outcome
+
+    async def _run(
+        self,
+        project: str,
+        narrator: ResponseRecorder,
+        begun: ResumeState,
+        cancelled: asyncio.Event,
+        priority: JobPriority,
+    ) -> LoopResult:
+        response = narrator.response
+        settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
+        progress = _progress(response, narrator.output, begun)
+        seen = visible(project, response, begun.items, self._cipher)
+        known = [*begun.items, *seen]  # a summary keeps what remote servers have said
+        remote = await self._remote.prepare(narrator, known, begun.own)
+        progress.allowed_calls = remote.calls
+        own = [*begun.own, *remote.items]
+        seen += remote.items
+        hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])
+        context = ResponseContext(seen, own, narrator, self._counter, self._thresholds)
+        return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
+
+    async def _end(self, narrator: ResponseRecorder, ending: LoopResult) -> None:
+        response, now = narrator.response, self._clock()
+        if ending.outcome in (Outcome.ANSWERED, Outcome.ACTION_REQUIRED):
+            await narrator.end(
+                ending.turn, EventType.COMPLETED, lambda work: response.completed(work.cost, now)
+            )
+            return
+        reason = IncompleteReason.MAX_OUTPUT_TOKENS
+        await narrator.end(
+            ending.turn, EventType.INCOMPLETE, lambda work: response.broken_off(work.cost, reason)
+        )
+
+
+async def fail(narrator: ResponseRecorder, error: DomainError) -> None:
+    """End a response with an error, and what it has said until then."""
+    response, described = narrator.response, failure(error)
+    is_refusal = (
+        response.state is ResponseState.QUEUED
+        and not response.settings.background
+        and isinstance(error, InvalidArgument | NotFound | FailedPrecondition)
+    )
+    told = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
+    await narrator.end(
+        narrator.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), told)
+    )
+
+
+def failure(error: DomainError) -> ResponseError:
+    """An error in OpenAI's words for responses."""
+    if isinstance(error, ContextLengthExceeded):
+        code = "context_length_exceeded"
+    elif isinstance(error, InvalidArgument):
+        code = "invalid_prompt"
+    else:
+        code = "server_error"
+    return ResponseError(
+        code=code,
+        message=error.message,
+        param=error.field or "",
+        reason=error.reason,
+        metadata=error.metadata,
+    )
+
+
+def loop_settings(project: str, response: Response, priority: JobPriority) -> LoopSettings:
+    """What is asked of the model in every turn."""
+    settings = response.settings
+    return LoopSettings(
+        project=project,
+        label=response.id,
+        model=response.model,
+        instructions=settings.instructions or "",
+        tools=settings.tools,
+        choice=settings.choice or ToolChoice(),
+        parallel_calls=settings.parallel_tool_calls,
+        format=settings.format or ResponseFormat(),
+        options=settings.options,
+        effort=settings.effort,
+        seed=response.seed,
+        limits=LoopLimits(
+            completion_tokens=settings.max_output_tokens, hosted_calls=settings.max_tool_calls
+        ),
+        priority=priority,
+    )
+
+
+def _progress(response: Response, output: Sequence[Item], begun: ResumeState) -> Progress:
+    work = response.work
+    return Progress(
+        num_turns=work.num_turns,
+        usage=work.usage,
+        num_hosted_calls=work.num_hosted_calls,
+        token_ids=list(begun.token_ids),
+        drafts=list(begun.drafts),
+        open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
+        awaits_client=work.awaits_client,
+        num_passages=_num_passages(output),
+    )
+
+
+def _num_passages(output: Sequence[Item]) -> int:
+    searches = (item.content for item in output if isinstance(item.content, FileSearchCall))
+    return max((search.first + len(search.results) for search in searches), default=0)
+
+
+def _cost(work: Work) -> TurnUsage | None:
+    return work.cost if any(work.cost) else None
+
+
+KIND: Final = "response"
+"""The jobs of responses."""
+
+
+class ResponseHandler:
+    """Does the jobs of responses."""
+
+    kind = KIND
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        writers: StreamWriters,
+        worker: ResponseWorker,
+        endings: Endings,
+        codec: EventCodec,
+        cipher: ContentCipher,
+        concurrency: int,
+    ) -> None:
+        """`concurrency` is how many responses run at a time in this process."""
+        self.concurrency = concurrency
+        self._transactions = transactions
+        self._writers = writers
+        self._worker = worker
+        self._endings = endings
+        self._codec = codec
+        self._cipher = cipher
+
+    async def run(self, claim: Claim, context: JobContext) -> None:
+        """Answer, or go on answering. Whoever cancels or deletes a response has ended it."""
+        if await self._response(claim) is None:
+            return
+        async with self._writers.writer(context, claim.subject) as writer:
+            response = await self._response(claim)
+            if response is None:
+                return
+            ledger = StoredSink(claim.project, writer, self._codec)
+            said = await self._transactions.read(
+                lambda tx: self._endings.said(tx, claim.project, response)
+            )
+            narrator = ResponseRecorder(
+                claim.project, response, said.output, ledger, self._cipher, said.drafts
+            )
+            try:
+                past, own = await self._said_until(claim)
+            except (PreviousResponseNotFound, TooLong) as error:
+                await fail(narrator, error)
+                return
+            begun = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
+            await self._worker.work(claim.project, narrator, begun, context.cancelled)
+
+    async def bury(self, tx: Transaction, job: Job) -> None:
+        """Fail the response whose job is dead, with what it has said."""
+        try:
+            response = await ResponseQueries(tx).lock(job.project, job.subject)
+        except ResponseNotFound:
+            return
+        if response.state.is_final:
+            return
+        reason, message = job.error or ("INTERNAL", "")
+        error = ResponseError(code="server_error", message=message, reason=reason)
+        await self._endings.end(
+            tx,
+            job.project,
+            response,
+            EventType.FAILED,
+            lambda work: response.failed(work.cost, error),
+        )
+
+    async def _response(self, claim: Claim) -> Response | None:
+        """The response, if there is anything to do for it."""
+
+        async def find(tx: Transaction) -> Response | None:
+            try:
+                return await ResponseQueries(tx).get(claim.project, claim.subject)
+            except ResponseNotFound:
+                return None
+
+        found = await self._transactions.read(find)
+        return None if found is None or found.state.is_final else found
+
+    async def _said_until(self, claim: Claim) -> tuple[Past, list[Item]]:
+        """Everything that was said, and the response's own part of it."""
+
+        async def read(tx: Transaction) -> tuple[Past, list[Item]]:
+            past = await read_past(tx, claim.project, claim.subject)
+            own = await TimelineQueries(tx).since(claim.project, claim.subject)
+            return past, [placed.item for placed in own]
+
+        return await self._transactions.read(read)

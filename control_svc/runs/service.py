@@ -1,0 +1,376 @@
+"""Runs: what callers do with them. The work itself is a job's."""
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from control_svc.assistants.messages import MessageAdder
+from control_svc.assistants.model import Assistant, NewThread, Thread
+from control_svc.assistants.queries import AssistantQueries, ThreadQueries
+from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of, once
+from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
+from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
+from control_svc.base.validation import check_metadata, check_request_id
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.event_log.model import StreamReader
+from control_svc.event_log.queries import StreamQueries
+from control_svc.items.model import ITEM_PREFIXES, FunctionCallOutput, Item, ItemStatus, Text
+from control_svc.items.queries import TimelineQueries
+from control_svc.jobs.queries import JobQueries
+from control_svc.runs.events import RunChanged, RunEvent, RunEventCodec, StepChanged, ThreadCreated
+from control_svc.runs.model import NewRun, Run, RunState, ToolOutput, check_outputs
+from control_svc.runs.queries import RunQueries, RunStepQueries
+from control_svc.runs.steps import RunStep, StepState, ToolCalls, by_call
+from control_svc.runs.transitions import CANCELLED, end_run
+from control_svc.runs.worker import KIND, run_job
+from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
+
+CREATE: Final = "CreateRun"
+CREATE_WITH_THREAD: Final = "CreateThreadAndRun"
+SUBMIT: Final = "SubmitToolOutputs"
+MAX_PAGE: Final = 100
+_SEED_BITS: Final = 31
+_CANCEL_TRIES: Final = 8
+"""Each fails only if the run's client answers between two statements of it, and then only once more
+if the run has taken a turn and waits again."""
+
+
+class Submitted(NamedTuple):
+    """A run that goes on with its outputs."""
+
+    run: Run
+    last_event: int
+    """The number of the last event before the outputs."""
+
+
+class NumberedEvent(NamedTuple):
+    """An event of a run with its number."""
+
+    number: int
+    event: RunEvent
+
+
+class _Situation(NamedTuple):
+    """Where a run is when somebody begins to watch it."""
+
+    newest: int
+    """The number of the last event."""
+    is_waiting: bool
+
+    def is_last(self, number: int) -> bool:
+        """Whether the watching ends with this event, which says that the run waits. Waits that
+        were over before are passed by."""
+        return number > self.newest or (self.is_waiting and number == self.newest)
+
+
+class Runs:
+    """What callers do with runs."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        followers: StreamReader,
+        codec: RunEventCodec,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        *,
+        wait: timedelta,
+        seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS),
+        embedding_model: str | None = None,
+    ) -> None:
+        """`wait` is how long a run waits for outputs before it expires; `embedding_model` None:
+        no file can be searched."""
+        self._transactions = transactions
+        self._followers = followers
+        self._codec = codec
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._wait = wait
+        self._seed = seed
+        self._adder = MessageAdder(ids, clock, embedding_model)
+
+    # ---- creation
+
+    async def create(self, project: str, thread_id: str, asked: NewRun) -> Run:
+        """Begin a run on a thread.
+
+        Raises what its check does, ThreadNotFound, AssistantNotFound, FileNotFound, RunActive and
+        RequestIdReused.
+        """
+        asked.check()
+        run_id = self._ids.new(RUN)
+        request = self._remembered(
+            CREATE, asked.request_id, fingerprint_of(thread_id, asked), run_id
+        )
+
+        async def add(tx: Transaction) -> Run:
+            thread = await ThreadQueries(tx).lock(project, thread_id)
+            made = await once(tx, project, request)
+            if made != run_id:
+                return await RunQueries(tx).get(project, thread_id, made)
+            return await self._begin(tx, project, thread, asked, run_id, [])
+
+        return await self._transactions.write(add)
+
+    async def create_with_thread(self, project: str, first: NewThread, asked: NewRun) -> Run:
+        """Begin a thread and a run on it. Raises what creating each does."""
+        first.check("thread.")
+        asked.check()
+        now = self._clock()
+        thread = Thread(id=self._ids.new(THREAD), settings=first.settings, created_at=now)
+        run_id = self._ids.new(RUN)
+        request = self._remembered(
+            CREATE_WITH_THREAD, asked.request_id, fingerprint_of(first, asked), run_id
+        )
+
+        async def add(tx: Transaction) -> Run:
+            made = await once(tx, project, request)
+            if made != run_id:
+                return await RunQueries(tx).lock(project, made)
+            begun = await self._adder.begin(tx, project, thread, first, "thread.")
+            told = [ThreadCreated(thread=begun)]
+            return await self._begin(tx, project, begun, asked, run_id, told)
+
+        return await self._transactions.write(add)
+
+    async def _begin(
+        self,
+        tx: Transaction,
+        project: str,
+        thread: Thread,
+        asked: NewRun,
+        run_id: str,
+        told: Sequence[RunEvent],
+    ) -> Run:
+        """Keep a run, its messages, its job and its first events. Raises RunActive."""
+        assistant = await AssistantQueries(tx).get(project, asked.assistant_id)
+        if thread.active_run_id:
+            raise RunActive(thread=thread.id, run=thread.active_run_id)
+        thread = await self._adder.add(
+            tx, project, thread, asked.additional_messages, "additional_messages"
+        )
+        run = self._made(asked, assistant, thread, run_id)
+        await RunQueries(tx).add(project, run)
+        await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
+        events = [*told, *(RunChanged(what=what, run=run) for what in ("created", "queued"))]
+        await StreamQueries(tx).create(project, run.id, self._encoded(events))
+        await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
+        return run
+
+    def _made(self, asked: NewRun, assistant: Assistant, thread: Thread, run_id: str) -> Run:
+        now = self._clock()
+        return Run(
+            id=run_id,
+            thread_id=thread.id,
+            assistant_id=assistant.id,
+            settings=asked.settings(assistant.settings, thread.settings.resources, self._seed()),
+            metadata=asked.metadata,
+            created_at=now,
+            expires_at=now + self._wait,
+        )
+
+    # ---- reading
+
+    async def get(self, project: str, thread_id: str, run_id: str) -> Run:
+        """Raises RunNotFound."""
+        return await self._transactions.read(
+            lambda tx: RunQueries(tx).get(project, thread_id, run_id)
+        )
+
+    async def page(self, project: str, thread_id: str, asked: PageRequest) -> Page[Run]:
+        """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
+        asked.check_cursors(RUN, "a run")
+        binding = (project, "runs", thread_id)
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(tx: Transaction) -> list[Run]:
+            await ThreadQueries(tx).get(project, thread_id)
+            return await RunQueries(tx).page(project, thread_id, window)
+
+        found = await self._transactions.read(read)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+
+    async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
+        """A step. Raises RunNotFound or RunStepNotFound."""
+
+        async def read(tx: Transaction) -> RunStep:
+            await RunQueries(tx).get(project, thread_id, run_id)
+            return await RunStepQueries(tx).get(project, run_id, step_id)
+
+        return await self._transactions.read(read)
+
+    async def steps(
+        self, project: str, thread_id: str, run_id: str, asked: PageRequest
+    ) -> Page[RunStep]:
+        """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
+        asked.check_cursors(STEP, "a step")
+        binding = (project, "steps", run_id)
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+
+        async def read(tx: Transaction) -> list[RunStep]:
+            await RunQueries(tx).get(project, thread_id, run_id)
+            return await RunStepQueries(tx).page(project, run_id, window)
+
+        found = await self._transactions.read(read)
+        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+
+    async def watch(
+        self, project: str, thread_id: str, run_id: str, after: int
+    ) -> AsyncGenerator[NumberedEvent, None]:
+        """The events beyond a number, until the run has ended or waits for its client.
+
+        A wait that is over is told, and what came behind it. Raises RunNotFound, StreamExpired or
+        OutOfRange.
+        """
+        begun = await self._transactions.read(
+            lambda each: self._situation(each, project, thread_id, run_id)
+        )
+        following = self._followers.follow(
+            project, run_id, after, missing=RunNotFound(run=run_id), field="after"
+        )
+        async with aclosing(following) as groups:
+            if begun.is_waiting and after == begun.newest:
+                return
+            async for group in groups:
+                for number, data in group:
+                    event = self._codec.decode(data)
+                    yield NumberedEvent(number, event)
+                    if _waits(event) and begun.is_last(number):
+                        return
+
+    async def _situation(
+        self, tx: Transaction, project: str, thread_id: str, run_id: str
+    ) -> "_Situation":
+        run = await RunQueries(tx).get(project, thread_id, run_id)
+        stream = await StreamQueries(tx).get(project, run_id)
+        newest = -1 if stream is None else stream.next_number - 1
+        return _Situation(newest, run.state is RunState.REQUIRES_ACTION)
+
+    # ---- changes
+
+    async def update(
+        self, project: str, thread_id: str, run_id: str, metadata: Mapping[str, str]
+    ) -> Run:
+        """Replace a run's metadata. Raises RunNotFound, and what `check_metadata` does."""
+        check_metadata(metadata)
+
+        async def change(tx: Transaction) -> Run:
+            await RunQueries(tx).get(project, thread_id, run_id)
+            found = await RunQueries(tx).lock(project, run_id)
+            changed = replace(found, metadata=dict(metadata))
+            await RunQueries(tx).update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
+        """End a run: who works on it does, or this does.
+
+        Raises RunNotFound, RunNotCancellable, or StaleGeneration where it has gone on, and waits
+        again, as often as this looked.
+        """
+
+        async def give_up(tx: Transaction) -> Run | None:
+            await RunQueries(tx).get(project, thread_id, run_id)
+            # The job's row comes first, as it does for whoever works on the run.
+            job = await JobQueries(tx).request_cancel(project, KIND, run_id)
+            run = await RunQueries(tx).lock(project, run_id)
+            cancelling = run.cancelling()
+            if job is not None:
+                await RunQueries(tx).update(project, cancelling)
+                return cancelling
+            if run.state is not RunState.REQUIRES_ACTION:
+                return None  # it has gone on, with a job that was not there
+            events = await end_run(tx, project, run, CANCELLED, {})
+            await StreamQueries(tx).end(project, run_id, self._encoded(events))
+            return await RunQueries(tx).get(project, thread_id, run_id)
+
+        for _ in range(_CANCEL_TRIES):
+            given_up = await self._transactions.write(give_up)
+            if given_up is not None:
+                return given_up
+        raise StaleGeneration(resource=run_id)
+
+    async def submit(
+        self,
+        project: str,
+        thread_id: str,
+        run_id: str,
+        outputs: Sequence[ToolOutput],
+        request_id: str,
+    ) -> Submitted:
+        """Give a run what its calls gave; it goes on with them.
+
+        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete, TooLong and
+        RequestIdReused.
+        """
+        check_request_id(request_id)
+        check_outputs(outputs)
+        fingerprint = fingerprint_of(run_id, tuple(outputs))
+
+        async def add(tx: Transaction) -> Submitted:
+            await RunQueries(tx).get(project, thread_id, run_id)
+            run = await RunQueries(tx).lock(project, run_id)
+            stream = await StreamQueries(tx).get(project, run_id)
+            last_event = -1 if stream is None else stream.next_number - 1
+            # What it made are events; their number is how a repeated request finds them.
+            request = self._remembered(SUBMIT, request_id, fingerprint, str(last_event))
+            before = await earlier(tx, project, request)
+            if before is not None:
+                return Submitted(run, int(before.resource_id))
+            run = run.answered(outputs)
+            await self._take(tx, project, run, outputs)
+            return Submitted(run, last_event)
+
+        return await self._transactions.write(add)
+
+    async def _take(
+        self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
+    ) -> None:
+        """Keep the outputs, and let the run go on."""
+        now = await tx.now()
+        events: list[RunEvent] = []
+        for step in await RunStepQueries(tx).open(project, run.id):
+            if isinstance(step.details, ToolCalls):
+                done = step.with_outputs(by_call(outputs)).ended(StepState.COMPLETED, now)
+                await RunStepQueries(tx).update(project, done)
+                events.append(StepChanged(what=done.state.value, step=done))
+        items = [
+            Item(
+                id=self._ids.new(ITEM_PREFIXES[FunctionCallOutput]),
+                status=ItemStatus.COMPLETED,
+                created_at=now,
+                content=FunctionCallOutput(call_id=call_id, output=(Text(text=output),)),
+            )
+            for call_id, output in outputs
+        ]
+        await TimelineQueries(tx).append(project, run.thread_id, items, origin=run.id)
+        await RunQueries(tx).update(project, run)
+        events.append(RunChanged(what=run.state.value, run=run))
+        await StreamQueries(tx).append(project, run.id, self._encoded(events))
+        await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
+
+    # ---- parts
+
+    def _encoded(self, events: Sequence[RunEvent]) -> list[bytes]:
+        return [self._codec.encode(event) for event in events]
+
+    def _remembered(
+        self, method: str, request_id: str, fingerprint: str, made: str
+    ) -> IdempotencyRecord:
+        return IdempotencyRecord(
+            method=method,
+            request_id=request_id,
+            fingerprint=fingerprint,
+            resource_id=made,
+            created_at=self._clock(),
+        )
+
+
+def _waits(event: RunEvent) -> bool:
+    return isinstance(event, RunChanged) and event.run.state is RunState.REQUIRES_ACTION

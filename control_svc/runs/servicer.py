@@ -1,0 +1,317 @@
+"""Runs, their steps and their events between protos and the domain."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc
+from corral.control.v1 import item_pb2, run_event_pb2, run_pb2, run_service_pb2
+from corral.control.v1 import run_service_pb2 as pb
+from corral.control.v1 import run_service_pb2_grpc as rpc
+
+from control_svc.agent.drafts import DraftKind
+from control_svc.assistants.model import NewThread
+from control_svc.assistants.proto import message_to_pb, new_messages, thread_settings, thread_to_pb
+from control_svc.base.proto import optional_timestamp, page_request, timestamp
+from control_svc.event_log.model import BEFORE_FIRST
+from control_svc.inference.turns import TurnUsage
+from control_svc.items.model import FunctionCall
+from control_svc.items.proto import citation_to_pb, search_result_to_pb
+from control_svc.runs.events import (
+    CallDelta,
+    MessageChanged,
+    MessageDelta,
+    ReasoningDelta,
+    RunChanged,
+    RunEvent,
+    StepChanged,
+    ThreadCreated,
+)
+from control_svc.runs.model import NewRun, Run, RunError, ToolOutput, Truncation
+from control_svc.runs.service import Runs
+from control_svc.runs.steps import FunctionStepCall, MessageCreation, RunStep, StepCall
+from control_svc.tools.proto import (
+    choice_from_pb,
+    choice_to_pb,
+    format_from_pb,
+    format_to_pb,
+    options_from_pb,
+    options_to_pb,
+    resources_from_pb,
+    tools_from_pb,
+    tools_to_pb,
+)
+from control_svc.vector_stores.proto import new_store
+from svc_kit.auth import current_principal
+
+
+def new_run(asked: run_service_pb2.RunOptions, request_id: str) -> NewRun:
+    """What a caller asks for. Raises MissingField, InvalidField or UnsupportedField."""
+    return NewRun(
+        assistant_id=asked.assistant_id,
+        model=asked.model,
+        instructions=asked.instructions if asked.HasField("instructions") else None,
+        additional_instructions=asked.additional_instructions,
+        additional_messages=new_messages(asked.additional_messages, "additional_messages"),
+        tools=tools_from_pb(asked.tools.tools) if asked.HasField("tools") else None,
+        resources=(
+            resources_from_pb(asked.tool_resources) if asked.HasField("tool_resources") else None
+        ),
+        metadata=dict(asked.metadata),
+        options=options_from_pb(asked.options) if asked.HasField("options") else b"",
+        format=(
+            format_from_pb(asked.response_format) if asked.HasField("response_format") else None
+        ),
+        reasoning_effort=asked.reasoning_effort,
+        choice=choice_from_pb(asked.tool_choice),
+        parallel_calls=asked.parallel_tool_calls if asked.HasField("parallel_tool_calls") else True,
+        truncation=_truncation(asked.truncation),
+        max_prompt_tokens=_optional(asked, "max_prompt_tokens"),
+        max_completion_tokens=_optional(asked, "max_completion_tokens"),
+        request_id=request_id,
+    )
+
+
+def first_thread(request: run_service_pb2.CreateThreadAndRunRequest) -> NewThread:
+    """The thread that a run is to be begun on."""
+    return NewThread(
+        settings=thread_settings(request.thread),
+        messages=new_messages(request.messages, "thread.messages"),
+        new_stores=tuple(map(new_store, request.new_vector_stores)),
+    )
+
+
+def outputs_of(request: run_service_pb2.SubmitToolOutputsRequest) -> list[ToolOutput]:
+    """What the client's functions gave."""
+    return [ToolOutput(given.call_id, given.output) for given in request.outputs]
+
+
+def run_to_pb(run: Run) -> run_pb2.Run:
+    """A run as callers see it."""
+    asked, reason = run.settings, run.incomplete_reason
+    return run_pb2.Run(
+        id=run.id,
+        thread_id=run.thread_id,
+        assistant_id=run.assistant_id,
+        state=f"STATE_{run.state.name}",
+        create_time=timestamp(run.created_at),
+        expire_time=optional_timestamp(run.expires_at),
+        start_time=optional_timestamp(run.started_at),
+        end_time=optional_timestamp(run.ended_at),
+        error=_error_to_pb(run.error),
+        incomplete_reason=f"INCOMPLETE_REASON_{'UNSPECIFIED' if reason is None else reason.name}",
+        required_calls=map(_call_to_pb, run.calls),
+        usage=_usage_to_pb(run.usage),
+        model=asked.model,
+        instructions=asked.instructions,
+        tools=tools_to_pb(asked.tools),
+        options=options_to_pb(asked.options),
+        response_format=None if asked.format is None else format_to_pb(asked.format),
+        tool_choice=choice_to_pb(asked.choice),
+        parallel_tool_calls=asked.parallel_calls,
+        truncation=run_pb2.RunTruncation(last_messages=asked.truncation.last_messages),
+        max_prompt_tokens=asked.max_prompt_tokens,
+        max_completion_tokens=asked.max_completion_tokens,
+        reasoning_effort=asked.reasoning_effort,
+        metadata=run.metadata,
+    )
+
+
+def step_to_pb(step: RunStep) -> run_pb2.RunStep:
+    """A step as callers see it."""
+    message = run_pb2.RunStep(
+        id=step.id,
+        run_id=step.run_id,
+        thread_id=step.thread_id,
+        assistant_id=step.assistant_id,
+        state=f"STATE_{step.state.name}",
+        create_time=timestamp(step.created_at),
+        end_time=optional_timestamp(step.ended_at),
+        error=_error_to_pb(step.error),
+        usage=_usage_to_pb(step.usage),
+    )
+    if isinstance(step.details, MessageCreation):
+        message.message_id = step.details.message_id
+    else:
+        calls = map(_step_call_to_pb, step.details.calls)
+        message.tool_calls.CopyFrom(run_pb2.StepCalls(calls=calls))
+    return message
+
+
+def event_to_pb(event: RunEvent) -> run_event_pb2.RunEvent:
+    """An event as watchers see it."""
+    wire = run_event_pb2
+    match event:
+        case ThreadCreated(thread=thread):
+            return wire.RunEvent(thread_created=thread_to_pb(thread))
+        case RunChanged(what=what, run=run):
+            return wire.RunEvent(run_changed=wire.RunChanged(what=what, run=run_to_pb(run)))
+        case StepChanged(what=what, step=step):
+            return wire.RunEvent(step_changed=wire.StepChanged(what=what, step=step_to_pb(step)))
+        case MessageChanged(what=what, message=message):
+            changed = wire.MessageChanged(what=what, message=message_to_pb(message))
+            return wire.RunEvent(message_changed=changed)
+        case _:
+            return _delta_to_pb(event)
+
+
+def _delta_to_pb(event: MessageDelta | CallDelta | ReasoningDelta) -> run_event_pb2.RunEvent:
+    wire = run_event_pb2
+    match event:
+        case MessageDelta():
+            citations = map(citation_to_pb, event.annotations)
+            delta = wire.MessageDelta(
+                message_id=event.message_id, text=event.text, citations=citations
+            )
+            return wire.RunEvent(message_delta=delta)
+        case ReasoningDelta():
+            thought = wire.ReasoningDelta(item_id=event.item_id, text=event.text)
+            return wire.RunEvent(reasoning_delta=thought)
+        case CallDelta():
+            call = wire.CallDelta(
+                step_id=event.step_id,
+                index=event.index,
+                call_id=event.call_id,
+                name=event.name,
+                arguments_json=event.arguments,
+                is_hosted=event.tool is DraftKind.HOSTED,
+            )
+            return wire.RunEvent(call_delta=call)
+
+
+def _truncation(asked: run_pb2.RunTruncation) -> Truncation:
+    return Truncation(
+        last_messages=asked.last_messages if asked.HasField("last_messages") else None
+    )
+
+
+def _optional(asked: run_service_pb2.RunOptions, name: str) -> int | None:
+    return getattr(asked, name) if asked.HasField(name) else None
+
+
+def _error_to_pb(error: RunError | None) -> run_pb2.RunError | None:
+    return None if error is None else run_pb2.RunError(code=error.code, message=error.message)
+
+
+def _usage_to_pb(usage: TurnUsage) -> run_pb2.RunUsage:
+    return run_pb2.RunUsage(**usage._asdict())
+
+
+def _call_to_pb(call: FunctionCall) -> item_pb2.FunctionCallItem:
+    return item_pb2.FunctionCallItem(
+        call_id=call.call_id, name=call.name, arguments_json=call.arguments
+    )
+
+
+def _step_call_to_pb(call: StepCall) -> run_pb2.StepCall:
+    if isinstance(call, FunctionStepCall):
+        function = run_pb2.FunctionStepCall(
+            name=call.name, arguments_json=call.arguments, output=call.output
+        )
+        return run_pb2.StepCall(call_id=call.call_id, function=function)
+    found = run_pb2.FileSearchStepCall(results=map(search_result_to_pb, call.results or ()))
+    return run_pb2.StepCall(call_id=call.call_id, file_search=found)
+
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class RunServicer(rpc.RunServiceServicer):
+    """Runs over gRPC."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def CreateRun(
+        self, request: pb.CreateRunRequest, context: Context
+    ) -> pb.CreateRunResponse:
+        """Begin a run."""
+        asked = new_run(request.run, request.request_id)
+        run = await self._runs.create(current_principal().project, request.thread_id, asked)
+        return pb.CreateRunResponse(run=run_to_pb(run))
+
+    async def CreateThreadAndRun(
+        self, request: pb.CreateThreadAndRunRequest, context: Context
+    ) -> pb.CreateThreadAndRunResponse:
+        """Begin a thread and a run on it."""
+        asked = new_run(request.run, request.request_id)
+        run = await self._runs.create_with_thread(
+            current_principal().project, first_thread(request), asked
+        )
+        return pb.CreateThreadAndRunResponse(run=run_to_pb(run))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+        """Describe a run."""
+        run = await self._runs.get(current_principal().project, request.thread_id, request.run_id)
+        return pb.GetRunResponse(run=run_to_pb(run))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
+        """List the runs of a thread."""
+        page = await self._runs.page(
+            current_principal().project, request.thread_id, page_request(request)
+        )
+        return pb.ListRunsResponse(runs=map(run_to_pb, page.items), next_page_token=page.next_token)
+
+    async def UpdateRun(
+        self, request: pb.UpdateRunRequest, context: Context
+    ) -> pb.UpdateRunResponse:
+        """Change a run's metadata."""
+        run = await self._runs.update(
+            current_principal().project, request.thread_id, request.run_id, dict(request.metadata)
+        )
+        return pb.UpdateRunResponse(run=run_to_pb(run))
+
+    async def CancelRun(
+        self, request: pb.CancelRunRequest, context: Context
+    ) -> pb.CancelRunResponse:
+        """End a run."""
+        run = await self._runs.cancel(
+            current_principal().project, request.thread_id, request.run_id
+        )
+        return pb.CancelRunResponse(run=run_to_pb(run))
+
+    async def SubmitToolOutputs(
+        self, request: pb.SubmitToolOutputsRequest, context: Context
+    ) -> pb.SubmitToolOutputsResponse:
+        """Give a run what its calls gave."""
+        submitted = await self._runs.submit(
+            current_principal().project,
+            request.thread_id,
+            request.run_id,
+            outputs_of(request),
+            request.request_id,
+        )
+        return pb.SubmitToolOutputsResponse(
+            run=run_to_pb(submitted.run), last_event=submitted.last_event
+        )
+
+    async def GetRunStep(
+        self, request: pb.GetRunStepRequest, context: Context
+    ) -> pb.GetRunStepResponse:
+        """Describe a step."""
+        step = await self._runs.step(
+            current_principal().project, request.thread_id, request.run_id, request.step_id
+        )
+        return pb.GetRunStepResponse(step=step_to_pb(step))
+
+    async def ListRunSteps(
+        self, request: pb.ListRunStepsRequest, context: Context
+    ) -> pb.ListRunStepsResponse:
+        """List the steps of a run."""
+        page = await self._runs.steps(
+            current_principal().project, request.thread_id, request.run_id, page_request(request)
+        )
+        return pb.ListRunStepsResponse(
+            steps=map(step_to_pb, page.items), next_page_token=page.next_token
+        )
+
+    async def WatchRun(
+        self, request: pb.WatchRunRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        """Send the events of a run."""
+        after = request.after if request.HasField("after") else BEFORE_FIRST
+        watching = self._runs.watch(
+            current_principal().project, request.thread_id, request.run_id, after
+        )
+        async with aclosing(watching) as events:
+            async for number, event in events:
+                yield pb.WatchRunResponse(number=number, event=event_to_pb(event))

@@ -1,1 +1,0 @@
-"""Every query of the service, by resource; the project comes first, frozen dataclasses come out."""

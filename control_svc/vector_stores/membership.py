@@ -1,0 +1,145 @@
+"""Files go into vector stores here, and out of them: each with its job, each counted once.
+
+Every function works within a caller's transaction that has locked the store, or locks it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from control_svc.base.ids import JOB, VECTOR_STORE_ENTRY, IdSource
+from control_svc.db.transaction import Clock, Transaction
+from control_svc.files.queries import FileQueries
+from control_svc.jobs.model import JobPriority, NewJob
+from control_svc.jobs.queries import JobQueries
+from control_svc.vector_stores.model import (
+    FileProblem,
+    FileState,
+    NewStoreFile,
+    StoreFile,
+    VectorStore,
+)
+from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
+from svc_kit.errors import EmbeddingModelMissing, FileNotFound
+
+KIND: Final = "vector-file"
+ADD_MODEL: Final = "corral up --embedding-model FILE.gguf"
+_AGAIN: Final = (FileState.FAILED, FileState.CANCELLED)
+"""States from which a file that is put into its store again begins anew."""
+
+
+class FileAdder:
+    """Puts files into stores."""
+
+    def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
+        """`embedding_model` None: the installation has none, and nothing can be added."""
+        self._ids = ids
+        self._clock = clock
+        self.embedding_model = embedding_model
+
+    def check_model(self) -> str:
+        """The embedding model. Raises EmbeddingModelMissing."""
+        if self.embedding_model is None:
+            raise EmbeddingModelMissing(command=ADD_MODEL)
+        return self.embedding_model
+
+    async def add(
+        self,
+        tx: Transaction,
+        project: str,
+        store_id: str,
+        files: Sequence[NewStoreFile],
+        batch_id: str | None = None,
+    ) -> list[StoreFile]:
+        """The files in the store: those that were there just so, and have not failed, as they were,
+        now of this batch; any others anew.
+
+        Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
+        """
+        store = await VectorStoreQueries(tx).lock(project, store_id)
+        now = self._clock()
+        store.check_alive(now)
+        store = store.used(now)
+        wanted = [file.file_id for file in files]
+        there = await StoreFileQueries(tx).find(project, store_id, wanted)
+        added = []
+        for file in files:
+            await _check_there(tx, project, file.file_id, now)
+            old = there.get(file.file_id)
+            if old is not None and _is_there(old, file):
+                there[file.file_id] = await _joined(tx, project, old, batch_id)
+                continue
+            if old is not None:
+                store = await remove_file(tx, project, store, old)
+            entry = self._ids.new(VECTOR_STORE_ENTRY)
+            new = file.make(entry, store_id, batch_id, now)
+            there[file.file_id] = new
+            store = store.moved(new, None)
+            added.append(new)
+        # Together: one by one, two thousand would keep all other writers waiting for seconds.
+        await StoreFileQueries(tx).add(project, added)
+        await JobQueries(tx).add_all(project, [self._job_of(new) for new in added])
+        await VectorStoreQueries(tx).update(project, store)
+        tx.announce(store_id)
+        return [there[file_id] for file_id in wanted]
+
+    def _job_of(self, file: StoreFile) -> NewJob:
+        return NewJob(
+            id=self._ids.new(JOB), kind=KIND, subject=file.entry, priority=JobPriority.NORMAL
+        )
+
+
+def _is_there(old: StoreFile, asked: NewStoreFile) -> bool:
+    """Whether a file in its store is what somebody asks for."""
+    is_same = old.chunking == asked.chunking and old.attributes == asked.attributes
+    return is_same and old.state not in _AGAIN
+
+
+async def _joined(
+    tx: Transaction, project: str, file: StoreFile, batch_id: str | None
+) -> StoreFile:
+    if batch_id is None:
+        return file
+    joined = replace(file, batch_id=batch_id)
+    await StoreFileQueries(tx).update(project, joined)
+    return joined
+
+
+async def _check_there(tx: Transaction, project: str, file_id: str, now: datetime) -> None:
+    try:
+        await FileQueries(tx).get(project, file_id, now)
+    except FileNotFound as error:
+        raise FileNotFound(file=error.file, field="file_id") from None
+
+
+async def move(
+    tx: Transaction,
+    project: str,
+    store: VectorStore,
+    file: StoreFile,
+    state: FileState,
+    problem: FileProblem | None = None,
+) -> VectorStore:
+    """Give a file of a locked store another state; the store as it is then, not yet kept."""
+    moved = replace(file, state=state, problem=problem)
+    tx.announce(store.id)
+    await StoreFileQueries(tx).update(project, moved)
+    return store.moved(moved, file.state)
+
+
+async def remove_file(
+    tx: Transaction, project: str, store: VectorStore, file: StoreFile
+) -> VectorStore:
+    """Take a file out of a locked store; the store as it is then, not yet kept."""
+    return await move(tx, project, store, file, FileState.DELETED)
+
+
+async def remove_from_all(tx: Transaction, project: str, file_id: str) -> None:
+    """Take a file that is gone out of every store."""
+    for store_id in await StoreFileQueries(tx).stores_of(project, file_id):
+        store = await VectorStoreQueries(tx).lock(project, store_id)
+        found = await StoreFileQueries(tx).find(project, store_id, [file_id])
+        for file in found.values():
+            store = await remove_file(tx, project, store, file)
+        await VectorStoreQueries(tx).update(project, store)

@@ -1,0 +1,389 @@
+"""Queries about vector stores, their files and batches of them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import and_, delete, exists, func, insert, select, update
+from sqlalchemy.sql import ColumnElement
+
+from control_svc.base.ids import (
+    FILE,
+    VECTOR_STORE,
+    VECTOR_STORE_BATCH,
+    VECTOR_STORE_ENTRY,
+    age_of,
+    is_id,
+)
+from control_svc.base.pagination import Window, bounded, in_order, windowed
+from control_svc.db.transaction import Transaction
+from control_svc.files.tables import FileRow
+from control_svc.vector_stores.model import (
+    AttributeValue,
+    Chunking,
+    FileBatch,
+    FileCounts,
+    FileProblem,
+    FileState,
+    ProblemCode,
+    StoreFile,
+    VectorStore,
+)
+from control_svc.vector_stores.tables import FileBatchRow, StoreFileRow, VectorStoreRow
+from svc_kit.errors import VectorStoreFileBatchNotFound, VectorStoreNotFound
+
+_STORE_COLUMNS: Final = (
+    "id",
+    "name",
+    "description",
+    "life_days",
+    "num_chunks",
+    "usage_bytes",
+    "embedding_model",
+    "embedding_digest",
+    "dimensions",
+    "revision",
+    "created_at",
+    "active_at",
+)
+_FILE_COLUMNS: Final = (
+    "entry",
+    "file_id",
+    "store_id",
+    "batch_id",
+    "num_chunks",
+    "usage_bytes",
+    "created_at",
+)
+_DELETED: Final = FileState.DELETED.value
+_LEFT_BEHIND: Final = (_DELETED, FileState.FAILED.value, FileState.CANCELLED.value)
+"""States in which passages are of no use any more."""
+_FILES_OF_ALL_STATES: Final = (
+    VectorStoreRow.in_progress
+    + VectorStoreRow.completed
+    + VectorStoreRow.failed
+    + VectorStoreRow.cancelled
+)
+
+
+class VectorStoreQueries:
+    """Stores in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: str, store: VectorStore) -> None:
+        """Keep a new store."""
+        await self._session.execute(
+            insert(VectorStoreRow).values(project=project, **_store_values(store))
+        )
+
+    async def get(self, project: str, store_id: str) -> VectorStore:
+        """Raises VectorStoreNotFound."""
+        return await self._get(project, store_id, locked=False)
+
+    async def lock(self, project: str, store_id: str) -> VectorStore:
+        """As `get`; until the end of the transaction nobody else changes the store or its files."""
+        return await self._get(project, store_id, locked=True)
+
+    async def update(self, project: str, store: VectorStore) -> None:
+        """Keep what has changed of a locked store."""
+        await self._session.execute(
+            update(VectorStoreRow).where(*_store(project, store.id)).values(_store_values(store))
+        )
+
+    async def page(self, project: str, window: Window) -> list[VectorStore]:
+        """The stores of a window."""
+        query = select(VectorStoreRow).where(VectorStoreRow.project == project)
+        rows = await self._session.scalars(windowed(query, VectorStoreRow.id, window))
+        return in_order([_read_store(row) for row in rows], window)
+
+    async def delete(self, project: str, store_id: str) -> None:
+        """Forget a locked store and its batches, and let all of its files be deleted."""
+        await self._session.execute(delete(VectorStoreRow).where(*_store(project, store_id)))
+        batches = (FileBatchRow.project == project, FileBatchRow.store_id == store_id)
+        await self._session.execute(delete(FileBatchRow).where(*batches))
+        await self._delete_files(project, store_id)
+
+    async def empty(self, project: str, store: VectorStore) -> None:
+        """Let all files of a locked store be deleted, and keep what that leaves of it."""
+        await self.update(project, store.emptied())
+        await self._delete_files(project, store.id)
+
+    async def expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """The projects and ids of expired stores that still have files, over all projects."""
+        query = select(VectorStoreRow.project, VectorStoreRow.id).where(
+            VectorStoreRow.expires_at <= now, _FILES_OF_ALL_STATES > 0
+        )
+        return [(row.project, row.id) for row in await self._session.execute(query.limit(limit))]
+
+    async def _delete_files(self, project: str, store_id: str) -> None:
+        await self._session.execute(
+            update(StoreFileRow).where(*_present(project, store_id)).values(state=_DELETED)
+        )
+
+    async def _get(self, project: str, store_id: str, *, locked: bool) -> VectorStore:
+        if not is_id(store_id, VECTOR_STORE):
+            # Not asked for: a database may refuse its characters.
+            raise VectorStoreNotFound(vector_store=store_id)
+        row = await self._session.get(
+            VectorStoreRow, (project, store_id), with_for_update=locked, populate_existing=True
+        )
+        if row is None:
+            raise VectorStoreNotFound(vector_store=store_id)
+        return _read_store(row)
+
+
+class StoreFileQueries:
+    """The rows of files in stores. But for the sweeper, those that are deleted are not there."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: str, files: Sequence[StoreFile]) -> None:
+        """Keep new files of a locked store."""
+        if files:
+            rows = [{"project": project, **_file_values(file)} for file in files]
+            await self._session.execute(insert(StoreFileRow), rows)
+
+    async def find(
+        self, project: str, store_id: str, file_ids: Collection[str]
+    ) -> dict[str, StoreFile]:
+        """Those of the files that are in a store."""
+        # Others are not asked for: a database may refuse their characters.
+        known = [file_id for file_id in file_ids if is_id(file_id, FILE)]
+        query = select(StoreFileRow).where(
+            *_present(project, store_id), StoreFileRow.file_id.in_(known)
+        )
+        return {row.file_id: _read_file(row) for row in await self._session.scalars(query)}
+
+    async def entry(self, project: str, entry: str) -> StoreFile | None:
+        """The file of an entry; None: it has been deleted."""
+        row = await self._session.get(StoreFileRow, (project, entry), populate_existing=True)
+        return None if row is None or row.state == _DELETED else _read_file(row)
+
+    async def update(self, project: str, file: StoreFile) -> None:
+        """Keep what has changed of a file whose store is locked."""
+        await self._session.execute(
+            update(StoreFileRow)
+            .where(StoreFileRow.project == project, StoreFileRow.entry == file.entry)
+            .values(_file_values(file))
+        )
+
+    async def page(
+        self,
+        project: str,
+        store_id: str,
+        window: Window,
+        batch_id: str | None = None,
+        state: FileState | None = None,
+    ) -> list[StoreFile]:
+        """The files of a window, by when they were put there; its cursors may be gone by now."""
+        query = select(StoreFileRow).where(*_present(project, store_id))
+        if batch_id is not None:
+            query = query.where(StoreFileRow.batch_id == batch_id)
+        if state is not None:
+            query = query.where(StoreFileRow.state == state.value)
+        cursors = (window.after, window.before)
+        after, before = [await self._entry_of(project, store_id, each) for each in cursors]
+        query = bounded(query, StoreFileRow.entry, window, after, before)
+        return in_order([_read_file(row) for row in await self._session.scalars(query)], window)
+
+    async def unfinished(self, project: str, batch_id: str) -> list[StoreFile]:
+        """The files of a batch that are in progress."""
+        query = select(StoreFileRow).where(
+            StoreFileRow.project == project,
+            StoreFileRow.batch_id == batch_id,
+            StoreFileRow.state == FileState.IN_PROGRESS.value,
+        )
+        return [_read_file(row) for row in await self._session.scalars(query)]
+
+    async def stores_of(self, project: str, file_id: str) -> list[str]:
+        """The ids of the stores that a file is in, in order."""
+        query = select(StoreFileRow.store_id).where(
+            StoreFileRow.project == project,
+            StoreFileRow.file_id == file_id,
+            StoreFileRow.state != _DELETED,
+        )
+        return list(await self._session.scalars(query.order_by(StoreFileRow.store_id)))
+
+    async def lost(self, limit: int) -> list[tuple[str, str]]:
+        """The projects and ids of files that are in stores and nowhere else, over all projects."""
+        file = and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id)
+        query = (
+            select(StoreFileRow.project, StoreFileRow.file_id)
+            .where(StoreFileRow.state != _DELETED, ~exists().where(file))
+            .distinct()
+            .limit(limit)
+        )
+        return [(row.project, row.file_id) for row in await self._session.execute(query)]
+
+    async def left_behind(self) -> tuple[str, StoreFile] | None:
+        """A file whose passages are of no use any more, with its project, locked; over all
+        projects. None: there is none that nobody else sweeps."""
+        row = await self._session.scalar(
+            select(StoreFileRow)
+            .where(StoreFileRow.state.in_(_LEFT_BEHIND))
+            .where((StoreFileRow.num_chunks > 0) | (StoreFileRow.state == _DELETED))
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        return None if row is None else (row.project, _read_file(row))
+
+    async def forget(self, project: str, entry: str) -> None:
+        """Forget a file that has been deleted and has no passages any more."""
+        await self._session.execute(
+            delete(StoreFileRow).where(StoreFileRow.project == project, StoreFileRow.entry == entry)
+        )
+
+    async def completed(self, project: str, store_id: str) -> dict[str, int]:
+        """The entries that are completed, with how many passages they have."""
+        found = await self._session.execute(
+            select(StoreFileRow.entry, StoreFileRow.num_chunks).where(
+                *_completed(project, [store_id])
+            )
+        )
+        return {entry: num_chunks for entry, num_chunks in found}
+
+    async def attributes(
+        self, project: str, store_ids: Collection[str]
+    ) -> dict[str, Mapping[str, AttributeValue]]:
+        """Those of the completed entries of stores."""
+        found = await self._session.execute(
+            select(StoreFileRow.entry, StoreFileRow.attached).where(*_completed(project, store_ids))
+        )
+        return {entry: orjson.loads(attached) for entry, attached in found}
+
+    async def _entry_of(self, project: str, store_id: str, file_id: str) -> str | None:
+        """Where a cursor is, or was; once it is swept, about where: a file is older than it."""
+        if not file_id:
+            return None
+        last = await self._session.scalar(
+            select(func.max(StoreFileRow.entry)).where(
+                StoreFileRow.project == project,
+                StoreFileRow.store_id == store_id,
+                StoreFileRow.file_id == file_id,
+            )
+        )
+        return last or VECTOR_STORE_ENTRY + age_of(file_id)
+
+
+class FileBatchQueries:
+    """Batches of files in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+
+    async def add(self, project: str, batch: FileBatch) -> None:
+        """Keep a new batch."""
+        await self._session.execute(
+            insert(FileBatchRow).values(
+                project=project,
+                id=batch.id,
+                store_id=batch.store_id,
+                created_at=batch.created_at,
+                cancelled_at=batch.cancelled_at,
+            )
+        )
+
+    async def get(self, project: str, store_id: str, batch_id: str) -> FileBatch:
+        """Raises VectorStoreFileBatchNotFound."""
+        row = None
+        if is_id(batch_id, VECTOR_STORE_BATCH):
+            row = await self._session.get(FileBatchRow, (project, batch_id), populate_existing=True)
+        if row is None or row.store_id != store_id:
+            raise VectorStoreFileBatchNotFound(batch=batch_id)
+        batch = FileBatch(
+            id=row.id,
+            store_id=row.store_id,
+            created_at=row.created_at,
+            cancelled_at=row.cancelled_at,
+        )
+        return replace(batch, counts=await self._counts(project, batch_id))
+
+    async def cancel(self, project: str, batch_id: str, now: datetime) -> None:
+        """Keep that a batch was given up; the first time counts."""
+        await self._session.execute(
+            update(FileBatchRow)
+            .where(
+                FileBatchRow.project == project,
+                FileBatchRow.id == batch_id,
+                FileBatchRow.cancelled_at.is_(None),
+            )
+            .values(cancelled_at=now)
+        )
+
+    async def _counts(self, project: str, batch_id: str) -> FileCounts:
+        found = await self._session.execute(
+            select(StoreFileRow.state, func.count())
+            .where(
+                StoreFileRow.project == project,
+                StoreFileRow.batch_id == batch_id,
+                StoreFileRow.state != _DELETED,
+            )
+            .group_by(StoreFileRow.state)
+        )
+        return FileCounts(**{state: count for state, count in found})
+
+
+def _store(project: str, store_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (VectorStoreRow.project == project, VectorStoreRow.id == store_id)
+
+
+def _present(project: str, store_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        StoreFileRow.project == project,
+        StoreFileRow.store_id == store_id,
+        StoreFileRow.state != _DELETED,
+    )
+
+
+def _completed(project: str, store_ids: Collection[str]) -> tuple[ColumnElement[bool], ...]:
+    return (
+        StoreFileRow.project == project,
+        StoreFileRow.store_id.in_(store_ids),
+        StoreFileRow.state == FileState.COMPLETED.value,
+    )
+
+
+def _store_values(store: VectorStore) -> dict[str, Any]:
+    return {
+        **{name: getattr(store, name) for name in _STORE_COLUMNS},
+        **asdict(store.counts),
+        "attached": orjson.dumps(dict(store.metadata)),
+        "expires_at": store.expires_at,
+    }
+
+
+def _read_store(row: VectorStoreRow) -> VectorStore:
+    return VectorStore(
+        **{name: getattr(row, name) for name in _STORE_COLUMNS},
+        counts=FileCounts(row.in_progress, row.completed, row.failed, row.cancelled),
+        metadata=orjson.loads(row.attached),
+    )
+
+
+def _file_values(file: StoreFile) -> dict[str, Any]:
+    return {
+        **{name: getattr(file, name) for name in _FILE_COLUMNS},
+        **asdict(file.chunking),
+        "attached": orjson.dumps(dict(file.attributes)),
+        "state": file.state.value,
+        "problem_code": file.problem and file.problem.code.value,
+        "problem_message": file.problem and file.problem.message,
+    }
+
+
+def _read_file(row: StoreFileRow) -> StoreFile:
+    problem = None
+    if row.problem_code is not None:
+        problem = FileProblem(ProblemCode(row.problem_code), row.problem_message or "")
+    return StoreFile(
+        **{name: getattr(row, name) for name in _FILE_COLUMNS},
+        chunking=Chunking(row.max_tokens, row.overlap_tokens),
+        attributes=orjson.loads(row.attached),
+        state=FileState(row.state),
+        problem=problem,
+    )

@@ -1,0 +1,123 @@
+"""Vector stores: begun, described, changed, and deleted."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, TypeVar
+
+from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.ids import VECTOR_STORE, IdSource
+from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.db.notifications import Notifications, follow
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.vector_stores.membership import FileAdder
+from control_svc.vector_stores.model import NewVectorStore, StoreChanges, VectorStore
+from control_svc.vector_stores.queries import VectorStoreQueries
+
+MAX_PAGE: Final = 100
+CREATE: Final = "CreateVectorStore"
+ResultT = TypeVar("ResultT")
+
+
+class VectorStores:
+    """What callers do with stores."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        adder: FileAdder,
+        ids: IdSource,
+        tokens: PageTokens,
+        clock: Clock,
+        notices: Notifications,
+        watch_interval_s: float,
+    ) -> None:
+        """`watch_interval_s` is how long a watcher misses a notice that got lost."""
+        self._transactions = transactions
+        self._adder = adder
+        self._ids = ids
+        self._tokens = tokens
+        self._clock = clock
+        self._notices = notices
+        self._watch_interval_s = watch_interval_s
+
+    async def create(self, project: str, asked: NewVectorStore) -> VectorStore:
+        """Begin a store; its files are read by jobs.
+
+        Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound, RequestIdReused or,
+        where there are files, EmbeddingModelMissing.
+        """
+        asked.check()
+        if asked.files:
+            self._adder.check_model()
+        store = asked.make(self._ids.new(VECTOR_STORE), self._clock())
+        request = IdempotencyRecord(
+            method=CREATE,
+            request_id=asked.request_id,
+            fingerprint=fingerprint_of(asked),
+            resource_id=store.id,
+            created_at=store.created_at,
+        )
+
+        async def add(tx: Transaction) -> VectorStore:
+            made = await once(tx, project, request)
+            if made == store.id:
+                await VectorStoreQueries(tx).add(project, store)
+                await self._adder.add(tx, project, store.id, asked.files)
+            return await VectorStoreQueries(tx).get(project, made)
+
+        return await self._transactions.write(add)
+
+    async def get(self, project: str, store_id: str) -> VectorStore:
+        """Raises VectorStoreNotFound."""
+        return await self._transactions.read(
+            lambda tx: VectorStoreQueries(tx).get(project, store_id)
+        )
+
+    async def page(self, project: str, asked: PageRequest) -> Page[VectorStore]:
+        """A page of the project's stores. Raises OutOfRange or InvalidField."""
+        asked.check_cursors(VECTOR_STORE, "a vector store")
+        binding = (project, "vector_stores")
+        window = self._tokens.window(asked, binding, MAX_PAGE)
+        found = await self._transactions.read(
+            lambda tx: VectorStoreQueries(tx).page(project, window)
+        )
+        return self._tokens.page(found, window, asked, binding)
+
+    async def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
+        """A store as it is, and after each change, until no file of it is in progress.
+
+        Raises VectorStoreNotFound.
+        """
+        following = follow(
+            self._notices,
+            store_id,
+            lambda: self.get(project, store_id),
+            lambda store: not store.counts.in_progress,
+            self._watch_interval_s,
+        )
+        async with aclosing(following) as stores:
+            async for store in stores:
+                yield store
+
+    async def update(self, project: str, store_id: str, changes: StoreChanges) -> VectorStore:
+        """Change what its owner says. Raises VectorStoreNotFound, VectorStoreExpired,
+        MissingField, InvalidField, OutOfRange or TooLong."""
+        changes.check()
+
+        async def change(tx: Transaction) -> VectorStore:
+            store = await VectorStoreQueries(tx).lock(project, store_id)
+            store.check_alive(self._clock())
+            changed = changes.applied_to(store).used(self._clock())
+            await VectorStoreQueries(tx).update(project, changed)
+            return changed
+
+        return await self._transactions.write(change)
+
+    async def delete(self, project: str, store_id: str) -> None:
+        """Delete a store; nothing of it is found from now on. Raises VectorStoreNotFound."""
+
+        async def forget(tx: Transaction) -> None:
+            await VectorStoreQueries(tx).lock(project, store_id)
+            await VectorStoreQueries(tx).delete(project, store_id)
+
+        await self._transactions.write(forget)

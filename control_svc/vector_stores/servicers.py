@@ -1,0 +1,221 @@
+"""Servicer of `VectorStoreService`: convert, call, convert."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc
+from corral.control.v1 import vector_store_file_service_pb2 as vector_store_file_pb
+from corral.control.v1 import vector_store_file_service_pb2_grpc as vector_store_file_rpc
+from corral.control.v1 import vector_store_service_pb2 as vector_store_pb
+from corral.control.v1 import vector_store_service_pb2_grpc as vector_store_rpc
+
+from control_svc.base.pagination import PageRequest
+from control_svc.base.proto import page_request
+from control_svc.db.transaction import Clock
+from control_svc.vector_stores import proto as convert
+from control_svc.vector_stores.files import DEFAULT_TEXTS, VectorFiles
+from control_svc.vector_stores.search.model import Search
+from control_svc.vector_stores.service import VectorStores
+from svc_kit.auth import current_principal
+
+Context = grpc.aio.ServicerContext[object, object]
+DEFAULT_RESULTS = 10
+
+
+class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
+    """Vector stores over gRPC."""
+
+    def __init__(self, stores: VectorStores, search: Search, clock: Clock) -> None:
+        self._stores = stores
+        self._search = search
+        self._clock = clock
+
+    async def CreateVectorStore(
+        self, request: vector_store_pb.CreateVectorStoreRequest, context: Context
+    ) -> vector_store_pb.CreateVectorStoreResponse:
+        """Begin a store."""
+        store = await self._stores.create(current_principal().project, convert.new_store(request))
+        return vector_store_pb.CreateVectorStoreResponse(
+            vector_store=convert.store_to_pb(store, self._clock)
+        )
+
+    async def GetVectorStore(
+        self, request: vector_store_pb.GetVectorStoreRequest, context: Context
+    ) -> vector_store_pb.GetVectorStoreResponse:
+        """Describe a store."""
+        store = await self._stores.get(current_principal().project, request.vector_store_id)
+        return vector_store_pb.GetVectorStoreResponse(
+            vector_store=convert.store_to_pb(store, self._clock)
+        )
+
+    async def ListVectorStores(
+        self, request: vector_store_pb.ListVectorStoresRequest, context: Context
+    ) -> vector_store_pb.ListVectorStoresResponse:
+        """List the project's stores."""
+        asked = page_request(request)
+        page = await self._stores.page(current_principal().project, asked)
+        stores = [convert.store_to_pb(store, self._clock) for store in page.items]
+        return vector_store_pb.ListVectorStoresResponse(
+            vector_stores=stores, next_page_token=page.next_token
+        )
+
+    async def UpdateVectorStore(
+        self, request: vector_store_pb.UpdateVectorStoreRequest, context: Context
+    ) -> vector_store_pb.UpdateVectorStoreResponse:
+        """Change what its owner says."""
+        changes = convert.store_changes(request)
+        store = await self._stores.update(
+            current_principal().project, request.vector_store_id, changes
+        )
+        return vector_store_pb.UpdateVectorStoreResponse(
+            vector_store=convert.store_to_pb(store, self._clock)
+        )
+
+    async def DeleteVectorStore(
+        self, request: vector_store_pb.DeleteVectorStoreRequest, context: Context
+    ) -> vector_store_pb.DeleteVectorStoreResponse:
+        """Delete a store."""
+        await self._stores.delete(current_principal().project, request.vector_store_id)
+        return vector_store_pb.DeleteVectorStoreResponse()
+
+    async def SearchVectorStore(
+        self, request: vector_store_pb.SearchVectorStoreRequest, context: Context
+    ) -> vector_store_pb.SearchVectorStoreResponse:
+        """Find what answers a question best."""
+        hits = await self._search.search(
+            current_principal().project,
+            [request.vector_store_id],
+            request.queries,
+            request.max_results or DEFAULT_RESULTS,
+            convert.filter_of(request.filter) if request.HasField("filter") else None,
+            convert.ranking_of(request.ranking),
+        )
+        return vector_store_pb.SearchVectorStoreResponse(
+            hits=[convert.hit_to_pb(hit) for hit in hits]
+        )
+
+    async def WatchVectorStore(
+        self, request: vector_store_pb.WatchVectorStoreRequest, context: Context
+    ) -> AsyncIterator[vector_store_pb.WatchVectorStoreResponse]:
+        """Send a store whenever it has changed."""
+        watching = self._stores.watch(current_principal().project, request.vector_store_id)
+        async with aclosing(watching) as stores:
+            async for store in stores:
+                yield vector_store_pb.WatchVectorStoreResponse(
+                    vector_store=convert.store_to_pb(store, self._clock)
+                )
+
+
+class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServicer):
+    """The files of vector stores over gRPC."""
+
+    def __init__(self, files: VectorFiles) -> None:
+        self._files = files
+
+    async def CreateVectorStoreFile(
+        self, request: vector_store_file_pb.CreateVectorStoreFileRequest, context: Context
+    ) -> vector_store_file_pb.CreateVectorStoreFileResponse:
+        """Put a file into a store."""
+        file = await self._files.create(
+            current_principal().project,
+            request.vector_store_id,
+            convert.new_file(request),
+            request.request_id,
+        )
+        return vector_store_file_pb.CreateVectorStoreFileResponse(file=convert.file_to_pb(file))
+
+    async def GetVectorStoreFile(
+        self, request: vector_store_file_pb.GetVectorStoreFileRequest, context: Context
+    ) -> vector_store_file_pb.GetVectorStoreFileResponse:
+        """Describe a file in a store."""
+        file = await self._files.get(
+            current_principal().project, request.vector_store_id, request.file_id
+        )
+        return vector_store_file_pb.GetVectorStoreFileResponse(file=convert.file_to_pb(file))
+
+    async def ListVectorStoreFiles(
+        self, request: vector_store_file_pb.ListVectorStoreFilesRequest, context: Context
+    ) -> vector_store_file_pb.ListVectorStoreFilesResponse:
+        """List the files of a store, or of a batch."""
+        page = await self._files.page(
+            current_principal().project,
+            request.vector_store_id,
+            page_request(request),
+            request.batch_id,
+            convert.file_state(request.state),
+        )
+        files = [convert.file_to_pb(file) for file in page.items]
+        return vector_store_file_pb.ListVectorStoreFilesResponse(
+            files=files, next_page_token=page.next_token
+        )
+
+    async def UpdateVectorStoreFile(
+        self, request: vector_store_file_pb.UpdateVectorStoreFileRequest, context: Context
+    ) -> vector_store_file_pb.UpdateVectorStoreFileResponse:
+        """Change the attributes of a file."""
+        file = await self._files.update(
+            current_principal().project,
+            request.vector_store_id,
+            request.file_id,
+            convert.attributes_of(request.attributes),
+        )
+        return vector_store_file_pb.UpdateVectorStoreFileResponse(file=convert.file_to_pb(file))
+
+    async def DeleteVectorStoreFile(
+        self, request: vector_store_file_pb.DeleteVectorStoreFileRequest, context: Context
+    ) -> vector_store_file_pb.DeleteVectorStoreFileResponse:
+        """Take a file out of a store."""
+        await self._files.delete(
+            current_principal().project, request.vector_store_id, request.file_id
+        )
+        return vector_store_file_pb.DeleteVectorStoreFileResponse()
+
+    async def ListVectorStoreFileContents(
+        self, request: vector_store_file_pb.ListVectorStoreFileContentsRequest, context: Context
+    ) -> vector_store_file_pb.ListVectorStoreFileContentsResponse:
+        """Show what was read from a file."""
+        asked = PageRequest(
+            request.page_size or DEFAULT_TEXTS, request.page_token, newest_first=False
+        )
+        texts, next_token = await self._files.texts(
+            current_principal().project, request.vector_store_id, request.file_id, asked
+        )
+        return vector_store_file_pb.ListVectorStoreFileContentsResponse(
+            texts=texts, next_page_token=next_token
+        )
+
+    async def CreateVectorStoreFileBatch(
+        self, request: vector_store_file_pb.CreateVectorStoreFileBatchRequest, context: Context
+    ) -> vector_store_file_pb.CreateVectorStoreFileBatchResponse:
+        """Put files into a store together."""
+        batch = await self._files.create_batch(
+            current_principal().project,
+            request.vector_store_id,
+            [convert.new_file(file) for file in request.files],
+            request.request_id,
+        )
+        return vector_store_file_pb.CreateVectorStoreFileBatchResponse(
+            batch=convert.batch_to_pb(batch)
+        )
+
+    async def GetVectorStoreFileBatch(
+        self, request: vector_store_file_pb.GetVectorStoreFileBatchRequest, context: Context
+    ) -> vector_store_file_pb.GetVectorStoreFileBatchResponse:
+        """Describe a batch."""
+        batch = await self._files.get_batch(
+            current_principal().project, request.vector_store_id, request.batch_id
+        )
+        return vector_store_file_pb.GetVectorStoreFileBatchResponse(
+            batch=convert.batch_to_pb(batch)
+        )
+
+    async def CancelVectorStoreFileBatch(
+        self, request: vector_store_file_pb.CancelVectorStoreFileBatchRequest, context: Context
+    ) -> vector_store_file_pb.CancelVectorStoreFileBatchResponse:
+        """Give up what of a batch is not complete."""
+        batch = await self._files.cancel_batch(
+            current_principal().project, request.vector_store_id, request.batch_id
+        )
+        return vector_store_file_pb.CancelVectorStoreFileBatchResponse(
+            batch=convert.batch_to_pb(batch)
+        )

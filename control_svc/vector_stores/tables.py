@@ -1,0 +1,121 @@
+"""The tables of vector stores: their files, their batches of files, their passages."""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from control_svc.db.tables import Instant, Key, Project, Table
+
+_PRESENT = "state != 'deleted'"
+
+
+class VectorStoreRow(Table):
+    """Files whose text can be searched."""
+
+    __tablename__ = "vector_stores"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    # what its owner says
+    name: Mapped[str] = mapped_column(Text)
+    description: Mapped[str] = mapped_column(Text)
+    attached: Mapped[bytes] = mapped_column(LargeBinary)
+    life_days: Mapped[int | None] = mapped_column(Integer)
+    # sums over its files
+    in_progress: Mapped[int] = mapped_column(Integer)
+    completed: Mapped[int] = mapped_column(Integer)
+    failed: Mapped[int] = mapped_column(Integer)
+    cancelled: Mapped[int] = mapped_column(Integer)
+    num_chunks: Mapped[int] = mapped_column(BigInteger)
+    usage_bytes: Mapped[int] = mapped_column(BigInteger)
+    # its vectors
+    embedding_model: Mapped[str] = mapped_column(Text)
+    embedding_digest: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    dimensions: Mapped[int] = mapped_column(Integer)
+    revision: Mapped[int] = mapped_column(BigInteger)
+    # its life
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    active_at: Mapped[datetime] = mapped_column(Instant)
+    expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
+
+
+class StoreFileRow(Table):
+    """A file in a vector store; what is deleted stays until its passages are swept.
+
+    Neither the store nor the file is a foreign key: both go at once, and this afterwards.
+    """
+
+    __tablename__ = "vector_store_files"
+    __table_args__ = (
+        Index(None, "project", "store_id", "entry"),
+        Index(None, "project", "batch_id"),
+        Index(None, "project", "file_id"),
+        Index(None, "state"),
+        Index(
+            "uq_vector_store_files_present",
+            "project",
+            "store_id",
+            "file_id",
+            unique=True,
+            sqlite_where=text(_PRESENT),
+            postgresql_where=text(_PRESENT),
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    entry: Mapped[str] = mapped_column(Key, primary_key=True)
+    store_id: Mapped[str] = mapped_column(Key)
+    file_id: Mapped[str] = mapped_column(Key)
+    batch_id: Mapped[str | None] = mapped_column(Key)
+    # what its owner says
+    attached: Mapped[bytes] = mapped_column(LargeBinary)
+    max_tokens: Mapped[int] = mapped_column(Integer)
+    overlap_tokens: Mapped[int] = mapped_column(Integer)
+    # its life
+    state: Mapped[str] = mapped_column(String(16))
+    problem_code: Mapped[str | None] = mapped_column(String(32))
+    problem_message: Mapped[str | None] = mapped_column(Text)
+    num_chunks: Mapped[int] = mapped_column(Integer)
+    usage_bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+
+
+class FileBatchRow(Table):
+    """Files that were put into a vector store together."""
+
+    __tablename__ = "vector_store_batches"
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    store_id: Mapped[str] = mapped_column(Key)
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    cancelled_at: Mapped[datetime | None] = mapped_column(Instant)
+
+
+class ChunkRow(Table):
+    """A passage of a file in a vector store; `chunk_index` is what finds it."""
+
+    __tablename__ = "vector_chunks"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["project", "entry"],
+            ["vector_store_files.project", "vector_store_files.entry"],
+            ondelete="CASCADE",
+        ),
+    )
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True)
+    entry: Mapped[str] = mapped_column(Key, primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    text: Mapped[str] = mapped_column(Text)
+    vector: Mapped[bytes] = mapped_column(LargeBinary)  # float16, little-endian, of length 1

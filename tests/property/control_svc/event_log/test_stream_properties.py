@@ -1,0 +1,46 @@
+"""Event streams: that every follower sees the same bytes, whatever becomes of their writers."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
+from control_svc.event_log.model import MAX_CHUNK_EVENTS, in_chunks
+from tests.support.examples import examples
+from tests.support.job_machine import BRIEF, Opened
+from tests.support.stream_machine import StreamMachine
+
+
+def test_every_follower_sees_the_same_bytes(on_sqlite: Opened) -> None:
+    """With writers that stall, die and come back late; see the machine for what is checked."""
+
+    class OnSqlite(StreamMachine):
+        pass
+
+    OnSqlite.opened = on_sqlite
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
+
+
+@given(st.lists(st.binary(max_size=50)))
+def test_texts_are_packed_and_unpacked(texts: list[bytes]) -> None:
+    """Each is what it was, empty ones too."""
+    assert unpack_texts(pack_texts(texts), len(texts)) == texts
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+def test_numbers_are_packed_and_unpacked(values: list[int]) -> None:
+    """Each is what it was."""
+    assert unpack_ints(pack_ints(values)) == values
+
+
+@given(st.integers(0, 3 * MAX_CHUNK_EVENTS), st.lists(st.integers(0, 9), max_size=3))
+def test_chunks_are_bounded_and_keep_everything(count: int, token_ids: list[int]) -> None:
+    """In order, the tokens with the first events; there is always a chunk."""
+    events = [b"%d" % index for index in range(count)]
+    chunks = in_chunks(events, 2, token_ids)
+
+    assert chunks
+    assert [event for chunk in chunks for event in chunk.events] == events
+    assert [token for chunk in chunks for token in chunk.token_ids] == token_ids
+    assert all(len(chunk.events) <= MAX_CHUNK_EVENTS for chunk in chunks)
+    assert {chunk.turn for chunk in chunks} == {2}
