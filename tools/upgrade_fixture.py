@@ -2,8 +2,8 @@
 
 Run it in a checkout of the release whose state is wanted, once for each database:
 
-    PYTHONPATH=.:gen .venv/bin/python -m tools.upgrade_fixture sqlite tests/upgrade/data/release-0.1
-    PYTHONPATH=.:gen .venv/bin/python -m tools.upgrade_fixture postgres tests/upgrade/data/release-0.1
+    PYTHONPATH=.:gen .venv/bin/python -m tools.upgrade_fixture sqlite FOLDER
+    PYTHONPATH=.:gen .venv/bin/python -m tools.upgrade_fixture postgres FOLDER
 
 Each run writes `DATABASE.tar.xz`, which is the data folder (with the database in it, or with
 `dump.sql` of `pg_dump`), and `DATABASE.json`: the requests that made the state, and what clients
@@ -23,6 +23,7 @@ import io
 import json
 import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -255,6 +256,11 @@ def a_line(number: int, max_tokens: int = 40, **body: Any) -> dict[str, Any]:
 def digest_of(text: str) -> str:
     """The SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def timeless(text: str) -> str:
+    """JSON in which every time is null: tests move times to the present."""
+    return re.sub(r'("(?:\w+_at|created)":)\s*\d+', r"\1null", text)
 
 
 def a_small_adapter(width: int = 256) -> bytes:
@@ -677,7 +683,7 @@ def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) ->
         known.setdefault("streams", {})[path] = (
             api.events_so_far(f"{path}/events", "thread.run.created")
             if name in ("waiting", "open", "queued")
-            else digest_of(api.events(f"{path}/events"))
+            else digest_of(timeless(api.events(f"{path}/events")))
         )
     objects[f"/threads/{known['thread']}/messages"] = api.get(
         f"/threads/{known['thread']}/messages"
@@ -689,7 +695,7 @@ def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) ->
         known["streams"][path] = (
             api.events_so_far(path, "response.created", stream="true")
             if name in ("open", "queued")
-            else digest_of(api.events(path, stream="true"))
+            else digest_of(timeless(api.events(path, stream="true")))
         )
     conversation = f"/conversations/{known['conversation']}"
     objects[conversation] = api.get(conversation)
@@ -770,6 +776,9 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
                 make_some(api, known)
             known["red"] = make_of_key(corral, known["keys"]["inference"]["secret"])
             make_expired(api, known)
+            until(
+                lambda: "red " in operator.command("usage", "--days", "1"), "no usage is reported"
+            )
             make_dead(corral, api, operator, known)
             repeatable = api.repeatable
     control |= {
