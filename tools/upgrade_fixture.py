@@ -26,7 +26,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -227,7 +226,7 @@ class Operator:
         bearer = ("authorization", f"Bearer {self.token_file.read_text().strip()}")
         with grpc.insecure_channel(self.corral.control) as channel:
             request = job_service_pb2.ListJobsRequest(state=state)
-            answer = JobServiceStub(channel).ListJobs(request, metadata=[bearer], timeout=10)
+            answer = JobServiceStub(channel).ListJobs(request, metadata=(bearer,), timeout=10)
         return list(answer.jobs)
 
 
@@ -749,7 +748,7 @@ def kill_all(corral: Corral) -> None:
 def make(folder: Path, database_url: str | None) -> dict[str, Any]:
     """Make the state in a folder's `data`; returns what is known of it."""
     known: dict[str, Any] = {}
-    control = {
+    control: dict[str, Any] = {
         "database_url": database_url,
         "auto_migrate": True,
         "jobs.lease_s": 2,
@@ -863,4 +862,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

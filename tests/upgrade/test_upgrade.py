@@ -1,10 +1,11 @@
 """An installation of an earlier release, killed in the middle of its work, goes on under this one:
 real processes on its data folder and its database."""
 
+import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -26,10 +27,10 @@ from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
 from tests.support.earlier_release import known_of, unpack
-from tests.support.postgres import a_postgres, create_database
+from tests.support.postgres import a_postgres, create_database, execute
 from tests.support.processes import PATIENCE_S
 from tests.support.sdk_batches import follow
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.services import MODEL, Corral, corral_up, start
 from tools.upgrade_fixture import (
     INFERENCE,
     NUM_LINES,
@@ -65,10 +66,10 @@ class Upgraded:
         return Operator(self.corral, self.data / "service-token")
 
     @property
-    def credentials(self) -> list[tuple[str, str]]:
+    def credentials(self) -> tuple[tuple[str, str], ...]:
         """The service token, as metadata."""
         token = (self.data / "service-token").read_text(encoding="utf-8").strip()
-        return [("authorization", f"Bearer {token}")]
+        return (("authorization", f"Bearer {token}"),)
 
     def run(self, name: str) -> str:
         """The path of a run."""
@@ -88,26 +89,75 @@ class Upgraded:
         return self.api.get(f"/vector_stores/{store_id}")
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL without anything in it."""
+    with a_postgres() as server:
+        yield server
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str:
+    """The database of the earlier release."""
+    name: str = request.param
+    if name == "postgres":
+        request.getfixturevalue("postgres")
+    return name
+
+
+def bring(database: str, request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
+    """Unpack the state into a folder's `data`; the settings of control that lead to it."""
+    url = None
+    if database == "postgres":
+        url = create_database(request.getfixturevalue("postgres"))
+    unpack(RELEASE, database, folder / "data", url)
+    return {} if url is None else {"database_url": url}
+
+
+@pytest.fixture(scope="module")
 def upgraded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:
-    """`corral up` on the state of the earlier release, on either database."""
+    """`corral up` on the state of the earlier release, whose database `corral db upgrade` has
+    brought to this one's schema."""
     folder = tmp_path_factory.mktemp("upgraded")
-    known = known_of(RELEASE, request.param)
-    control: dict[str, Any] = {}
-    with ExitStack() as stack:
-        url = None
-        if request.param == "postgres":
-            url = create_database(stack.enter_context(a_postgres()))
-            control = {"database_url": url, "auto_migrate": True}
-        unpack(RELEASE, request.param, folder / "data", url)
-        flags = ("--embedding-model", MODEL)
-        corral = stack.enter_context(
-            corral_up(folder, *flags, inference=INFERENCE, control=control)
-        )
-        api = stack.enter_context(caller(corral))
-        yield Upgraded(corral, known, api, folder / "data")
+    control = bring(database, request, folder)
+    with start(folder, "db", "upgrade", control=control) as command:
+        assert command.wait() == 0
+    flags = ("--embedding-model", MODEL)
+    with (
+        corral_up(folder, *flags, inference=INFERENCE, control=control) as corral,
+        caller(corral) as api,
+    ):
+        yield Upgraded(corral, known_of(RELEASE, database), api, folder / "data")
+
+
+def test_a_database_of_a_later_release_is_left_alone(
+    request: pytest.FixtureRequest, database: str, tmp_path: Path
+) -> None:
+    """The service ends with words that say so, and the schema is what it was."""
+    control = bring(database, request, tmp_path)
+    change(tmp_path, control, "UPDATE alembic_version SET version_num = '9999'")
+    with start(tmp_path, "serve", "control", control=control) as service:
+        said = service.wait_for_line("made by a later one")
+        code = service.wait()
+    change(tmp_path, control, "UPDATE alembic_version SET version_num = '0013'")
+    with start(tmp_path, "db", "upgrade", control=control) as command:
+        upgraded = command.wait()
+
+    assert said
+    assert code != 0
+    assert upgraded == 0
+
+
+def change(folder: Path, control: dict[str, Any], statement: str) -> None:
+    """Change the database behind the back of the service."""
+    if control:
+        asyncio.run(execute(control["database_url"], statement))
+        return
+    with sqlite3.connect(folder / "data" / "control" / "control.sqlite3") as connection:
+        connection.execute(statement)
+    connection.close()
 
 
 def events_of(text: str) -> list[tuple[str, Any]]:
@@ -452,7 +502,8 @@ def retry(upgraded: Upgraded, job_id: str) -> grpc.StatusCode | None:
 
 def test_responses_are_gone_on_from(upgraded: Upgraded) -> None:
     """A chain, a call that was not answered, and a summary that was sealed."""
-    known, about = upgraded.known, {"model": MODEL, "temperature": 0}
+    known = upgraded.known
+    about: dict[str, Any] = {"model": MODEL, "temperature": 0}
     chained = upgraded.api.post(
         "/responses",
         **about,
