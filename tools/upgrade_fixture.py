@@ -44,10 +44,10 @@ from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
 from tests.support.gguf_files import F32Tensor, gguf_bytes
 from tests.support.processes import Ends
+from tests.support.sdk_batches import CONTROL, ENGINE
 from tests.support.services import CORRAL, MODEL, Corral, corral_up
 from tools.postgres import create_database, run_postgres
 
-ENGINE, CONTROL = "inference_svc.runtime.engine_process", "serve control"
 INFERENCE = {
     "engine.slots": 4,
     "engine.context_tokens": 2048,
