@@ -1,0 +1,599 @@
+"""An installation of an earlier release, killed in the middle of its work, goes on under this one:
+real processes on its data folder and its database."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from corral.control.v1 import (
+    file_service_pb2,
+    job_service_pb2,
+    usage_service_pb2,
+    vector_store_service_pb2,
+)
+from corral.control.v1.file_service_pb2_grpc import FileServiceStub
+from corral.control.v1.job_service_pb2_grpc import JobServiceStub
+from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
+from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
+
+from tests.support.earlier_release import known_of, unpack
+from tests.support.postgres import a_postgres, create_database, execute
+from tests.support.processes import PATIENCE_S
+from tests.support.sdk_batches import follow
+from tests.support.services import MODEL, Corral, corral_up, start
+from tools.upgrade_fixture import (
+    INFERENCE,
+    NUM_LINES,
+    QUESTION,
+    Api,
+    Operator,
+    caller,
+    digest_of,
+    timeless,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+RELEASE = "release-0.1"
+SHA256_DIGITS = 64
+GOES_ON = ("open", "queued", "waiting", "half")
+"""What these name is not as it was once the services run again."""
+
+
+@dataclass(frozen=True)
+class Upgraded:
+    """The installation under this release."""
+
+    corral: Corral
+    known: dict[str, Any]
+    api: Api
+    """The caller without a key."""
+    data: Path
+
+    @property
+    def operator(self) -> Operator:
+        """The owner of the installation."""
+        return Operator(self.corral, self.data / "service-token")
+
+    @property
+    def credentials(self) -> tuple[tuple[str, str], ...]:
+        """The service token, as metadata."""
+        token = (self.data / "service-token").read_text(encoding="utf-8").strip()
+        return (("authorization", f"Bearer {token}"),)
+
+    def run(self, name: str) -> str:
+        """The path of a run."""
+        thread_id, run_id = self.known["runs"][name]
+        return f"/threads/{thread_id}/runs/{run_id}"
+
+    def response(self, name: str) -> str:
+        """The path of a response."""
+        return f"/responses/{self.known['responses'][name]}"
+
+    def store_read(self) -> Any:
+        """The vector store, once no file of it is in progress."""
+        store_id = self.known["store"]["id"]
+        asked = vector_store_service_pb2.WatchVectorStoreRequest(vector_store_id=store_id)
+        with grpc.insecure_channel(self.corral.control) as channel:
+            list(VectorStoreServiceStub(channel).WatchVectorStore(asked, timeout=PATIENCE_S))
+        return self.api.get(f"/vector_stores/{store_id}")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL without anything in it."""
+    with a_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str:
+    """The database of the earlier release."""
+    name: str = request.param
+    if name == "postgres":
+        request.getfixturevalue("postgres")
+    return name
+
+
+def bring(database: str, request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
+    """Unpack the state into a folder's `data`; the settings of control that lead to it."""
+    url = None
+    if database == "postgres":
+        url = create_database(request.getfixturevalue("postgres"))
+    unpack(RELEASE, database, folder / "data", url)
+    return {} if url is None else {"database_url": url}
+
+
+@pytest.fixture(scope="module")
+def upgraded(
+    request: pytest.FixtureRequest, database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Upgraded]:
+    """`corral up` on the state of the earlier release, whose database `corral db upgrade` has
+    brought to this one's schema."""
+    folder = tmp_path_factory.mktemp("upgraded")
+    control = bring(database, request, folder)
+    with start(folder, "db", "upgrade", control=control) as command:
+        assert command.wait() == 0
+    flags = ("--embedding-model", MODEL)
+    with (
+        corral_up(folder, *flags, inference=INFERENCE, control=control) as corral,
+        caller(corral) as api,
+    ):
+        yield Upgraded(corral, known_of(RELEASE, database), api, folder / "data")
+
+
+def test_a_database_of_a_later_release_is_left_alone(
+    request: pytest.FixtureRequest, database: str, tmp_path: Path
+) -> None:
+    """The service ends with words that say so, and the schema is what it was."""
+    control = bring(database, request, tmp_path)
+    change(tmp_path, control, "UPDATE alembic_version SET version_num = '9999'")
+    with start(tmp_path, "serve", "control", control=control) as service:
+        said = service.wait_for_line("made by a later one")
+        code = service.wait()
+    change(tmp_path, control, "UPDATE alembic_version SET version_num = '0013'")
+    with start(tmp_path, "db", "upgrade", control=control) as command:
+        upgraded = command.wait()
+
+    assert said
+    assert code != 0
+    assert upgraded == 0
+
+
+def change(folder: Path, control: dict[str, Any], statement: str) -> None:
+    """Change the database behind the back of the service."""
+    if control:
+        asyncio.run(execute(control["database_url"], statement))
+        return
+    with sqlite3.connect(folder / "data" / "control" / "control.sqlite3") as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def events_of(text: str) -> list[tuple[str, Any]]:
+    """The names and the data of server-sent events; comments are left out."""
+    events = []
+    for frame in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in frame.splitlines() if line[:1] != ":")
+        if fields:
+            data = fields["data"]
+            events.append((fields.get("event", ""), data if data == "[DONE]" else json.loads(data)))
+    return events
+
+
+def plain(found: Any) -> Any:
+    """An object without times, and without what engines report."""
+    told = json.loads(timeless(json.dumps(found)))
+    if isinstance(told, dict):
+        told.pop("engines", None)
+    return told
+
+
+# ---- what had ended
+
+
+def test_objects_are_what_they_were(upgraded: Upgraded) -> None:
+    """Every object that nobody works on, in lists and by itself, to the field."""
+    known, moving = upgraded.known, moving_ids(upgraded.known)
+    for path, before in known["objects"].items():
+        if any(each in path for each in moving):
+            continue
+        params = {"limit": 100} if path.count("/") == 1 else {}
+        after = upgraded.api.get(path, **params)
+        if "data" not in before:
+            assert plain(after) == plain(before), path
+            continue
+        found = {each["id"]: plain(each) for each in after["data"]}
+        for each in before["data"]:
+            if each["id"] not in moving:
+                assert found[each["id"]] == plain(each), path
+
+
+def moving_ids(known: dict[str, Any]) -> set[str]:
+    """The ids of what goes on, or is changed by a test here."""
+    store = known["store"]
+    moving = {store["id"], store["late"], store["late_batch"], *store["in_progress"]}
+    moving |= {known["responses"]["archived"]}
+    for name in GOES_ON:
+        moving.update(known["runs"].get(name, ()))
+        moving.add(known["responses"].get(name, known["batches"].get(name, "")))
+    moving |= {known["batches"]["queued"], known["conversation"] + "/items"}
+    return moving - {""}
+
+
+def test_files_have_their_bytes(upgraded: Upgraded) -> None:
+    """All of them, by their digests; a page token of the earlier release leads on from where it
+    was."""
+    contents = {
+        file_id: digest_of(upgraded.api.http.get(f"/v1/files/{file_id}/content").text)
+        for file_id in upgraded.known["contents"]
+    }
+    page = upgraded.known["page"]
+    with grpc.insecure_channel(upgraded.corral.control) as channel:
+        asked = file_service_pb2.ListFilesRequest(page_size=100, page_token=page["token"])
+        rest = [file.id for file in FileServiceStub(channel).ListFiles(asked, timeout=10).files]
+
+    assert contents == upgraded.known["contents"]
+    assert rest == page["rest"]
+
+
+def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
+    """Byte for byte, of runs and of responses in every state."""
+    deleted = upgraded.response("archived")  # by a test here
+    digests = {
+        path: known
+        for path, known in upgraded.known["streams"].items()
+        if len(known) == SHA256_DIGITS and path != deleted
+    }
+    replayed = {
+        path: digest_of(
+            timeless(
+                upgraded.api.events(f"{path}/events")
+                if "/runs/" in path
+                else upgraded.api.events(path, stream="true")
+            )
+        )
+        for path in digests
+    }
+
+    assert replayed == digests
+    assert len(digests) > 10
+
+
+def test_keys_are_what_they_were(upgraded: Upgraded) -> None:
+    """A key serves its project and no other, one of an operator serves operators, and one that was
+    revoked nobody."""
+    keys, red = upgraded.known["keys"], upgraded.known["red"]
+    with caller(upgraded.corral, keys["inference"]["secret"]) as api:
+        content = api.http.get(f"/v1/files/{red['file']}/content").text
+        foreign = api.http.get(f"/v1/files/{upgraded.known['upload_file']}").status_code
+        response = api.get(f"/responses/{red['response']}")["status"]
+        same = [repeat(api, each) for each in red["repeatable"]]
+    with caller(upgraded.corral, keys["revoked"]["secret"]) as api:
+        revoked = api.http.get("/v1/files").status_code
+    listed = upgraded.operator.command("keys", "list", "--project", "red")
+
+    assert (content, foreign, response, revoked) == ("Only for reds.\n", 404, "completed", 401)
+    assert same == [each["id"] for each in red["repeatable"]]
+    assert keys["admin"]["id"] in listed
+
+
+def test_requests_that_were_carried_out_are_not_carried_out_again(upgraded: Upgraded) -> None:
+    """The same idempotency key and body give the same object, whatever it is; another body is
+    refused."""
+    requests = upgraded.known["repeatable"]
+    same = {each["path"] + each["key"]: repeat(upgraded.api, each) for each in requests}
+    other = {**requests[1], "json": {**requests[1]["json"], "name": "another"}}
+    refused = upgraded.api.http.post(
+        f"/v1{other['path']}", json=other["json"], headers={"idempotency-key": other["key"]}
+    )
+
+    assert same == {each["path"] + each["key"]: each["id"] for each in requests}
+    assert refused.is_client_error
+
+
+def repeat(api: Api, request: dict[str, Any]) -> str:
+    """Make a request of the earlier release again; the id of what comes of it."""
+    headers = {"idempotency-key": request["key"]}
+    if "file" in request:
+        file = request["file"]
+        sent: dict[str, Any] = {
+            "data": file["form"],
+            "files": {"file": (file["name"], file["content"])},
+        }
+    else:
+        sent = {"json": request["json"]}
+    made: str = api.ask("POST", request["path"], headers=headers, **sent)["id"]
+    return made
+
+
+def test_usage_is_kept(upgraded: Upgraded) -> None:
+    """The sums of each project on the day it was used."""
+    day = datetime.fromisoformat(upgraded.known["made_at"]).replace(hour=0, minute=0, second=0)
+    asked = usage_service_pb2.ListUsageRequest(period=usage_service_pb2.ListUsageRequest.PERIOD_DAY)
+    asked.start_time.FromDatetime(day)
+    asked.end_time.FromDatetime(day + timedelta(days=1))
+    with grpc.insecure_channel(upgraded.corral.control) as channel:
+        stub = UsageServiceStub(channel)
+        sums = stub.ListUsage(asked, metadata=upgraded.credentials, timeout=10).sums
+    now = {
+        (each.project, each.model): (
+            each.counts.requests,
+            each.counts.prompt_tokens,
+            each.counts.completion_tokens,
+        )
+        for each in sums
+    }
+    before = {}
+    for line in upgraded.known["usage"].splitlines()[1:]:
+        *_, project, model, requests, prompt, _cached, completion = line.replace(",", "").split()
+        before[project, model] = (int(requests), int(prompt), int(completion))
+
+    assert {project for project, _ in before} == {"default", "red"}
+    for key, counts in before.items():  # on the same day, more has been added
+        assert all(new >= old for new, old in zip(now[key], counts, strict=True)), key
+
+
+# ---- what goes on
+
+
+@pytest.mark.parametrize("name", ["open", "queued"])
+def test_a_run_goes_on(upgraded: Upgraded, name: str) -> None:
+    """Its stream begins as it was read before, and ends; its message says what the deltas say."""
+    path = upgraded.run(name)
+    text = upgraded.api.events(f"{path}/events")
+    events = events_of(text)
+    deltas = [
+        content["text"]["value"]
+        for event, data in events
+        if event == "thread.message.delta"
+        for content in data["delta"]["content"]
+    ]
+    run = upgraded.api.get(path)
+    [message] = upgraded.api.get(
+        f"/threads/{run['thread_id']}/messages", run_id=run["id"]
+    )["data"]  # fmt: skip
+    names = [event for event, _ in events]
+
+    assert timeless(text).startswith(timeless(upgraded.known["streams"][path]))
+    assert run["status"] == {"open": "incomplete", "queued": "completed"}[name]
+    assert names.count("thread.message.created") == names.count(f"thread.run.{run['status']}") == 1
+    assert names[-1] == "done"
+    assert message["content"][0]["text"]["value"] == "".join(deltas)
+    if name == "open":
+        assert run["usage"]["completion_tokens"] == run["max_completion_tokens"]
+
+
+@pytest.mark.parametrize("name", ["open", "queued"])
+def test_a_response_goes_on(upgraded: Upgraded, name: str) -> None:
+    """Its stream begins as it was read before, every event has its number, and its text is that of
+    the deltas."""
+    path = upgraded.response(name)
+    text = upgraded.api.events(path, stream="true")
+    events = [data for _, data in events_of(text) if data != "[DONE]"]
+    deltas = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
+    response = upgraded.api.get(path)
+    [item] = response["output"]
+
+    assert timeless(text).startswith(timeless(upgraded.known["streams"][path]))
+    assert [each["sequence_number"] for each in events] == list(range(len(events)))
+    assert response["status"] == {"open": "incomplete", "queued": "completed"}[name]
+    assert item["content"][0]["text"] == "".join(deltas)
+    if name == "open":
+        assert response["usage"]["output_tokens"] == response["max_output_tokens"]
+    else:
+        items = upgraded.api.get(f"/conversations/{upgraded.known['conversation']}/items")
+        assert item["id"] in [each["id"] for each in items["data"]]
+
+
+def test_a_run_takes_the_outputs_it_waits_for(upgraded: Upgraded) -> None:
+    """And ends with an answer that uses them."""
+    path = upgraded.run("waiting")
+    before = upgraded.api.get(path)["status"]
+    outputs = upgraded.known["calls"]
+    upgraded.api.post(f"{path}/submit_tool_outputs", tool_outputs=outputs)
+    upgraded.api.events(f"{path}/events")
+    run = upgraded.api.get(path)
+    messages = upgraded.api.get(f"/threads/{run['thread_id']}/messages", run_id=run["id"])
+
+    assert (before, run["status"]) == ("requires_action", "completed")
+    assert "18" in messages["data"][0]["content"][0]["text"]["value"]
+
+
+@pytest.mark.parametrize(("name", "num_lines"), [("half", NUM_LINES), ("queued", 3)])
+def test_a_batch_goes_on(upgraded: Upgraded, name: str, num_lines: int) -> None:
+    """Every line is answered exactly once, also those of a batch that was half done."""
+    batch_id = upgraded.known["batches"][name]
+    follow(upgraded.corral, batch_id)
+    batch = upgraded.api.get(f"/batches/{batch_id}")
+    content = upgraded.api.http.get(f"/v1/files/{batch['output_file_id']}/content").text
+    lines = [json.loads(line) for line in content.splitlines()]
+
+    assert batch["status"] == "completed"
+    assert batch["request_counts"] == {"total": num_lines, "completed": num_lines, "failed": 0}
+    assert sorted(line["custom_id"] for line in lines) == [
+        f"line-{number:02}" for number in range(num_lines)
+    ]
+    assert all(line["response"]["body"]["usage"]["completion_tokens"] == 40 for line in lines)
+
+
+def test_an_upload_that_was_half_done_becomes_a_file(upgraded: Upgraded) -> None:
+    """Of the part that was there and one that comes now."""
+    upload = upgraded.known["upload"]
+    path = f"/uploads/{upload['id']}"
+    part = upgraded.api.ask("POST", f"{path}/parts", files={"data": ("p", b"world")})
+    done = upgraded.api.post(f"{path}/complete", part_ids=[upload["part"], part["id"]])
+    content = upgraded.api.http.get(f"/v1/files/{done['file']['id']}/content").text
+
+    assert (done["status"], content) == ("completed", "helloworld")
+
+
+def test_vector_stores_are_searched(upgraded: Upgraded) -> None:
+    """Files that were read before, and those that were on their way."""
+    store = upgraded.store_read()
+    found = {
+        query: upgraded.api.post(f"/vector_stores/{store['id']}/search", query=query)["data"][0]
+        for query in ("Zorbo the fox", "the moon pulls the sea", "bees dance", "trains on rails")
+    }
+    paths = [
+        f"/vector_stores/{store['id']}/file_batches/{upgraded.known['store'][name]}"
+        for name in ("batch", "late_batch")
+    ]
+
+    assert [hit["filename"] for hit in found.values()] == [
+        "zorbo.txt",
+        "tides.txt",
+        "bees.txt",
+        "rails.txt",
+    ]
+    assert found["Zorbo the fox"]["attributes"] == {"year": 2024}
+    assert store["file_counts"]["in_progress"] == 0
+    assert [upgraded.api.get(path)["status"] for path in paths] == ["completed"] * 2
+
+
+def test_adapters_are_loaded(upgraded: Upgraded) -> None:
+    """Those that were, one that was on its way, and one of another project; one that cannot be says
+    why."""
+    states = {
+        name: upgraded.api.get(f"/adapters/{name}", wait=20)["engines"]
+        for name in ("still", "later", "foreign")
+    }
+    with caller(upgraded.corral, upgraded.known["keys"]["inference"]["secret"]) as api:
+        red = api.get("/adapters/still", wait=20)
+    answer = upgraded.api.post(
+        "/chat/completions",
+        model="still",
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        temperature=0,
+    )
+
+    assert {name: [engine["status"] for engine in each] for name, each in states.items()} == {
+        "still": ["ready"],
+        "later": ["ready"],
+        "foreign": ["failed"],
+    }
+    assert (red["id"], red["default_scale"]) == (upgraded.known["red"]["adapter"], 0.5)
+    assert answer["choices"][0]["message"]["content"] == "The capital of France is Paris."
+
+
+def test_dead_letters_are_retried(upgraded: Upgraded) -> None:
+    """All are listed; a file begins again and is read, and what its client was told the end of is
+    refused: a run, a response, and a batch that has its files."""
+    dead = upgraded.known["dead"]
+    listed = upgraded.operator.command("jobs", "dead")
+    store_id, late = (upgraded.known["store"][name] for name in ("id", "late"))
+    retried = {kind: retry(upgraded, letter["id"]) for kind, letter in dead.items()}
+    upgraded.store_read()
+    file = upgraded.api.get(f"/vector_stores/{store_id}/files/{late}")
+
+    assert all(letter["id"] in listed for letter in dead.values())
+    assert retried == {
+        "vector-file": None,
+        "batch": grpc.StatusCode.FAILED_PRECONDITION,
+        "run": grpc.StatusCode.FAILED_PRECONDITION,
+        "response": grpc.StatusCode.FAILED_PRECONDITION,
+    }
+    assert file["status"] == "completed"
+
+
+def retry(upgraded: Upgraded, job_id: str) -> grpc.StatusCode | None:
+    """Let a dead letter begin again; how that is refused."""
+    asked = job_service_pb2.RetryJobRequest(job_id=job_id)
+    with grpc.insecure_channel(upgraded.corral.control) as channel:
+        try:
+            JobServiceStub(channel).RetryJob(asked, metadata=upgraded.credentials, timeout=10)
+        except grpc.RpcError as error:
+            return error.code()
+    return None
+
+
+# ---- what is built on
+
+
+def test_responses_are_gone_on_from(upgraded: Upgraded) -> None:
+    """A chain, a call that was not answered, and a summary that was sealed."""
+    known = upgraded.known
+    about: dict[str, Any] = {"model": MODEL, "temperature": 0}
+    chained = upgraded.api.post(
+        "/responses",
+        **about,
+        input="What is the capital of France?",
+        previous_response_id=known["responses"]["second"],
+    )
+    called = upgraded.api.get(upgraded.response("called"))
+    [call] = [item for item in called["output"] if item["type"] == "function_call"]
+    output = {
+        "type": "function_call_output",
+        "call_id": call["call_id"],
+        "output": "18 degrees and sunny",
+    }
+    answered = upgraded.api.post(
+        "/responses", **about, input=[output], previous_response_id=called["id"]
+    )
+    summed = upgraded.api.post(
+        "/responses",
+        **about,
+        input=[*known["compacted"], {"role": "user", "content": "What is the capital of Spain?"}],
+    )
+
+    assert "Paris" in text_of(chained)
+    assert "18" in text_of(answered)
+    assert "Madrid" in text_of(summed)
+    assert [item["type"] for item in known["compacted"]].count("compaction") == 1
+
+
+def text_of(response: Any) -> str:
+    """What a response says."""
+    return "".join(
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+
+
+def test_assistants_and_threads_are_used(upgraded: Upgraded) -> None:
+    """A new run of an old assistant on an old thread, and a change under its etag."""
+    assistants, thread_id = upgraded.known["assistants"], upgraded.known["thread"]
+    run = upgraded.api.post(
+        f"/threads/{thread_id}/runs",
+        assistant_id=assistants["plain"],
+        additional_messages=[{"role": "user", "content": "What is the capital of Italy?"}],
+    )
+    path = f"/threads/{thread_id}/runs/{run['id']}"
+    upgraded.api.events(f"{path}/events")
+    [message] = upgraded.api.get(f"/threads/{thread_id}/messages", run_id=run["id"])["data"]
+
+    assert upgraded.api.get(path)["status"] == "completed"
+    assert "Rome" in message["content"][0]["text"]["value"]
+
+
+def test_archived_prefixes_are_used_and_go_with_their_object(upgraded: Upgraded) -> None:
+    """An archived prefix spares its computation where this release has the same engine; with the
+    response it belongs to it is deleted."""
+    archived = upgraded.known["responses"]["archived"]
+    [file] = [
+        path
+        for path in (upgraded.data / "snapshots" / "archive").glob("*.snapshot")
+        if archived in description_of(path)
+    ]
+    is_same_engine = version("llama-cpp-python") in description_of(file)
+    response = upgraded.api.post(
+        "/responses", model=MODEL, temperature=0, input=QUESTION, previous_response_id=archived
+    )
+    upgraded.api.ask("DELETE", f"/responses/{archived}")
+    deadline = time.monotonic() + PATIENCE_S
+    while file.exists() and time.monotonic() < deadline:
+        upgraded.operator.jobs()  # each question takes a round trip
+
+    assert not file.exists()
+    assert response["usage"]["input_tokens_details"]["cached_tokens"] >= 64 * is_same_engine
+
+
+def description_of(snapshot: Path) -> str:
+    """The beginning of an archived prefix, which says what it is of, and for which engine."""
+    return snapshot.read_bytes()[:1024].decode("latin-1")
+
+
+def test_a_deleted_response_stays_deleted(upgraded: Upgraded) -> None:
+    """Also what was left of it for the archive to forget."""
+    deleted = upgraded.known["deleted_response"]
+    answer: httpx.Response = upgraded.api.http.get(f"/v1/responses/{deleted}")
+    unfinished = [
+        job.subject
+        for job in upgraded.operator.jobs(job_service_pb2.Job.STATE_DEAD)
+        if job.subject.startswith(deleted)
+    ]
+
+    assert answer.status_code == 404
+    assert unfinished == []
