@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.workload import SAMPLINGS
-from inference_svc.constraints.asked import Asked, Form
-from inference_svc.constraints.compiler import GrammarCompiler, GrammarVocabulary
+from inference_svc.engine.constraint import Constraint, Guide, TokenMask
+from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Failed
-from inference_svc.engine.guide import Constraint, Guide, TokenMask
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling import Sampling
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.sampling_params import Sampling
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
+from inference_svc.structured_output.spec import OutputFormat, OutputSpec
 from svc_kit.sandbox.inline import InlineJobs
 
 PROMPT = "Write down what you know."
@@ -95,9 +95,9 @@ class EngineRuns:
         )
         self._compiler = GrammarCompiler(InlineJobs())
 
-    def constraint(self, form: Form) -> Constraint:
+    def constraint(self, form: OutputFormat) -> Constraint:
         """A form's grammar."""
-        grammar = asyncio.run(self._compiler.compile(Asked(form, None, None), self._known))
+        grammar = asyncio.run(self._compiler.compile(OutputSpec(form, None, None), self._known))
         return Constraint(grammar, form.field)
 
     def run(
@@ -108,7 +108,7 @@ class EngineRuns:
         engine = Engine(
             "bench",
             self._backend,
-            shape=StepShape({}, self._slots),
+            shape=BatchLayout({}, self._slots),
             chunk_cap=512,
             clock=time.monotonic,
         )

@@ -15,10 +15,10 @@ from statistics import median
 import numpy as np
 
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling import Adaptive, Dry, Mirostat, Sampling
-from inference_svc.llama.candidates import Candidates, Logits
-from inference_svc.llama.native_filters import ModelSizes
-from inference_svc.llama.samplers import SamplerChain
+from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
+from inference_svc.llama.sampling.candidates import Candidates, Logits
+from inference_svc.llama.sampling.chain import SamplerChain
+from inference_svc.llama.sampling.native_filters import ModelSizes
 
 ALL = Sampling(top_k=0, top_p=1.0, min_p=0.0)
 CASES: dict[str, tuple[Sampling, int | None]] = {

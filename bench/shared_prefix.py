@@ -14,15 +14,15 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event, Finished, ModelLoad, Started
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling import Sampling
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.sampling_params import Sampling
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_PATH
 
 
 class Load(NamedTuple):
@@ -73,7 +73,7 @@ def _run(model: Path, load: Load, *, reuse: bool) -> tuple[int, Counter[str]]:
     engine = Engine(
         "bench",
         backend,
-        shape=StepShape(measured.step_times, load.concurrency),
+        shape=BatchLayout(measured.step_times, load.concurrency),
         chunk_cap=512,
         clock=time.monotonic,
         copy_costs=measured.copy_costs,

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.paths import BUNDLED_MODEL
+from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
-from inference_svc.engine.sampling import Sampling
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.sampling_params import Sampling
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import WarmUp, warm_up
-from inference_svc.machine.cores import available_cores
+from inference_svc.machine import available_cores
 
 SLOTS = 4
 DRAFT_TOKENS = 16
@@ -94,7 +94,7 @@ class Bench:
         engine = Engine(
             "bench",
             self._backend,
-            shape=StepShape({}, SLOTS),
+            shape=BatchLayout({}, SLOTS),
             chunk_cap=512,
             clock=time.monotonic,
             step_times=self._measured.step_times if way.asks else None,

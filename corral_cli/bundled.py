@@ -1,7 +1,7 @@
 """What the command says about the bundled model: it shows that everything works, and is no more."""
 
 from corral_cli.naming import command_name
-from inference_svc.models.references import BUNDLED_NAME
+from inference_svc.models.sources import BUNDLED_NAME
 
 REAL_MODEL = "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
 

@@ -4,13 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from inference_svc.models.description import default_name
-from inference_svc.models.references import (
-    BUNDLED,
-    BUNDLED_NAME,
-    ModelReference,
-    parse_reference,
-)
+from inference_svc.models.metadata import default_name
+from inference_svc.models.sources import BUNDLED, BUNDLED_NAME, ModelReference, parse_reference
 
 
 class EmbeddingModel(NamedTuple):

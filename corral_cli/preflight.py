@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from inference_svc.models.references import RemoteFile, parse_reference, resolve_models
+from inference_svc.models.sources import RemoteFile, parse_reference, resolve_models
 from svc_kit.settings import StartupError
 
 

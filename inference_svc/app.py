@@ -14,33 +14,33 @@ from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from prometheus_client import CollectorRegistry
 
-from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
-from inference_svc.api.caching import PrefixGroups
-from inference_svc.api.embedding import Embedding, EmbeddingBounds
-from inference_svc.api.engine_service import EngineServicer, ServerFacts
-from inference_svc.api.generating import Generating, TextLimits
-from inference_svc.api.inference_service import InferenceServicer
-from inference_svc.api.ranking import Ranking
-from inference_svc.api.snapshots import Snapshots
-from inference_svc.catalog import Catalog
+from inference_svc.adapter_sync.startup import following, open_follower
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings
-from inference_svc.constraints.compiler import GrammarCompiler
-from inference_svc.desired.opening import following, open_follower
+from inference_svc.engine_client.client import EngineState
 from inference_svc.gauges import EngineGauges
-from inference_svc.jobs import PRELOADED
-from inference_svc.loading.booting import archive_folder, snapshot_folder
-from inference_svc.loading.free_memory import FreeMemory
-from inference_svc.loading.known import find_models
-from inference_svc.loading.loader import ModelLoader
-from inference_svc.models.references import BUNDLED_FOLDER
-from inference_svc.models.room import PlacedBytes
-from inference_svc.pool.moving import Memory
-from inference_svc.pool.pool import ModelPool
-from inference_svc.runtime.worker import EngineState
-from inference_svc.snapshots.archive import Archive
-from inference_svc.snapshots.folder import SnapshotFolder
+from inference_svc.model_pool.catalog import Catalog
+from inference_svc.model_pool.discovery import find_models
+from inference_svc.model_pool.engine_config import archive_folder, snapshot_folder
+from inference_svc.model_pool.free_memory import FreeMemory
+from inference_svc.model_pool.lifecycle import Memory
+from inference_svc.model_pool.loader import ModelLoader
+from inference_svc.model_pool.pool import ModelPool
+from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.sources import BUNDLED_FOLDER
+from inference_svc.rpc.adapters import AdapterOrder, AdapterService
+from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
+from inference_svc.rpc.engine_servicer import EngineServicer, ServerFacts
+from inference_svc.rpc.generation import GenerationService, TextLimits
+from inference_svc.rpc.inference_servicer import InferenceServicer
+from inference_svc.rpc.prefix_sharing import PrefixGroups
+from inference_svc.rpc.rerank import RerankService
+from inference_svc.rpc.snapshots import SnapshotService
+from inference_svc.sandbox_jobs import PRELOADED
+from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
+from inference_svc.snapshots.store import SnapshotStore
+from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.usage import Count, UsageCounter, UsageReporter, sender, uncounted
 from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
 from svc_kit.control_keys import ControlKeys, key_look_up
@@ -104,7 +104,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         control = await stack.enter_async_context(_control_channel(settings))
         count = await _reported_usage(settings, control, stack)
-        generating = Generating(
+        generating = GenerationService(
             catalog,
             templates,
             GrammarCompiler(sandbox),
@@ -210,17 +210,17 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
     )
 
 
-def _embedders(settings: InferenceSettings, count: Count) -> tuple[Embedding, Ranking]:
+def _embedders(settings: InferenceSettings, count: Count) -> tuple[EmbeddingService, RerankService]:
     bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
-    return Embedding(bounds, count), Ranking(bounds, count)
+    return EmbeddingService(bounds, count), RerankService(bounds, count)
 
 
 def _adapter_loading(
     settings: InferenceSettings, catalog: Catalog, sandbox: SandboxPool
-) -> AdapterLoading:
+) -> AdapterService:
     own = settings.data_dir / "adapters"
     folders = [*settings.adapter_folders, own, BUNDLED_FOLDER]
-    return AdapterLoading(catalog, sandbox, folders, copies=settings.data_dir)
+    return AdapterService(catalog, sandbox, folders, copies=settings.data_dir)
 
 
 def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
@@ -235,7 +235,7 @@ def _server(
     registry: CollectorRegistry,
     pool: ModelPool,
     servicer: InferenceServicer,
-    adapters: AdapterLoading,
+    adapters: AdapterService,
     authenticator: Authenticator,
 ) -> RpcServer:
     facts = ServerFacts(
@@ -247,8 +247,8 @@ def _server(
         ),
         started_at=time.monotonic(),
     )
-    snapshots = Snapshots(
-        pool, SnapshotFolder(snapshot_folder(settings)), Archive(archive_folder(settings))
+    snapshots = SnapshotService(
+        pool, SnapshotStore(snapshot_folder(settings)), DiskPrefixCache(archive_folder(settings))
     )
     return RpcServer(
         [

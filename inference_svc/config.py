@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from inference_svc.chat.parsers import CallNotation, FormatOverride, ReasoningNotation
-from inference_svc.models.placement import FlashAttention, RopeScaling, SplitMode
-from inference_svc.models.residency import LoadPolicy
+from inference_svc.chat.parsers import FormatOverride, ReasoningFormat, ToolCallFormat
+from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from model_files.ggml_types import KvType
 from svc_kit.settings import (
     KeyCacheSeconds,
@@ -124,9 +123,9 @@ class AdapterSettings(SettingsGroup):
 class TurnFormatSettings(SettingsGroup):
     """How a model writes turns, where its chat template misleads."""
 
-    tool_calls: CallNotation | None = None
+    tool_calls: ToolCallFormat | None = None
     """The notation of tool calls. Unset: told from the chat template."""
-    reasoning: ReasoningNotation | None = None
+    reasoning: ReasoningFormat | None = None
     """The notation of thinking. Unset: told from the chat template."""
     starts_in_reasoning: bool | None = None
     """Whether every turn starts inside the thinking though the prompt does not say so."""

@@ -16,14 +16,13 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from inference_svc.engine.events import ModelLoad
-from inference_svc.engine.step_times import BOUNDS_S
-from inference_svc.prefix_gauges import prefix_metrics
-from inference_svc.runtime.embedding_jobs import EmbeddingJob
-from inference_svc.runtime.load import embedding_load, queues
-from inference_svc.runtime.messages import ModelReady
-from inference_svc.runtime.sequence_jobs import Live
-from inference_svc.runtime.worker import EngineWorker
+from inference_svc.engine.cost_model.histograms import BOUNDS_S
+from inference_svc.engine.events import ModelLoad, TierLoad
+from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.embedding_requests import EmbeddingJob
+from inference_svc.engine_client.load import archive_load, embedding_load, queues
+from inference_svc.engine_client.messages import ModelReady
+from inference_svc.engine_client.requests import ActiveSequence
 
 _CLASSES = {1: "batch", 2: "normal", 3: "interactive"}
 _LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
@@ -35,7 +34,7 @@ class _Model:
 
     ready: ModelReady
     report: ModelLoad
-    live: Sequence[Live]
+    live: Sequence[ActiveSequence]
     jobs: Sequence[EmbeddingJob]
 
     @property
@@ -84,7 +83,6 @@ _ROUTED: tuple[tuple[str, str, str, Callable[[_Model], float]], ...] = (
     ),
 )
 """Ours, vLLM's name for the same, what it is, and its value."""
-
 _PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
     ("slots", "Sequences that can run at once.", lambda model: model.ready.slots),
     (
@@ -113,7 +111,6 @@ _PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
         lambda model: embedding_load(model.jobs).tokens,
     ),
 )
-
 _LABELLED: tuple[tuple[str, str, str, Callable[[_Model], Mapping[str, int]]], ...] = (
     ("kv_cells", "Tokens that the KV cache can hold.", "state", _Model.cells),
     (
@@ -137,7 +134,7 @@ class EngineGauges(Collector):
     exports three of them a second time, as vLLM calls them, for routers."""
 
     def __init__(
-        self, workers: Callable[[], Sequence[EngineWorker]], *, vllm_names: bool = False
+        self, workers: Callable[[], Sequence[EngineClient]], *, vllm_names: bool = False
     ) -> None:
         self._workers = workers
         self._vllm_names = vllm_names
@@ -221,3 +218,64 @@ def _step_seconds(models: Sequence[_Model]) -> Metric:
             buckets = list(zip(_LE, accumulate(steps.counts), strict=True))
             family.add_metric(labels, buckets, steps.sum_s)
     return family
+
+
+_MODEL = ["model"]
+
+
+def prefix_metrics(workers: Sequence[EngineClient]) -> Iterator[Metric]:
+    """All of them, of the engines that there are. The files are of one folder each, which engines
+    share; what happened to them is counted by model."""
+    up = {worker.ready.name: worker for worker in workers if worker.ready is not None}
+    saved = {name: (each.report or ModelLoad(name)).saved for name, each in up.items()}
+    archives = {name: each.archive for name, each in up.items() if each.archive is not None}
+    yield from _saved_gauges(saved)
+    yield _events("corral_saved_prefix_events", "Prefixes saved in memory", saved)
+    yield from _archive_gauges(archive_load(list(archives.values())))
+    counted = {name: load.tier for name, load in archives.items()}
+    yield _events("corral_archive_events", "The archive of stored objects", counted)
+    yield from _snapshot_gauges(workers)
+
+
+def _saved_gauges(saved: dict[str, TierLoad]) -> Iterator[Metric]:
+    prefixes = GaugeMetricFamily(
+        "corral_saved_prefixes", "Prefixes saved in memory.", labels=_MODEL
+    )
+    sizes = GaugeMetricFamily("corral_saved_prefix_bytes", "Their size.", labels=_MODEL)
+    text = "The memory for them (engine.saved_prefix_mib)."
+    limits = GaugeMetricFamily("corral_saved_prefix_limit_bytes", text, labels=_MODEL)
+    for name, tier in saved.items():
+        prefixes.add_metric([name], tier.num_entries)
+        sizes.add_metric([name], tier.num_bytes)
+        limits.add_metric([name], tier.max_bytes)
+    yield from (prefixes, sizes, limits)
+
+
+def _events(name: str, what: str, tiers: dict[str, TierLoad]) -> Metric:
+    text = f"{what}: requests that began there (hit), or anew (miss), prefixes in and out."
+    family = CounterMetricFamily(name, text, labels=["model", "event"])
+    for model, tier in tiers.items():
+        family.add_metric([model, "hit"], tier.num_hits)
+        family.add_metric([model, "miss"], tier.num_misses)
+        family.add_metric([model, "written"], tier.num_written)
+        family.add_metric([model, "evicted"], tier.num_evicted)
+    return family
+
+
+def _archive_gauges(archive: TierLoad) -> Iterator[Metric]:
+    name = "corral_archive"
+    yield GaugeMetricFamily(f"{name}_files", "Stored objects on disk.", archive.num_entries)
+    yield GaugeMetricFamily(f"{name}_bytes", "Their size.", archive.num_bytes)
+    text = "The most files (snapshots.archive_files)."
+    yield GaugeMetricFamily(f"{name}_limit_files", text, archive.max_entries)
+    text = "Their most bytes (snapshots.archive_mib)."
+    yield GaugeMetricFamily(f"{name}_limit_bytes", text, archive.max_bytes)
+
+
+def _snapshot_gauges(workers: Sequence[EngineClient]) -> Iterator[Metric]:
+    uses = [worker.snapshots.use for worker in workers]
+    files = max((use.num_files for use in uses), default=0)
+    size = max((use.num_bytes for use in uses), default=0)
+    name = "corral_snapshot_file"
+    yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", files)
+    yield GaugeMetricFamily(f"{name}_bytes", "Their size.", size)

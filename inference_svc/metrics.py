@@ -19,8 +19,8 @@ from inference_svc.engine.events import (
     Preempted,
     Started,
 )
-from inference_svc.runtime.sequence_jobs import Live, SequenceEvent
-from inference_svc.runtime.worker import EngineState, EngineWorker
+from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.requests import ActiveSequence, SequenceEvent
 from svc_kit.metrics import EngineMetrics
 
 
@@ -29,10 +29,10 @@ class EngineObserver:
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
-        self._live: Mapping[int, Live] = {}
+        self._live: Mapping[int, ActiveSequence] = {}
         self._last_token_at: dict[int, float] = {}
 
-    def bind(self, worker: EngineWorker) -> None:
+    def bind(self, worker: EngineClient) -> None:
         """Learn whose events these are."""
         self._live = worker.sequences.live
 
@@ -55,7 +55,7 @@ class EngineObserver:
                 if live is not None:
                     self._on_sequence(event, live)
 
-    def _on_sequence(self, event: SequenceEvent, live: Live) -> None:
+    def _on_sequence(self, event: SequenceEvent, live: ActiveSequence) -> None:
         model = live.request.model
         match event:
             case Delta():
@@ -80,7 +80,7 @@ class EngineObserver:
                 self._metrics.aborted.labels(model, event.phase, "cancelled").inc()
                 self._last_token_at.pop(event.sequence_id, None)
 
-    def _on_delta(self, event: Delta, live: Live) -> None:
+    def _on_delta(self, event: Delta, live: ActiveSequence) -> None:
         if not event.tokens:
             return
         model, num_tokens = live.request.model, len(event.tokens)

@@ -9,15 +9,15 @@ from bench.engine_runs import EngineRuns, Ran, engine_runs
 from bench.measurement import Measurement, Part, Result, by_round, loads, middle
 from bench.paths import SCHEMAS
 from bench.stage import Stage
-from inference_svc.constraints.asked import Form, FormKind
+from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind
 
 FREE, BOUND = "free", "constrained"
 SINGLE, TOGETHER = "forced tokens one by one", "forced tokens together"
 # Forms that never force a token, so that both make as many.
 COST_FORMS = {
-    "any text": Form(FormKind.REGEX, "(?s:.*)", "regex"),
-    "a long array": Form(
-        FormKind.JSON_SCHEMA,
+    "any text": OutputFormat(OutputFormatKind.REGEX, "(?s:.*)", "regex"),
+    "a long array": OutputFormat(
+        OutputFormatKind.JSON_SCHEMA,
         json.dumps({"type": "array", "minItems": 999, "items": {"type": ["string", "integer"]}}),
         "schema",
     ),
@@ -69,7 +69,9 @@ def _costs(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measurement]
 
 def _savings(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measurement]:
     for path in SCHEMAS:
-        constraint = runs.constraint(Form(FormKind.JSON_SCHEMA, path.read_text(), "schema"))
+        constraint = runs.constraint(
+            OutputFormat(OutputFormatKind.JSON_SCHEMA, path.read_text(), "schema")
+        )
         runs.run(constraint, count=1, tokens=sizes.answer_tokens, seed=99, forces=True)
         for number in range(rounds):
             for system in in_order((SINGLE, TOGETHER), number):

@@ -21,7 +21,7 @@ from bench.processes import mapped_bytes, resident_bytes
 from bench.servers import MODEL_NAME
 from bench.stage import Stage
 from bench.workload import SAMPLINGS, Workload
-from inference_svc.models.description import describe_model
+from inference_svc.models.metadata import describe_model
 
 SLOTS, CONTEXT_TOKENS = 16, 1024
 CONSTRAINED_TOKENS = 96  # at most

@@ -10,21 +10,21 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Protocol
 
-from inference_svc.chat.control_text import ControlTexts, Placeholders, PromptSpan
+from inference_svc.chat.control_tokens import ControlTexts, Placeholders, PromptSpan
 from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
-from inference_svc.chat.fallback import (
+from inference_svc.chat.fallback_template import (
     FALLBACK_FORMAT,
     FALLBACK_STOP_TEXTS,
     FALLBACK_TEMPLATE,
 )
+from inference_svc.chat.json_parsing import json_object, json_or_none
 from inference_svc.chat.parsers.formats import (
     AS_TOLD,
     FormatOverride,
     TurnFormat,
     choose_format,
 )
-from inference_svc.chat.strict_json import json_object, json_or_none
-from inference_svc.jobs import RENDER_TEMPLATE
+from inference_svc.sandbox_jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from inference_svc.engine.adapter_stack import AdapterStack
+from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.constraint import Constraint, Guide, TokenMask
 from inference_svc.engine.events import ChosenLogprob
-from inference_svc.engine.guide import Constraint, Guide, TokenMask
-from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.engine.request import AdapterStack, SequenceRequest
 
 
 class DecodeError(Exception):

@@ -14,10 +14,10 @@ from itertools import count
 import numpy as np
 
 from inference_svc.engine.backend import DecodeError
-from inference_svc.engine.embedding import EmbeddingBackend, EmbeddingRequest, Vector
+from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
+from inference_svc.engine.embedding_request import EmbeddingBackend, EmbeddingRequest, Vector
 from inference_svc.engine.events import Cancelled, Embedded, Event, Failed
-from inference_svc.engine.fairness import Turns
-from inference_svc.engine.token_batch import Row, TokenBatch, check_native_limits
+from inference_svc.engine.scheduler.fairness import Turns
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed, DomainError
 
 log = logging.getLogger(__name__)

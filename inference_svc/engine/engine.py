@@ -7,34 +7,32 @@ another one.
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping
 
-from inference_svc.engine.adapters import Adapters
-from inference_svc.engine.admission import AdmissionQueue
-from inference_svc.engine.admitting import Admitter
 from inference_svc.engine.backend import Backend
-from inference_svc.engine.budget import Policy
-from inference_svc.engine.cells import Cells, CopyCosts
-from inference_svc.engine.compacting import Compactor
-from inference_svc.engine.drafting import Drafter
+from inference_svc.engine.cost_model.histograms import StepTimes
+from inference_svc.engine.cost_model.step_time import StepTimeModel
+from inference_svc.engine.defrag.batch_layout import BatchLayout
+from inference_svc.engine.defrag.compactor import Compactor, SlotMover
 from inference_svc.engine.events import Cancelled, Event, Failed, Flushed, ModelLoad
-from inference_svc.engine.executing import Executor
-from inference_svc.engine.following import Followers
-from inference_svc.engine.integrity import IntegrityError, check_books
-from inference_svc.engine.moving import Mover
-from inference_svc.engine.pacing import StepCost
-from inference_svc.engine.placing import Placer
-from inference_svc.engine.planning import Planner
-from inference_svc.engine.preparing import Preparer
+from inference_svc.engine.executor import Executor
+from inference_svc.engine.kv_cache.allocator import SlotAllocator
+from inference_svc.engine.kv_cache.capacity import CacheCapacity
+from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts
+from inference_svc.engine.kv_cache.integrity import IntegrityError, check_integrity
+from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
+from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
+from inference_svc.engine.lora.loaded import Adapters
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.room import Room
-from inference_svc.engine.roster import Roster
-from inference_svc.engine.saved import SavedPrefix, SavedPrefixes
-from inference_svc.engine.saying import Speaker
-from inference_svc.engine.scheduler import Plan, PlanLimits
-from inference_svc.engine.sequence import Sequence
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.saved_state import SavedPrefix
+from inference_svc.engine.scheduler.admission import Admission, PrefixPreparation
+from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.scheduler.plan import PlanLimits
+from inference_svc.engine.scheduler.planner import Planner
+from inference_svc.engine.scheduler.policy import Policy
+from inference_svc.engine.scheduler.queue import AdmissionQueue, deterministic
+from inference_svc.engine.scheduler.sequence_table import SequenceTable
+from inference_svc.engine.sequence import Plan, Sequence
 from inference_svc.engine.slots import SlotTable
-from inference_svc.engine.solo import solos
-from inference_svc.engine.step_times import StepTimes
+from inference_svc.engine.spec_decode.drafter import Drafter
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired
 
 log = logging.getLogger(__name__)
@@ -55,7 +53,7 @@ class Engine:
         name: str,
         backend: Backend,
         *,
-        shape: StepShape,
+        shape: BatchLayout,
         chunk_cap: int,
         clock: Callable[[], float],
         copy_costs: CopyCosts | None = None,
@@ -82,22 +80,22 @@ class Engine:
         self._shape = shape
         self._clock = clock
         self._table = SlotTable(limits.slots)
-        self._saved = SavedPrefixes(saved_bytes)
-        cells = Cells(backend, copy_costs or CopyCosts())
-        self._placer = Placer(backend, cells, self._table, self._saved)
-        self._cost = StepCost(step_times or {}, limits, token_times)
+        self._saved = PrefixCache(saved_bytes)
+        cells = CacheCopier(backend, copy_costs or CopyCosts())
+        self._placer = SlotAllocator(backend, cells, self._table, self._saved)
+        self._cost = StepTimeModel(step_times or {}, limits, token_times)
         self._drafter = Drafter(limits, self._cost, can_trim=backend.can_trim)
         self._queue = AdmissionQueue()
-        self._roster = Roster(self._queue, self._placer, self._drafter)
-        self._followers = Followers(self._cost, can_trim=backend.can_trim)
-        self._room = Room(backend, self._table, self._placer)
-        self._admitter = Admitter(
+        self._roster = SequenceTable(self._queue, self._placer, self._drafter)
+        self._followers = PrefixWaiters(self._cost, can_trim=backend.can_trim)
+        self._room = CacheCapacity(backend, self._table, self._placer)
+        self._admitter = Admission(
             self._table, self._placer, self._room, self._roster, self._followers, clock
         )
-        mover = Mover(backend, cells, self._table, self._placer)
+        mover = SlotMover(backend, cells, self._table, self._placer)
         self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
-        self._speaker = Speaker(backend, self._roster, clock)
-        self._preparer = Preparer(backend, self._roster, self._speaker, self._saved)
+        self._speaker = OutputProcessor(backend, self._roster, clock)
+        self._preparer = PrefixPreparation(backend, self._roster, self._speaker, self._saved)
         self._planner = Planner(
             self._table,
             self._roster,
@@ -278,7 +276,7 @@ class Engine:
         prompts = [sequence for sequence in shared if not sequence.is_decoding]
         yield from self._planner.prompts(prompts, len(shared) - len(prompts))
         alone = [sequence for sequence in active if sequence.request.deterministic]
-        for sequence in solos(alone, self._clock()):
+        for sequence in deterministic(alone, self._clock()):
             plan = self._planner.alone(sequence, others_wait=len(ready) > 1)
             if plan is not None:
                 yield plan
@@ -366,7 +364,7 @@ class Engine:
     def check_integrity(self) -> None:
         """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
         call it every step."""
-        check_books(self._table, self._backend, self._roster.running, self._queue, self._saved)
+        check_integrity(self._table, self._backend, self._roster.running, self._queue, self._saved)
         if any(self.adapters.missing(item.request) for item in self._roster.sequences.values()):
             raise IntegrityError("an adapter is gone while a sequence uses it")
         if not self._placer.is_settled:

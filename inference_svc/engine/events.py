@@ -1,5 +1,6 @@
 """What the engine says: a list of events each decode call, in order, crossing the pipe to the
-frontend."""
+frontend.
+"""
 
 import enum
 from typing import NamedTuple
@@ -7,8 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inference_svc.engine.step_times import StepHistogram
 from svc_kit.errors import DomainError
+
+
+class StepHistogram(NamedTuple):
+    """The steps of a kind: of more than half of `max_rows` rows, with or without prompt tokens.
+    `counts` are of shape (buckets,), each by itself; `sum_s` is the time of all."""
+
+    max_rows: int
+    has_prompt: bool
+    counts: tuple[int, ...]
+    sum_s: float
 
 
 class FinishReason(enum.Enum):

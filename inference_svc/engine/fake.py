@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from inference_svc.engine.adapter_stack import BASE, AdapterStack
 from inference_svc.engine.backend import (
     AdapterLoadError,
     DecodeError,
@@ -23,11 +22,11 @@ from inference_svc.engine.backend import (
     SampleFailed,
     SampleTask,
 )
-from inference_svc.engine.cell_book import CellBook
+from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.constraint import Constraint, GuideFailed, TokenMask
 from inference_svc.engine.events import ChosenLogprob, Logprob
-from inference_svc.engine.guide import Constraint, GuideFailed, TokenMask
-from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.engine.kv_cache.copies import CellRefCounts
+from inference_svc.engine.request import BASE, AdapterStack, SequenceRequest
 
 END_TOKEN = 256
 VOCABULARY_SIZE = 257
@@ -176,7 +175,7 @@ class FakeBackend:
         self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]
         self._lengths = [0 for _ in self._all_slots]
         self._queued: list[tuple[int, int]] = []
-        self._book = CellBook(self.limits.slots)
+        self._book = CellRefCounts(self.limits.slots)
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after

@@ -5,21 +5,23 @@ token of a decoding sequence has been sampled but not computed yet.
 """
 
 from array import array
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from inference_svc.engine.backend import Sampler
-from inference_svc.engine.guessing import Guesses
-from inference_svc.engine.guide import MAX_FORCED, Guide
+from inference_svc.engine.batch import Row
+from inference_svc.engine.constraint import MAX_FORCED, Guide
+from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.ngram import NgramProposer
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.saved import SavedPrefix
+from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.slots import Slot
-from inference_svc.engine.stop import TextStream
 
 # A prompt counts as if it had waited so long when it came: of new ones the shortest is first.
 _HEAD_START_S = 1.0
 
 
-class Hold(NamedTuple):
+class SlotHold(NamedTuple):
     """That a sequence waits for a prefix `until` then, with so many tokens of it there and so many
     tokens of all prompts still to compute when that was set."""
 
@@ -34,12 +36,12 @@ class Sequence:
     def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
         self.request = request
         self.tokens: array[int] = request.prompt + request.resumed
-        self.text = TextStream(request.stop, include_stop=request.include_stop)
+        self.text = Detokenizer(request.stop, include_stop=request.include_stop)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None
         self.awaits_guide = request.constraint is not None
-        self.guesses = Guesses(request.prompt, request.predicted)
+        self.guesses = NgramProposer(request.prompt, request.predicted)
         self.paused = False
         self.arrived_at = arrived_at
         self.started_at = arrived_at
@@ -49,7 +51,7 @@ class Sequence:
         self.stood_at = arrived_at  # when it was given that
         self.first_token_at: float | None = None
         # Following: how long it may wait; and what its own followers lend it.
-        self.hold: Hold | None = None
+        self.hold: SlotHold | None = None
         self.led_priority = 0
         self.led_ratio = 0.0
         # Steps since any prompt of its class was computed.
@@ -125,3 +127,28 @@ class Sequence:
         if self.slot is None:
             return "queued"
         return "decode" if self.is_decoding else "prefill"
+
+
+class Work(NamedTuple):
+    """The part of a plan that belongs to one sequence."""
+
+    sequence: Sequence
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One decode call: `rows` in slot order, the `work` they do, and the slots that only fill
+    holes; `num_decoding` of the rows continue a text by a token, `prompt_tokens` are all others,
+    those that constraints forced among them."""
+
+    rows: tuple[Row, ...]
+    work: tuple[Work, ...]
+    fillers: tuple[Slot, ...] = ()
+    num_decoding: int = 0
+    prompt_tokens: int = 0
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether slots between its sequences do no work."""
+        return self.work[-1].row.slot - self.work[0].row.slot >= len(self.work)

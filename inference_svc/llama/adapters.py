@@ -10,8 +10,8 @@ from typing import Any
 
 import llama_cpp
 
-from inference_svc.engine.adapter_stack import BASE, AdapterStack
 from inference_svc.engine.backend import AdapterLoadError
+from inference_svc.engine.request import BASE, AdapterStack
 
 
 class LlamaAdapters:

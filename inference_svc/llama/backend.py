@@ -15,30 +15,28 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from inference_svc.constraints.guides import GrammarGuides
-from inference_svc.engine.adapter_stack import AdapterStack
 from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
-from inference_svc.engine.cell_book import CellBook
-from inference_svc.engine.guide import Constraint, Guide
-from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.token_batch import NativeLimits, TokenBatch
+from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.constraint import Constraint, Guide
+from inference_svc.engine.kv_cache.copies import CellRefCounts
+from inference_svc.engine.request import AdapterStack, SequenceRequest
 from inference_svc.llama.adapters import LlamaAdapters
 from inference_svc.llama.attention import cells_of, set_attention
-from inference_svc.llama.candidates import Logits
-from inference_svc.llama.grammar_vocabulary import grammar_tokenizer
-from inference_svc.llama.native_filters import ModelSizes
-from inference_svc.llama.row_sampling import RowSampler
-from inference_svc.llama.samplers import SamplerChain
-from inference_svc.llama.sequence_state import (
+from inference_svc.llama.sampling.batch_sampler import RowSampler
+from inference_svc.llama.sampling.candidates import Logits
+from inference_svc.llama.sampling.chain import SamplerChain
+from inference_svc.llama.sampling.native_filters import ModelSizes
+from inference_svc.llama.state_convert import (
     NOTE_BYTES,
     StateMisfit,
     cache_lengths,
     fit,
     write_note,
 )
-from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.llama.vocabulary import Vocabulary, grammar_tokenizer
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.placement import Attention, Placement
+from inference_svc.structured_output.matcher import GrammarGuides
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +102,7 @@ class LlamaBackend:
             cells=settings.shared_cells,
         )
         self._streams = settings.slots if settings.shared_cells is None else 1
-        self._book = CellBook(settings.slots)
+        self._book = CellRefCounts(settings.slots)
 
     @property
     def model(self) -> Any:

@@ -19,13 +19,13 @@ import llama_cpp
 import numpy as np
 
 from inference_svc.engine.backend import DecodeError
-from inference_svc.engine.embedding import EmbeddingLimits, Vector
-from inference_svc.engine.token_batch import TokenBatch
+from inference_svc.engine.batch import TokenBatch
+from inference_svc.engine.embedding_request import EmbeddingLimits, Vector
 from inference_svc.llama.attention import set_positions
 from inference_svc.llama.backend import NativeBatch
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.llama.weights import ModelLoadError
-from inference_svc.models.description import Pooling
+from inference_svc.models.metadata import Pooling
 from inference_svc.models.placement import Attention
 from svc_kit.errors import ModelTooLarge
 

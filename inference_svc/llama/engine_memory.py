@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from inference_svc.llama import devices
-from inference_svc.machine.memory import available_memory_bytes
+from inference_svc.machine import available_memory_bytes
+from inference_svc.models.device_memory import PlacedBytes, Spread
 from inference_svc.models.placement import ON_PROCESSOR, Placement
-from inference_svc.models.room import PlacedBytes, Spread
 
 
 class EngineMemory:

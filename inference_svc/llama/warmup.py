@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from inference_svc.engine.cells import CopyCosts
-from inference_svc.engine.row_times import BLOCK
-from inference_svc.engine.token_batch import Row, TokenBatch
+from inference_svc.engine.batch import Row, TokenBatch
+from inference_svc.engine.cost_model.step_time import BLOCK
+from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.llama.backend import LlamaBackend
 
 # A last core is worth taking from the frontends only for a clearly faster step, and only where

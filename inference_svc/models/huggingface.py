@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from inference_svc.models.references import RemoteFile
+from inference_svc.models.sources import RemoteFile
 from svc_kit.startup import StartupError
 
 

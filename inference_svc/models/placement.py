@@ -81,3 +81,12 @@ class Attention:
     value_type: KvType = KvType.F16
     flash_attention: FlashAttention = FlashAttention.AUTO
     rope: Rope = Rope()
+
+
+class LoadPolicy(enum.StrEnum):
+    """Who loads a model: the server at its start, the first request, or only an operator. One that
+    gave way to another is loaded again by a request, unless only an operator may."""
+
+    START = "start"
+    ON_DEMAND = "on_demand"
+    MANUAL = "manual"

@@ -21,8 +21,8 @@ from array import array
 from io import BufferedIOBase
 from typing import Any
 
-from inference_svc.engine.saved import Origin
-from inference_svc.snapshots.description import Fingerprint, Snapshot
+from inference_svc.engine.saved_state import Origin
+from inference_svc.snapshots.metadata import Fingerprint, Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 
 FORMAT = 1

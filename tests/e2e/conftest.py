@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
 from tests.support.gguf_patch import with_template
 from tests.support.plain_http import plain_client
 from tests.support.rpc import Rpc, connect

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from inference_svc.models.references import BUNDLED_FOLDER
+from inference_svc.models.sources import BUNDLED_FOLDER
 from svc_kit.auth import hash_key
 from tests.e2e.conftest import PIRATE_FILE, ROBOT_FILE
 from tests.support.processes import Ends
@@ -23,7 +23,7 @@ from tests.support.services import MODEL, Corral, corral_up, until_serving_again
 pytestmark = pytest.mark.e2e
 
 ARR, BEEP = "Arr!", "Beep boop."
-ENGINE = "inference_svc.runtime.engine_process"
+ENGINE = "inference_svc.engine_process.main"
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign-lora-f16.gguf"
 MINE, YOURS = "sk-mine-0123456789", "sk-yours-0123456789"
 

@@ -16,7 +16,7 @@ from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from inference_svc.models.references import BUNDLED_FOLDER
+from inference_svc.models.sources import BUNDLED_FOLDER
 from tests.e2e.conftest import PIRATE, PIRATE_FILE, ROBOT, ROBOT_FILE, Adapted, digest_of
 from tests.support.processes import PATIENCE_S
 from tests.support.rpc import (
@@ -35,7 +35,7 @@ from tests.support.services import MODEL, start, until_serving_again
 pytestmark = pytest.mark.e2e
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign-lora-f16.gguf"
-ENGINE = "inference_svc.runtime.engine_process"
+ENGINE = "inference_svc.engine_process.main"
 ARR, BEEP = "Arr!", "Beep boop."
 BOTH = (PIRATE, ROBOT)
 

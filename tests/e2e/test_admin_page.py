@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from inference_svc.models.references import BUNDLED_FOLDER
+from inference_svc.models.sources import BUNDLED_FOLDER
 from tests.e2e.conftest import PIRATE_FILE
 from tests.e2e.test_buf_curl import messages
 from tests.support.services import MODEL, Corral, corral_up

@@ -32,7 +32,7 @@ from tests.support.services import LONG_CONTEXT, MODEL, Corral, corral_up, infer
 
 pytestmark = pytest.mark.e2e
 
-ENGINE = "inference_svc.runtime.engine_process"
+ENGINE = "inference_svc.engine_process.main"
 ALIAS, NOISE, ENCODER, MANUAL, SECOND = "gpt-4o", "noise", "tiny-encoder", "by-hand", "second"
 VOICE = "pirate"
 ON_DEMAND = {"load": "on_demand", "slots": 3, "kv_type_k": "f32"}

@@ -39,7 +39,7 @@ from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.services import Corral, wait_until_serving
 
 pytestmark = pytest.mark.e2e
-ENGINE = "inference_svc.runtime.engine_process"
+ENGINE = "inference_svc.engine_process.main"
 WEATHER = TurnTool(
     "get_weather",
     "Get the weather of a city",

@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.processes import Program
 from tests.support.rpc import a_chat, connect, endless, failure_of, first_delta
 from tests.support.services import (

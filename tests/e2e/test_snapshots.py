@@ -11,7 +11,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2, sampling_pb2, snapshot_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import with_template
 from tests.support.rpc import Answer, RichError, Rpc, connect, gather, options, rich
 from tests.support.services import inference_alone

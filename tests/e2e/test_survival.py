@@ -23,7 +23,7 @@ from tests.support.services import MODEL, corral_up, inference_alone, until_serv
 
 pytestmark = pytest.mark.e2e
 
-ENGINE = "inference_svc.runtime.engine_process"
+ENGINE = "inference_svc.engine_process.main"
 FRONTEND = "serve inference"
 
 

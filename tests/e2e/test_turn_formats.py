@@ -11,8 +11,8 @@ from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.llama.vocabulary import Vocabulary
-from inference_svc.models.description import describe_model
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.metadata import describe_model
+from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import with_control_tokens, with_template
 from tests.support.rpc import Rpc, a_chat, connect, user
 from tests.support.services import Inference, inference_alone, start

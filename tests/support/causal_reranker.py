@@ -6,7 +6,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_PATH
 
 TEMPLATE = "<|im_start|>user\nQuery: {query}\nDocument: {document}<|im_end|>\n"
 _WIDTH, _FFN, _LAYERS, _HEADS = 32, 64, 2, 4

@@ -27,7 +27,7 @@ VICTIMS: Final = {
     "control": "serve control",
     "gateway": "serve gateway",
     "frontend": "serve inference",
-    "engine": "inference_svc.runtime.engine_process",
+    "engine": "inference_svc.engine_process.main",
 }
 """Who may die, by words of its command line."""
 LONGEST_WAIT = 8

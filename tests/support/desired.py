@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from inference_svc.api.adapter_loading import AdapterLoading, AdapterOrder
-from inference_svc.catalog import Catalog
-from inference_svc.desired.cache import AdapterCache
-from inference_svc.desired.control import Report
-from inference_svc.desired.follower import Follower
-from inference_svc.desired.installing import Installer
-from inference_svc.desired.marks import FileMarks
-from inference_svc.desired.state import Wanted, WantedState
-from inference_svc.runtime.adapter import Adapter
+from inference_svc.adapter_sync.cache import AdapterCache
+from inference_svc.adapter_sync.control_client import Report
+from inference_svc.adapter_sync.crash_marker import CrashMarker
+from inference_svc.adapter_sync.installer import AdapterInstaller
+from inference_svc.adapter_sync.reconciler import Reconciler
+from inference_svc.adapter_sync.state import Wanted, WantedState
+from inference_svc.engine_client.adapter_registry import Adapter
+from inference_svc.model_pool.catalog import Catalog
+from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import DomainError, UpstreamUnavailable
 from svc_kit.private_file import PrivateFile
@@ -116,13 +116,13 @@ class Frontend:
         self.control = control
         self.catalog = Catalog([a_known("a"), a_known("b")])
         self.loading = FakeLoading(self.catalog, folder)
-        self.marks = FileMarks(folder / "marks")
+        self.marks = CrashMarker(folder / "marks")
         self.marks.open()
         self.cache = AdapterCache(folder / "cache", 1000)
         self.cache.open()
-        loading = cast(AdapterLoading, self.loading)
-        installer = Installer(control, self.cache, self.marks, self.catalog, loading)
-        self.follower = Follower(control, installer, folder, "frontend_1", "host:1", look_s=0.01)
+        loading = cast(AdapterService, self.loading)
+        installer = AdapterInstaller(control, self.cache, self.marks, self.catalog, loading)
+        self.follower = Reconciler(control, installer, folder, "frontend_1", "host:1", look_s=0.01)
 
     def voice(self, project: str = "mine", name: str = "voice") -> Adapter | None:
         """What requests of a project find."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from inference_svc.engine.backend import DecodeError
+from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine.embedder import Embedder
-from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest, Vector
+from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
 from inference_svc.engine.events import Embedded, Event
-from inference_svc.engine.token_batch import TokenBatch
 from tests.support.sequences import ManualClock
 
 POISON = 666

@@ -1,24 +1,24 @@
 """What models of each family write, and what is in it: the corpus of the parsers' tests."""
 
-from inference_svc.chat.parsers import CallNotation, ReasoningNotation, TurnFormat
+from inference_svc.chat.parsers import ReasoningFormat, ToolCallFormat, TurnFormat
 from tests.support.turns import NO_TOOLS, Golden, Parsed
 
-HERMES = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
-LLAMA = TurnFormat(tool_calls=CallNotation.LLAMA)
-PYTHONIC = TurnFormat(tool_calls=CallNotation.PYTHONIC)
-MISTRAL = TurnFormat(ReasoningNotation.MISTRAL, CallNotation.MISTRAL)
-DEEPSEEK = TurnFormat(ReasoningNotation.THINK, CallNotation.DEEPSEEK)
-DEEPSEEK_V32 = TurnFormat(ReasoningNotation.THINK, CallNotation.DEEPSEEK_V32)
-KIMI = TurnFormat(ReasoningNotation.THINK, CallNotation.KIMI)
-COHERE = TurnFormat(ReasoningNotation.COHERE, CallNotation.COHERE)
-APERTUS = TurnFormat(tool_calls=CallNotation.APERTUS)
-QWEN_CODER = TurnFormat(ReasoningNotation.THINK, CallNotation.QWEN_CODER)
-GLM = TurnFormat(ReasoningNotation.THINK, CallNotation.GLM)
-MINIMAX = TurnFormat(ReasoningNotation.THINK, CallNotation.MINIMAX)
-GEMMA = TurnFormat(ReasoningNotation.GEMMA, CallNotation.GEMMA)
-HARMONY = TurnFormat(ReasoningNotation.HARMONY, CallNotation.HARMONY)
-JSON = TurnFormat(tool_calls=CallNotation.JSON)
-R1 = TurnFormat(ReasoningNotation.THINK, CallNotation.DEEPSEEK, starts_in_reasoning=True)
+HERMES = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
+LLAMA = TurnFormat(tool_calls=ToolCallFormat.LLAMA)
+PYTHONIC = TurnFormat(tool_calls=ToolCallFormat.PYTHONIC)
+MISTRAL = TurnFormat(ReasoningFormat.MISTRAL, ToolCallFormat.MISTRAL)
+DEEPSEEK = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.DEEPSEEK)
+DEEPSEEK_V32 = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.DEEPSEEK_V32)
+KIMI = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.KIMI)
+COHERE = TurnFormat(ReasoningFormat.COHERE, ToolCallFormat.COHERE)
+APERTUS = TurnFormat(tool_calls=ToolCallFormat.APERTUS)
+QWEN_CODER = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.QWEN_CODER)
+GLM = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.GLM)
+MINIMAX = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.MINIMAX)
+GEMMA = TurnFormat(ReasoningFormat.GEMMA, ToolCallFormat.GEMMA)
+HARMONY = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
+JSON = TurnFormat(tool_calls=ToolCallFormat.JSON)
+R1 = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.DEEPSEEK, starts_in_reasoning=True)
 
 PARIS = '{"city": "Paris"}'
 ONE = (("get_weather", PARIS),)

@@ -5,19 +5,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from inference_svc.catalog import Catalog, KnownModel, ServedModel
-from inference_svc.models.description import ModelFile
-from inference_svc.models.residency import LoadPolicy, Resident
-from inference_svc.models.room import PlacedBytes, Spread
-from inference_svc.models.sizing import RequestedLimits, ResolvedLimits, planned_bytes
-from inference_svc.pool.moving import Memory
-from inference_svc.pool.pool import ModelPool
-from inference_svc.runtime.messages import LoadPhase, LoadProgress
-from inference_svc.runtime.worker import EngineState, EngineWorker
+from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.messages import LoadPhase, LoadProgress
+from inference_svc.model_pool.catalog import Catalog, KnownModel, ServedModel
+from inference_svc.model_pool.eviction import Resident
+from inference_svc.model_pool.lifecycle import Memory
+from inference_svc.model_pool.pool import ModelPool
+from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.memory_plan import RequestedLimits, ResolvedLimits, planned_bytes
+from inference_svc.models.metadata import ModelFile
+from inference_svc.models.placement import LoadPolicy
 from svc_kit.errors import DomainError, EngineRestarting
 from svc_kit.startup import StartupError
 from tests.support.sequences import ManualClock
-from tests.unit.inference_svc.models.test_sizing import a_model
+from tests.unit.inference_svc.models.test_memory_plan import a_model
 
 GIB = 1 << 30
 BUDGET = 10 * GIB
@@ -119,7 +120,7 @@ class FakeLoader:
         sizes: ResolvedLimits,
         on_change: Callable[[], None],
         on_progress: Callable[[LoadProgress], None],
-    ) -> EngineWorker:
+    ) -> EngineClient:
         """A fake one."""
         planned = known.resident.spread.divide(planned_bytes(known.file, sizes), self.free)
         excess = PlacedBytes(self.excess)
@@ -128,7 +129,7 @@ class FakeLoader:
         self._tell[known.name] = on_progress
         if self.at_once:
             engine.loads()
-        return cast(EngineWorker, engine)
+        return cast(EngineClient, engine)
 
     def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
         """Nobody listens."""

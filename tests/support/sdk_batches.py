@@ -21,7 +21,7 @@ from tests.support.services import MODEL, Corral
 
 POISON = "<abort>"
 """The stop text at which these engines abort."""
-ENGINE, CONTROL = "inference_svc.runtime.engine_process", "serve control"
+ENGINE, CONTROL = "inference_svc.engine_process.main", "serve control"
 FRONTEND, GATEWAY = "serve inference", "serve gateway"
 OUTPUT_TOKENS = 40
 LINES_AT_ONCE = 8

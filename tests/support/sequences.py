@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inference_svc.engine.cells import CopyCosts
+from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Failed, Finished
 from inference_svc.engine.fake import END_TOKEN, FakeBackend, next_token
+from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling import Sampling
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.sampling_params import Sampling
 
 
 def a_request(
@@ -74,7 +74,7 @@ class Bench:
         self.engine = Engine(
             "m",
             self.backend,
-            shape=StepShape(
+            shape=BatchLayout(
                 step_times or {}, self.backend.limits.slots, can_fill=self.backend.can_trim
             ),
             chunk_cap=chunk_cap,

@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Sequence
 
-from inference_svc.engine.shape import StepShape
+from inference_svc.engine.defrag.batch_layout import BatchLayout
 
 
-class FixedShape(StepShape):
+class FixedShape(BatchLayout):
     """Believes what it was told, whatever the steps of a small model take."""
 
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:

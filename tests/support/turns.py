@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from inference_svc.chat.parsers import OfferedTools, TurnDelta, TurnFormat, TurnParser
-from inference_svc.engine.stop import TextStream
+from inference_svc.engine.detokenizer import Detokenizer
 
 TOOLS = OfferedTools(
     {
@@ -90,6 +90,6 @@ def add_up(deltas: list[TurnDelta]) -> Parsed:
 
 def as_the_engine_sends(pieces: Iterable[bytes]) -> list[str]:
     """Bytes as texts: half a character waits for its other half."""
-    stream = TextStream()
+    stream = Detokenizer()
     texts = [stream.push(piece).text for piece in pieces]
     return [*texts, stream.finish().text]

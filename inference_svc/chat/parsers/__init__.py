@@ -1,21 +1,21 @@
 """Reads an assistant's raw text: content, reasoning, tool calls."""
 
 from inference_svc.chat.parsers.formats import (
-    CallNotation,
     FormatOverride,
-    ReasoningNotation,
+    ReasoningFormat,
+    ToolCallFormat,
     TurnFormat,
     choose_format,
 )
-from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser, new_call_id
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 
 __all__ = [
-    "CallNotation",
     "FormatOverride",
     "OfferedTools",
-    "ReasoningNotation",
+    "ReasoningFormat",
+    "ToolCallFormat",
     "ToolCallPiece",
     "TurnDelta",
     "TurnFormat",

@@ -11,26 +11,25 @@ from functools import partial
 from typing import NamedTuple
 
 from inference_svc.chat.parsers import (
-    any_json,
+    delimited,
     gemma,
     harmony,
-    hermes,
-    listed,
+    json_calls,
     llama,
     mistral,
-    python_calls,
-    sections,
+    pythonic,
     tagged,
+    unmarked,
 )
-from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import Source, Wait
 from inference_svc.chat.parsers.turn import Markers
-from inference_svc.chat.parsers.writer import TurnWriter
 
-Reader = Callable[[Source, TurnWriter, OfferedTools], Wait[None]]
+Reader = Callable[[Source, TurnOutput, OfferedTools], Wait[None]]
 
 
-class CallNotation(StrEnum):
+class ToolCallFormat(StrEnum):
     """How a model writes tool calls. The values are what operators and callers see; `off`: not at
     all, or calls are not to be looked for."""
 
@@ -52,7 +51,7 @@ class CallNotation(StrEnum):
     JSON = "json"
 
 
-class ReasoningNotation(StrEnum):
+class ReasoningFormat(StrEnum):
     """How a model marks its thinking; `off`: not at all, or it is to stay in the content."""
 
     OFF = "off"
@@ -65,82 +64,82 @@ class ReasoningNotation(StrEnum):
     HARMONY = "harmony"
 
 
-READERS: dict[CallNotation, Reader] = {
-    CallNotation.HERMES: hermes.read_hermes,
-    CallNotation.LLAMA: llama.read_llama,
-    CallNotation.PYTHONIC: python_calls.read_pythonic,
-    CallNotation.MISTRAL: mistral.read_mistral,
-    CallNotation.DEEPSEEK: partial(sections.read_section, sections.DEEPSEEK),
-    CallNotation.DEEPSEEK_V32: partial(tagged.read_tagged, tagged.DEEPSEEK_V32),
-    CallNotation.KIMI: partial(sections.read_section, sections.KIMI),
-    CallNotation.COHERE: partial(listed.read_listed, listed.COHERE),
-    CallNotation.APERTUS: partial(listed.read_listed, listed.APERTUS),
-    CallNotation.QWEN_CODER: partial(tagged.read_tagged, tagged.QWEN_CODER),
-    CallNotation.GLM: partial(tagged.read_tagged, tagged.GLM),
-    CallNotation.MINIMAX: partial(tagged.read_tagged, tagged.MINIMAX),
-    CallNotation.GEMMA: gemma.read_gemma,
-    CallNotation.JSON: any_json.read_any_json,
+READERS: dict[ToolCallFormat, Reader] = {
+    ToolCallFormat.HERMES: json_calls.parse_hermes,
+    ToolCallFormat.LLAMA: llama.read_llama,
+    ToolCallFormat.PYTHONIC: pythonic.read_pythonic,
+    ToolCallFormat.MISTRAL: mistral.read_mistral,
+    ToolCallFormat.DEEPSEEK: partial(delimited.read_section, delimited.DEEPSEEK),
+    ToolCallFormat.DEEPSEEK_V32: partial(tagged.read_tagged, tagged.DEEPSEEK_V32),
+    ToolCallFormat.KIMI: partial(delimited.read_section, delimited.KIMI),
+    ToolCallFormat.COHERE: partial(delimited.read_listed, delimited.COHERE),
+    ToolCallFormat.APERTUS: partial(delimited.read_listed, delimited.APERTUS),
+    ToolCallFormat.QWEN_CODER: partial(tagged.read_tagged, tagged.QWEN_CODER),
+    ToolCallFormat.GLM: partial(tagged.read_tagged, tagged.GLM),
+    ToolCallFormat.MINIMAX: partial(tagged.read_tagged, tagged.MINIMAX),
+    ToolCallFormat.GEMMA: gemma.read_gemma,
+    ToolCallFormat.JSON: unmarked.read_any_json,
 }
-REASONING_MARKERS: dict[ReasoningNotation, Markers] = {
-    ReasoningNotation.HARMONY: Markers("<|channel|>analysis<|message|>", "<|end|>"),
-    ReasoningNotation.GEMMA: Markers("<|channel>thought", "<channel|>"),
-    ReasoningNotation.THINK: Markers("<think>", "</think>"),
-    ReasoningNotation.THINKING: Markers("<thinking>", "</thinking>"),
-    ReasoningNotation.SEED: Markers("<seed:think>", "</seed:think>"),
-    ReasoningNotation.MISTRAL: Markers("[THINK]", "[/THINK]"),
-    ReasoningNotation.COHERE: Markers("<|START_THINKING|>", "<|END_THINKING|>"),
+REASONING_MARKERS: dict[ReasoningFormat, Markers] = {
+    ReasoningFormat.HARMONY: Markers("<|channel|>analysis<|message|>", "<|end|>"),
+    ReasoningFormat.GEMMA: Markers("<|channel>thought", "<channel|>"),
+    ReasoningFormat.THINK: Markers("<think>", "</think>"),
+    ReasoningFormat.THINKING: Markers("<thinking>", "</thinking>"),
+    ReasoningFormat.SEED: Markers("<seed:think>", "</seed:think>"),
+    ReasoningFormat.MISTRAL: Markers("[THINK]", "[/THINK]"),
+    ReasoningFormat.COHERE: Markers("<|START_THINKING|>", "<|END_THINKING|>"),
 }
-_CALL_MARKERS: dict[CallNotation, tuple[str, ...]] = {
-    CallNotation.HERMES: hermes.MARKERS,
-    CallNotation.LLAMA: llama.MARKERS,
-    CallNotation.PYTHONIC: python_calls.MARKERS,
-    CallNotation.MISTRAL: mistral.MARKERS,
-    CallNotation.DEEPSEEK: sections.DEEPSEEK.markers,
-    CallNotation.DEEPSEEK_V32: tagged.DEEPSEEK_V32.markers,
-    CallNotation.KIMI: sections.KIMI.markers,
-    CallNotation.COHERE: listed.COHERE.markers,
-    CallNotation.APERTUS: listed.APERTUS.markers,
-    CallNotation.QWEN_CODER: tagged.QWEN_CODER.markers,
-    CallNotation.GLM: tagged.GLM.markers,
-    CallNotation.MINIMAX: tagged.MINIMAX.markers,
-    CallNotation.GEMMA: gemma.MARKERS + gemma.STOP_TEXTS,
-    CallNotation.HARMONY: harmony.MARKERS,
-    CallNotation.JSON: any_json.MARKERS,
+_CALL_MARKERS: dict[ToolCallFormat, tuple[str, ...]] = {
+    ToolCallFormat.HERMES: json_calls.MARKERS,
+    ToolCallFormat.LLAMA: llama.MARKERS,
+    ToolCallFormat.PYTHONIC: pythonic.MARKERS,
+    ToolCallFormat.MISTRAL: mistral.MARKERS,
+    ToolCallFormat.DEEPSEEK: delimited.DEEPSEEK.markers,
+    ToolCallFormat.DEEPSEEK_V32: tagged.DEEPSEEK_V32.markers,
+    ToolCallFormat.KIMI: delimited.KIMI.markers,
+    ToolCallFormat.COHERE: delimited.COHERE.markers,
+    ToolCallFormat.APERTUS: delimited.APERTUS.markers,
+    ToolCallFormat.QWEN_CODER: tagged.QWEN_CODER.markers,
+    ToolCallFormat.GLM: tagged.GLM.markers,
+    ToolCallFormat.MINIMAX: tagged.MINIMAX.markers,
+    ToolCallFormat.GEMMA: gemma.MARKERS + gemma.STOP_TEXTS,
+    ToolCallFormat.HARMONY: harmony.MARKERS,
+    ToolCallFormat.JSON: unmarked.MARKERS,
 }
 # In this order: the first whose texts are all in a template is its notation.
-_SIGNS: tuple[tuple[CallNotation, tuple[str, ...]], ...] = (
-    (CallNotation.HARMONY, (harmony.CHANNEL, harmony.MESSAGE)),
-    (CallNotation.MISTRAL, (mistral.BEGIN,)),
-    (CallNotation.DEEPSEEK, (sections.DEEPSEEK.call,)),
-    (CallNotation.DEEPSEEK_V32, ("｜DSML｜",)),
-    (CallNotation.KIMI, (sections.KIMI.begins[0],)),
-    (CallNotation.KIMI, ("<|im_system|>tool_declare<|im_middle|>",)),
-    (CallNotation.COHERE, (listed.COHERE.begin,)),
-    (CallNotation.APERTUS, (listed.APERTUS.begin,)),
-    (CallNotation.MINIMAX, (tagged.MINIMAX.outer[0],)),
-    (CallNotation.MINIMAX, ("minimax:tool_call", "<invoke name=")),
-    (CallNotation.QWEN_CODER, (tagged.QWEN_CODER.call, tagged.QWEN_CODER.key)),
-    (CallNotation.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
-    (CallNotation.GEMMA, (gemma.BEGINS[0],)),
-    (CallNotation.GEMMA, (gemma.BEGINS[1],)),
+_SIGNS: tuple[tuple[ToolCallFormat, tuple[str, ...]], ...] = (
+    (ToolCallFormat.HARMONY, (harmony.CHANNEL, harmony.MESSAGE)),
+    (ToolCallFormat.MISTRAL, (mistral.BEGIN,)),
+    (ToolCallFormat.DEEPSEEK, (delimited.DEEPSEEK.call,)),
+    (ToolCallFormat.DEEPSEEK_V32, ("｜DSML｜",)),
+    (ToolCallFormat.KIMI, (delimited.KIMI.begins[0],)),
+    (ToolCallFormat.KIMI, ("<|im_system|>tool_declare<|im_middle|>",)),
+    (ToolCallFormat.COHERE, (delimited.COHERE.begin,)),
+    (ToolCallFormat.APERTUS, (delimited.APERTUS.begin,)),
+    (ToolCallFormat.MINIMAX, (tagged.MINIMAX.outer[0],)),
+    (ToolCallFormat.MINIMAX, ("minimax:tool_call", "<invoke name=")),
+    (ToolCallFormat.QWEN_CODER, (tagged.QWEN_CODER.call, tagged.QWEN_CODER.key)),
+    (ToolCallFormat.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
+    (ToolCallFormat.GEMMA, (gemma.BEGINS[0],)),
+    (ToolCallFormat.GEMMA, (gemma.BEGINS[1],)),
     # Apriel's speaks of `<tool_call>` as well, by mistake.
-    (CallNotation.JSON, ("<tool_calls>[",)),
-    (CallNotation.HERMES, (hermes.BEGIN,)),
-    (CallNotation.PYTHONIC, (python_calls.MARKERS[0],)),
-    (CallNotation.PYTHONIC, ("<|tool_list_start|>",)),
-    (CallNotation.PYTHONIC, ("<functions>", "<function_calls>")),
-    (CallNotation.LLAMA, (llama.TAGS[0],)),
-    (CallNotation.LLAMA, (llama.TAGS[1],)),
-    (CallNotation.LLAMA, ("<|start_header_id|>", '"parameters": ')),
-    (CallNotation.LLAMA, ("<|header_start|>", '"parameters": ')),
+    (ToolCallFormat.JSON, ("<tool_calls>[",)),
+    (ToolCallFormat.HERMES, (json_calls.BEGIN,)),
+    (ToolCallFormat.PYTHONIC, (pythonic.MARKERS[0],)),
+    (ToolCallFormat.PYTHONIC, ("<|tool_list_start|>",)),
+    (ToolCallFormat.PYTHONIC, ("<functions>", "<function_calls>")),
+    (ToolCallFormat.LLAMA, (llama.TAGS[0],)),
+    (ToolCallFormat.LLAMA, (llama.TAGS[1],)),
+    (ToolCallFormat.LLAMA, ("<|start_header_id|>", '"parameters": ')),
+    (ToolCallFormat.LLAMA, ("<|header_start|>", '"parameters": ')),
 )
 
 
 class TurnFormat(NamedTuple):
     """How a model writes thinking and tool calls."""
 
-    reasoning: ReasoningNotation = ReasoningNotation.OFF
-    tool_calls: CallNotation = CallNotation.OFF
+    reasoning: ReasoningFormat = ReasoningFormat.OFF
+    tool_calls: ToolCallFormat = ToolCallFormat.OFF
     starts_in_reasoning: bool = False
     """Every turn starts inside the thinking, though the prompt does not say so."""
 
@@ -148,13 +147,13 @@ class TurnFormat(NamedTuple):
     def is_harmony(self) -> bool:
         """Whether the whole turn is in channels."""
         return (
-            self.reasoning is ReasoningNotation.HARMONY or self.tool_calls is CallNotation.HARMONY
+            self.reasoning is ReasoningFormat.HARMONY or self.tool_calls is ToolCallFormat.HARMONY
         )
 
     @property
     def reasoning_markers(self) -> Markers | None:
         """The texts around the thinking."""
-        notation = ReasoningNotation.HARMONY if self.is_harmony else self.reasoning
+        notation = ReasoningFormat.HARMONY if self.is_harmony else self.reasoning
         return REASONING_MARKERS.get(notation)
 
     @property
@@ -166,19 +165,19 @@ class TurnFormat(NamedTuple):
     @property
     def frame_texts(self) -> tuple[str, ...]:
         """Texts around answers, which are not theirs."""
-        return listed.COHERE.frames if self.tool_calls is CallNotation.COHERE else ()
+        return delimited.COHERE.frames if self.tool_calls is ToolCallFormat.COHERE else ()
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
         """Texts that end a turn with calls, beside the model's own end tokens."""
-        return gemma.STOP_TEXTS if self.tool_calls is CallNotation.GEMMA else ()
+        return gemma.STOP_TEXTS if self.tool_calls is ToolCallFormat.GEMMA else ()
 
 
 class FormatOverride(NamedTuple):
     """What an operator says of a model's format. None: as the template tells."""
 
-    tool_calls: CallNotation | None = None
-    reasoning: ReasoningNotation | None = None
+    tool_calls: ToolCallFormat | None = None
+    reasoning: ReasoningFormat | None = None
     starts_in_reasoning: bool | None = None
 
     def apply(self, told: TurnFormat) -> TurnFormat:
@@ -189,16 +188,16 @@ class FormatOverride(NamedTuple):
         """
         reasoning, calls = self.reasoning, self.tool_calls
         if reasoning is None:
-            is_moved = told.is_harmony and calls not in (None, CallNotation.OFF)
-            reasoning = ReasoningNotation.OFF if is_moved else told.reasoning
+            is_moved = told.is_harmony and calls not in (None, ToolCallFormat.OFF)
+            reasoning = ReasoningFormat.OFF if is_moved else told.reasoning
         if calls is None:
             calls = told.tool_calls
         chosen = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
         if not chosen.is_harmony:
             return chosen
         return chosen._replace(
-            reasoning=ReasoningNotation.HARMONY,
-            tool_calls=calls if calls is CallNotation.OFF else CallNotation.HARMONY,
+            reasoning=ReasoningFormat.HARMONY,
+            tool_calls=calls if calls is ToolCallFormat.OFF else ToolCallFormat.HARMONY,
         )
 
 
@@ -213,16 +212,16 @@ def choose_format(template: str, *, understands_tools: bool = True) -> TurnForma
     """
     calls = next(
         (name for name, signs in _SIGNS if all(sign in template for sign in signs)),
-        CallNotation.JSON,
+        ToolCallFormat.JSON,
     )
-    if calls is CallNotation.HARMONY:
-        return TurnFormat(ReasoningNotation.HARMONY, calls)
+    if calls is ToolCallFormat.HARMONY:
+        return TurnFormat(ReasoningFormat.HARMONY, calls)
     reasoning = next(
         (
             name
             for name, markers in REASONING_MARKERS.items()
-            if markers.end in template and name is not ReasoningNotation.HARMONY
+            if markers.end in template and name is not ReasoningFormat.HARMONY
         ),
-        ReasoningNotation.OFF,
+        ReasoningFormat.OFF,
     )
-    return TurnFormat(reasoning, calls if understands_tools else CallNotation.HERMES)
+    return TurnFormat(reasoning, calls if understands_tools else ToolCallFormat.HERMES)

@@ -4,10 +4,10 @@ Texts stand between markers of their own instead of quotes; numbers, `true`, obj
 there as in JSON, with bare keys. Arguments are passed on as JSON while they are written.
 """
 
-from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.json_parsing import json_or_none, json_text
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import Source, Wait
-from inference_svc.chat.parsers.writer import TurnWriter
-from inference_svc.chat.strict_json import json_or_none, json_text
 
 BEGINS = ("<|tool_call>", "<start_function_call>")
 ENDS = ("<tool_call|>", "<end_function_call>")
@@ -17,7 +17,7 @@ STOP_TEXTS = ("<|tool_response>", "<start_function_response>")
 _MAX_DEPTH = 32
 
 
-def read_gemma(source: Source, writer: TurnWriter, _: OfferedTools) -> Wait[None]:
+def read_gemma(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None]:
     """Read a turn."""
     while (yield from source.until(BEGINS, writer.say)):
         yield from source.spaces()
@@ -38,7 +38,7 @@ def read_gemma(source: Source, writer: TurnWriter, _: OfferedTools) -> Wait[None
 class _Arguments:
     """The arguments of one call, after their opening brace; its methods say whether all is well."""
 
-    def __init__(self, source: Source, writer: TurnWriter) -> None:
+    def __init__(self, source: Source, writer: TurnOutput) -> None:
         self._source = source
         self._write = writer.add_arguments
 

@@ -9,10 +9,9 @@ arguments; all else is content. The prompt ends with `<|start|>assistant`.
 import re
 from typing import NamedTuple
 
-from inference_svc.chat.parsers.markers import SpacedText
-from inference_svc.chat.parsers.offered import OfferedTools
-from inference_svc.chat.parsers.source import Source, Take, Wait
-from inference_svc.chat.parsers.writer import TurnWriter
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
+from inference_svc.chat.parsers.source import MarkerScanner, Source, Take, Wait
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -51,7 +50,7 @@ class HarmonyReader:
     def __init__(
         self,
         source: Source,
-        writer: TurnWriter,
+        writer: TurnOutput,
         tools: OfferedTools,
         *,
         inline_reasoning: bool = False,
@@ -87,7 +86,7 @@ class HarmonyReader:
         if header.channel == "analysis" and not header.has_recipient:
             return (yield from self._analysis())
         if header.function and self._tools and (yield from self._begin_call(header.function)):
-            arguments = SpacedText()
+            arguments = MarkerScanner()
             return (
                 yield from source.until(
                     _BREAKS, lambda text: self._writer.add_arguments(arguments.feed(text))
@@ -119,7 +118,7 @@ class HarmonyReader:
 
     def _thought(self) -> Take:
         """Return what takes one message of the analysis; messages are paragraphs."""
-        thought = SpacedText()
+        thought = MarkerScanner()
         gap = _PARAGRAPH if self._has_thought else ""
 
         def think(text: str) -> None:

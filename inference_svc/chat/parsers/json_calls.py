@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeGuard
 
-from inference_svc.chat.parsers.json_scan import ScanState
+from inference_svc.chat.json_parsing import is_unicode, json_or_none, json_text
+from inference_svc.chat.parsers.json_scanner import ScanState
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import Source, Wait
-from inference_svc.chat.parsers.writer import TurnWriter
-from inference_svc.chat.strict_json import is_unicode, json_or_none, json_text
 
 _NAMES = ('"name"', '"tool_name"')
 _ID = '"tool_call_id"'
@@ -27,7 +28,7 @@ class Read(Enum):
     BROKEN = "a call whose arguments are not JSON; the source stands where they break"
 
 
-ReadItem = Callable[[Source, TurnWriter], Wait[Read]]
+ReadItem = Callable[[Source, TurnOutput], Wait[Read]]
 
 
 def any_name(_: str) -> bool:
@@ -36,7 +37,7 @@ def any_name(_: str) -> bool:
 
 
 def read_json_call(
-    source: Source, writer: TurnWriter, accepts: Callable[[str], bool] = any_name
+    source: Source, writer: TurnOutput, accepts: Callable[[str], bool] = any_name
 ) -> Wait[Read]:
     """Read a call or a list of calls whose names are all accepted."""
     place = source.place
@@ -53,7 +54,7 @@ def read_json_call(
     return Read.CALL
 
 
-def read_keyed_call(source: Source, writer: TurnWriter) -> Wait[Read]:
+def read_keyed_call(source: Source, writer: TurnOutput) -> Wait[Read]:
     """Read a call whose name is the key of its arguments, `{"NAME": {…}}`."""
     opener = yield from _take(source, ("{",))
     yield from source.spaces()
@@ -66,7 +67,7 @@ def read_keyed_call(source: Source, writer: TurnWriter) -> Wait[Read]:
 
 
 def read_json_list(
-    source: Source, writer: TurnWriter, ends: Sequence[str], read_item: ReadItem = read_json_call
+    source: Source, writer: TurnOutput, ends: Sequence[str], read_item: ReadItem = read_json_call
 ) -> Wait[None]:
     """Read a list of calls, each while it is written, and what ends it; the rest is content."""
     match (yield from read_json_items(source, writer, read_item)):
@@ -80,7 +81,7 @@ def read_json_list(
 
 
 def read_json_items(
-    source: Source, writer: TurnWriter, read_item: ReadItem = read_json_call
+    source: Source, writer: TurnOutput, read_item: ReadItem = read_json_call
 ) -> Wait[Read]:
     """Read a list of calls. NOTHING: it, or its rest, is none; `since_mark` is what was read."""
     place = source.place
@@ -153,7 +154,7 @@ def _take(source: Source, *steps: tuple[str, ...]) -> Wait[str]:
     return taken
 
 
-def _arguments(source: Source, writer: TurnWriter, name: str) -> Wait[Read]:
+def _arguments(source: Source, writer: TurnOutput, name: str) -> Wait[Read]:
     writer.begin_call(name)
     if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
         return Read.BROKEN
@@ -169,3 +170,21 @@ def _tail(source: Source) -> Wait[None]:
         yield from source.json(is_open=True)
     elif not (yield from source.literal("}")):
         source.rewind(place)
+
+
+BEGIN, END = MARKERS = ("<tool_call>", "</tool_call>")
+
+
+def parse_hermes(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None]:
+    """Read a turn."""
+    while (yield from source.until((BEGIN,), writer.say)):
+        read = yield from read_json_call(source, writer)
+        if read is Read.NOTHING:
+            writer.say(source.since_mark)
+        elif read is Read.BROKEN:
+            yield from source.until((END,), writer.add_arguments)
+        else:
+            yield from source.spaces()
+            if (yield from source.literal("}")):
+                yield from source.spaces()
+            yield from source.literal(END)

@@ -7,14 +7,14 @@ content.
 import secrets
 from collections.abc import Callable, Collection
 
-from inference_svc.chat.parsers.formats import READERS, CallNotation, TurnFormat
+from inference_svc.chat.parsers.formats import READERS, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.harmony import HarmonyReader
 from inference_svc.chat.parsers.mistral import new_mistral_id
-from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.reasoning import ReasoningSplitter
 from inference_svc.chat.parsers.source import Source, Wait
 from inference_svc.chat.parsers.turn import TurnDelta
-from inference_svc.chat.parsers.writer import TurnWriter
 
 NO_TOOLS = OfferedTools({})
 
@@ -48,7 +48,7 @@ class TurnParser:
     ) -> None:
         opens_in_reasoning = opens_in_reasoning or turn_format.starts_in_reasoning
         self._source = Source()
-        self._writer = TurnWriter(new_call_id or _id_maker(turn_format.tool_calls), taken_ids)
+        self._writer = TurnOutput(new_call_id or _id_maker(turn_format.tool_calls), taken_ids)
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
             opens_in_reasoning=opens_in_reasoning,
@@ -113,5 +113,5 @@ class TurnParser:
         return said._replace(reasoning=thought + said.reasoning)
 
 
-def _id_maker(notation: CallNotation) -> Callable[[], str]:
-    return new_mistral_id if notation is CallNotation.MISTRAL else new_call_id
+def _id_maker(notation: ToolCallFormat) -> Callable[[], str]:
+    return new_mistral_id if notation is ToolCallFormat.MISTRAL else new_call_id

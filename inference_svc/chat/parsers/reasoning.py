@@ -8,7 +8,7 @@ text.
 from enum import Enum
 from typing import NamedTuple
 
-from inference_svc.chat.parsers.markers import SpacedText, partial_marker
+from inference_svc.chat.parsers.source import MarkerScanner, partial_marker
 from inference_svc.chat.parsers.turn import Markers
 
 
@@ -36,7 +36,7 @@ class ReasoningSplitter:
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
         self._held = ""
-        self._thinking = SpacedText()
+        self._thinking = MarkerScanner()
         self._place = _Place.START if markers else _Place.REST
 
     @property

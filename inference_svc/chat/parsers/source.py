@@ -1,15 +1,41 @@
-"""Text that arrives in pieces, for readers that are written as if it were all there.
-
-A reader is a generator: it takes what it needs, and yields where it needs more text. Every method
-here decides only when no further text could change the decision, so cutting the text elsewhere
-gives the same result; and it passes text on as soon as that is certain.
-"""
+"""Finding a marker in text that arrives in pieces."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from inference_svc.chat.parsers.json_scan import JsonScan, ScanState
-from inference_svc.chat.parsers.markers import partial_marker
+from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
+
+
+def partial_marker(text: str, marker: str) -> int:
+    """Return the length of the longest end of `text` that begins, but is not all of, `marker`."""
+    for length in range(min(len(marker) - 1, len(text)), 0, -1):
+        if text.endswith(marker[:length]):
+            return length
+    return 0
+
+
+class MarkerScanner:
+    """Text whose outer white space is left out, though it arrives in pieces.
+
+    White space at the end is held back until something follows it.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = False
+
+    def feed(self, text: str) -> str:
+        """Take more text; return what is now certain to be inside."""
+        if not self._begun:
+            text = text.lstrip()
+        if not text:
+            return ""
+        self._begun = True
+        text = self._held + text
+        inside = text.rstrip()
+        self._held = text[len(inside) :]
+        return inside
+
 
 T = TypeVar("T")
 Wait = Generator[None, None, T]

@@ -9,10 +9,10 @@ are what they look like. Texts are passed on while they are written.
 from functools import partial
 from typing import NamedTuple
 
-from inference_svc.chat.parsers.offered import OfferedTools
+from inference_svc.chat.json_parsing import json_text
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import Source, Wait
-from inference_svc.chat.parsers.writer import TurnWriter
-from inference_svc.chat.strict_json import json_text
 
 
 class Tags(NamedTuple):
@@ -81,7 +81,7 @@ GLM = Tags(
 )
 
 
-def read_tagged(tags: Tags, source: Source, writer: TurnWriter, tools: OfferedTools) -> Wait[None]:
+def read_tagged(tags: Tags, source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[None]:
     """Read a turn."""
     begins = (*tags.outer, tags.call) if tags.call else tags.outer
     while begin := (yield from source.until(begins, writer.say)):
@@ -102,7 +102,7 @@ def read_tagged(tags: Tags, source: Source, writer: TurnWriter, tools: OfferedTo
 class _Call:
     """One call, after the text in front of its name."""
 
-    def __init__(self, tags: Tags, source: Source, writer: TurnWriter, tools: OfferedTools) -> None:
+    def __init__(self, tags: Tags, source: Source, writer: TurnOutput, tools: OfferedTools) -> None:
         self._tags = tags
         self._source = source
         self._writer = writer
@@ -198,7 +198,7 @@ class _Value:
         return text.removesuffix(self._held)
 
 
-def _add_text(writer: TurnWriter, value: _Value, text: str) -> None:
+def _add_text(writer: TurnOutput, value: _Value, text: str) -> None:
     writer.add_arguments(json_text(value.feed(text))[1:-1])
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.models.description import describe_model
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.metadata import describe_model
+from inference_svc.models.sources import BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
 from tests.support.examples import examples
 

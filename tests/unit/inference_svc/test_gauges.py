@@ -12,27 +12,27 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import model_pb2 as model_pb
 from prometheus_client import CollectorRegistry, generate_latest
 
-from inference_svc.api import describe, describe_load
-from inference_svc.api.adapter_loading import AdapterLoading
-from inference_svc.api.engine_service import Context, EngineServicer, ServerFacts
-from inference_svc.api.snapshots import Snapshots
-from inference_svc.engine.embedding import EmbeddingLimits, EmbeddingRequest
-from inference_svc.engine.events import ArchiveLoad, Embedded, ModelLoad, TierLoad
+from inference_svc.engine.cost_model.histograms import BOUNDS_S
+from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
+from inference_svc.engine.events import ArchiveLoad, Embedded, ModelLoad, StepHistogram, TierLoad
 from inference_svc.engine.fake import VOCABULARY_SIZE
-from inference_svc.engine.step_times import BOUNDS_S, StepHistogram
+from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.embedding_requests import EmbeddingJob
+from inference_svc.engine_client.load import archive_load
+from inference_svc.engine_client.messages import EngineConfig, ModelConfig, ModelReady
+from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
+from inference_svc.engine_client.queue_limits import QueueLimits
+from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.gauges import EngineGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
-from inference_svc.pool.pool import ModelPool
-from inference_svc.runtime.door import QueueLimits
-from inference_svc.runtime.embedding_jobs import EmbeddingJob
-from inference_svc.runtime.generation import Generation, ReaderLimits
-from inference_svc.runtime.load import archive_load
-from inference_svc.runtime.messages import Boot, ModelBoot, ModelReady
-from inference_svc.runtime.sequence_jobs import Live
-from inference_svc.runtime.worker import EngineWorker
-from inference_svc.snapshots.archive import Archive
-from inference_svc.snapshots.folder import KEEP_NONE, SnapshotFolder
+from inference_svc.model_pool.pool import ModelPool
+from inference_svc.rpc import load_info, model_info
+from inference_svc.rpc.adapters import AdapterService
+from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerFacts
+from inference_svc.rpc.snapshots import SnapshotService
+from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
+from inference_svc.snapshots.store import KEEP_NONE, SnapshotStore
 from svc_kit.sandbox.inline import InlineJobs
 from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
@@ -52,11 +52,11 @@ REPORT = ModelLoad(
 )
 
 
-def a_worker() -> EngineWorker:
+def a_worker() -> EngineClient:
     """Two slots, one running and two waiting, and an embedding request half done."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
-    worker = EngineWorker(
-        Boot(ModelBoot("m", settings, 16, 1), 1, "info", None, 0.0),
+    worker = EngineClient(
+        EngineConfig(ModelConfig("m", settings, 16, 1), 1, "info", None, 0.0),
         QueueLimits(4, 1000),
         ReaderLimits(100, 60.0),
     )
@@ -64,26 +64,28 @@ def a_worker() -> EngineWorker:
     worker.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
     worker.report = REPORT
     worker.archive = ArchiveLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
-    generation = Generation(
+    generation = OutputStream(
         "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
     )
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
         request = replace(a_request(i, priority=priority), model="m")
-        worker.sequences.live[i] = Live(request, generation, "p", "", time.monotonic(), slot=slot)
+        worker.sequences.live[i] = ActiveSequence(
+            request, generation, "p", "", time.monotonic(), slot=slot
+        )
     asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
     worker.embeddings.live[7] = EmbeddingJob(asked, asyncio.get_running_loop().create_future())
     worker.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
     return worker
 
 
-def a_pool(worker: EngineWorker) -> ModelPool:
+def a_pool(worker: EngineClient) -> ModelPool:
     """A pool with this worker's model."""
     pooled = Pooled(a_known("m"))
     pooled["m"].worker = worker
     return pooled.pool
 
 
-def samples(worker: EngineWorker, *, vllm_names: bool = False) -> dict[str, float]:
+def samples(worker: EngineClient, *, vllm_names: bool = False) -> dict[str, float]:
     """Every exported sample by name and labels."""
     registry = CollectorRegistry()
     registry.register(EngineGauges(lambda: [worker], vllm_names=vllm_names))
@@ -171,7 +173,7 @@ async def test_an_engine_that_is_down_has_empty_gauges() -> None:
 
 async def test_the_load_over_grpc_says_the_same() -> None:
     """Sums over the models, embedding requests and histograms with them."""
-    load = describe_load.load(a_pool(a_worker()))
+    load = load_info.load(a_pool(a_worker()))
 
     assert [(queue.priority, queue.num_requests, queue.num_tokens) for queue in load.queues] == [
         (1, 1, 3),
@@ -200,7 +202,7 @@ async def test_cells_that_all_slots_share_are_counted_once() -> None:
     assert worker.ready is not None
     worker.ready = replace(worker.ready, shared_cells=64)
     known = a_pool(worker).catalog.find("m", "p")
-    limits = describe.model(known).resolved_limits
+    limits = model_info.model(known).resolved_limits
 
     assert limits.layout == model_pb.KV_LAYOUT_UNIFIED
     assert limits.kv_bytes == 64 * known.model.file.kv_bytes_per_token
@@ -219,8 +221,8 @@ def a_servicer() -> EngineServicer:
     """The operators' plane of the worker."""
     pool = a_pool(a_worker())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
-    loading = AdapterLoading(pool.catalog, InlineJobs(), (), Path())
-    snapshots = Snapshots(pool, SnapshotFolder(KEEP_NONE), Archive(KEEP_NONE))
+    loading = AdapterService(pool.catalog, InlineJobs(), (), Path())
+    snapshots = SnapshotService(pool, SnapshotStore(KEEP_NONE), DiskPrefixCache(KEEP_NONE))
     return EngineServicer(pool, facts, loading, snapshots)
 
 

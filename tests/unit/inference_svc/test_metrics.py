@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from inference_svc.engine.guide import Constraint
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.token_batch import NativeLimits
+from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
+from inference_svc.engine_client.queue_limits import QueueLimits
+from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.metrics import EngineObserver
-from inference_svc.runtime.door import QueueLimits
-from inference_svc.runtime.generation import Generation, ReaderLimits
-from inference_svc.runtime.messages import Boot, ModelBoot
-from inference_svc.runtime.sequence_jobs import Live
-from inference_svc.runtime.worker import EngineWorker
 from svc_kit.errors import DeadlineExpired
 from svc_kit.metrics import EngineMetrics
 from tests.support.sequences import Bench, a_request
@@ -31,8 +31,10 @@ class Observed:
     def __init__(self) -> None:
         limits = NativeLimits(64, 1, 1, 256, VOCABULARY_SIZE)
         self.bench = Bench(FakeBackend(limits), saved_bytes=10**6)
-        boot = ModelBoot("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
-        self._worker = EngineWorker(Boot(boot, 1, "info", None, 0.0), QueueLimits(4, 1000), READER)
+        boot = ModelConfig("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
+        self._worker = EngineClient(
+            EngineConfig(boot, 1, "info", None, 0.0), QueueLimits(4, 1000), READER
+        )
         self._registry = CollectorRegistry()
         self._observer = EngineObserver(EngineMetrics(self._registry))
         self._observer.bind(self._worker)
@@ -40,8 +42,10 @@ class Observed:
     def submit(self, request: SequenceRequest) -> None:
         """Queue a request, which the frontend knows."""
         number = request.sequence_id
-        generation = Generation("r", (number,), READER, steer=lambda _: None, end=lambda: None)
-        self._worker.sequences.live[number] = Live(request, generation, "p", "", time.monotonic())
+        generation = OutputStream("r", (number,), READER, steer=lambda _: None, end=lambda: None)
+        self._worker.sequences.live[number] = ActiveSequence(
+            request, generation, "p", "", time.monotonic()
+        )
         self.bench.submit(request)
 
     def step(self, *, at: float) -> None:

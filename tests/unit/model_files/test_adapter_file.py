@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference_svc.models.references import BUNDLED_FOLDER, BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
 from model_files.adapter_file import AdapterMismatch, describe_adapter
 from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import F32Tensor, gguf_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_PATH
 from model_files.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
 from model_files.gguf import (
     MAX_KEPT_STRING_BYTES,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inference_svc.chat.control_text import ControlTexts
+from inference_svc.chat.control_tokens import ControlTexts
 from inference_svc.chat.conversation import (
     Conversation,
     Message,
@@ -20,21 +20,16 @@ from inference_svc.chat.conversation import (
     ToolMode,
     ToolSpec,
 )
-from inference_svc.chat.parsers import (
-    CallNotation,
-    FormatOverride,
-    ReasoningNotation,
-    TurnFormat,
-)
+from inference_svc.chat.parsers import FormatOverride, ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import (
     MAX_TEMPLATE_CHARACTERS,
     ChatTemplates,
     ModelTemplate,
 )
-from inference_svc.chat.tokenizing import PromptTokenizer
+from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
-from inference_svc.models.description import describe_model
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.metadata import describe_model
+from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import TemplateFailed, TooLong
 from svc_kit.sandbox.inline import InlineJobs
 from tests.support.conversations import (
@@ -363,13 +358,13 @@ async def test_an_operators_word_on_the_format_counts_for_every_prompt(
     templates: ChatTemplates,
 ) -> None:
     """Also for a prompt without tools: thinking is parsed in every turn."""
-    override = FormatOverride(CallNotation.MISTRAL, ReasoningNotation.SEED, True)
+    override = FormatOverride(ToolCallFormat.MISTRAL, ReasoningFormat.SEED, True)
     template = a_template("{{ messages[0].content }}<tool_call></think>", turn_format=override)
 
     prompt = await templates.render(template, conversation(user("q")))
 
     assert prompt.turn_format == TurnFormat(
-        ReasoningNotation.SEED, CallNotation.MISTRAL, starts_in_reasoning=True
+        ReasoningFormat.SEED, ToolCallFormat.MISTRAL, starts_in_reasoning=True
     )
     assert await templates.find_format(template) == prompt.turn_format
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from inference_svc.engine.budget import Policy
+from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Cancelled, Delta, FinishReason, ModelLoad, Started
 from inference_svc.engine.fake import (
     VOCABULARY_SIZE,
     FakeBackend,
 )
-from inference_svc.engine.token_batch import NativeLimits
+from inference_svc.engine.scheduler.policy import Policy
 from svc_kit.errors import DeadlineExpired
 from tests.support.sequences import Bench, a_request, said_alone
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, FakeSampler
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling import Mirostat, Sampling
-from inference_svc.engine.saved import SavedPrefix
-from inference_svc.engine.token_batch import NativeLimits
+from inference_svc.engine.sampling_params import Mirostat, Sampling
+from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
 from tests.support.sequences import Bench, a_request
 from tests.support.snapshots import AN_ID, carried_over, output_of, taken

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference_svc.llama.vocabulary import Vocabulary
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 

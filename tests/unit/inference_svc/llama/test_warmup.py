@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from inference_svc.engine.token_batch import NativeLimits, TokenBatch
 from inference_svc.llama import warmup
 from tests.support.sequences import ManualClock
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.models.description import describe_model
 from inference_svc.models.file_identity import FileStamp, digest_of, recognise
+from inference_svc.models.metadata import describe_model
 from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import write_model, write_split
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from inference_svc.snapshots import file_format
-from inference_svc.snapshots.description import Receiver
 from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES, file_bytes
+from inference_svc.snapshots.metadata import Receiver
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.snapshots import FINGERPRINT, RECEIVER, SECRET, a_file, a_snapshot, read
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from inference_svc.chat.rendering import build_environment
+from inference_svc.chat.template_job import build_environment
 from tools.demo_model.conversation import (
     TEMPLATE,
     Conversation,

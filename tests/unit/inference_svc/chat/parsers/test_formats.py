@@ -3,16 +3,16 @@
 import pytest
 
 from inference_svc.chat.parsers import (
-    CallNotation,
     FormatOverride,
-    ReasoningNotation,
+    ReasoningFormat,
+    ToolCallFormat,
     TurnFormat,
     TurnParser,
     choose_format,
 )
 from inference_svc.chat.parsers.formats import READERS, REASONING_MARKERS
-from inference_svc.models.description import describe_model
-from inference_svc.models.references import BUNDLED_PATH
+from inference_svc.models.metadata import describe_model
+from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.turns import TOOLS
 
 # What is peculiar to each family's template; the rest of a template says nothing.
@@ -78,49 +78,49 @@ def test_the_demo_model_writes_as_qwen_does() -> None:
     """Its own template says so."""
     template = describe_model(BUNDLED_PATH, "m").chat_template or ""
 
-    assert choose_format(template) == TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
+    assert choose_format(template) == TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 
 
 def test_a_template_that_does_not_understand_tools_gets_them_in_hermes_notation() -> None:
     """They are described so, and so are the answers; the thinking is the model's own."""
     chosen = choose_format("[/THINK]", understands_tools=False)
 
-    assert chosen == TurnFormat(ReasoningNotation.MISTRAL, CallNotation.HERMES)
+    assert chosen == TurnFormat(ReasoningFormat.MISTRAL, ToolCallFormat.HERMES)
 
 
 def test_texts_around_answers_reach_the_parser() -> None:
     """It takes them out; other families have none."""
-    with_frames = {name for name in CallNotation if TurnFormat(tool_calls=name).frame_texts}
-    cohere = TurnFormat(tool_calls=CallNotation.COHERE)
+    with_frames = {name for name in ToolCallFormat if TurnFormat(tool_calls=name).frame_texts}
+    cohere = TurnFormat(tool_calls=ToolCallFormat.COHERE)
 
-    assert with_frames == {CallNotation.COHERE}
+    assert with_frames == {ToolCallFormat.COHERE}
     assert set(cohere.frame_texts) < set(cohere.marker_texts)
 
 
 def test_every_notation_has_a_reader_and_markers() -> None:
     """Nothing that can be chosen is without code behind it."""
-    assert {*READERS, CallNotation.OFF, CallNotation.HARMONY} == set(CallNotation)
-    assert {*REASONING_MARKERS, ReasoningNotation.OFF} == set(ReasoningNotation)
-    for calls in CallNotation:
+    assert {*READERS, ToolCallFormat.OFF, ToolCallFormat.HARMONY} == set(ToolCallFormat)
+    assert {*REASONING_MARKERS, ReasoningFormat.OFF} == set(ReasoningFormat)
+    for calls in ToolCallFormat:
         assert bool(TurnFormat(tool_calls=calls).marker_texts) == (calls != "off")
 
 
-QWEN = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
-GPT_OSS = TurnFormat(ReasoningNotation.HARMONY, CallNotation.HARMONY)
+QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
+GPT_OSS = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
 
 
 @pytest.mark.parametrize(
     ("told", "override", "expected"),
     [
         (QWEN, FormatOverride(), ("hermes", "think", False)),
-        (QWEN, FormatOverride(tool_calls=CallNotation.LLAMA), ("llama", "think", False)),
-        (QWEN, FormatOverride(tool_calls=CallNotation.OFF), ("off", "think", False)),
-        (QWEN, FormatOverride(reasoning=ReasoningNotation.OFF), ("hermes", "off", False)),
+        (QWEN, FormatOverride(tool_calls=ToolCallFormat.LLAMA), ("llama", "think", False)),
+        (QWEN, FormatOverride(tool_calls=ToolCallFormat.OFF), ("off", "think", False)),
+        (QWEN, FormatOverride(reasoning=ReasoningFormat.OFF), ("hermes", "off", False)),
         (QWEN, FormatOverride(starts_in_reasoning=True), ("hermes", "think", True)),
-        (QWEN, FormatOverride(tool_calls=CallNotation.HARMONY), ("harmony", "harmony", False)),
-        (QWEN, FormatOverride(reasoning=ReasoningNotation.HARMONY), ("harmony", "harmony", False)),
-        (GPT_OSS, FormatOverride(tool_calls=CallNotation.HERMES), ("hermes", "off", False)),
-        (GPT_OSS, FormatOverride(tool_calls=CallNotation.OFF), ("off", "harmony", False)),
+        (QWEN, FormatOverride(tool_calls=ToolCallFormat.HARMONY), ("harmony", "harmony", False)),
+        (QWEN, FormatOverride(reasoning=ReasoningFormat.HARMONY), ("harmony", "harmony", False)),
+        (GPT_OSS, FormatOverride(tool_calls=ToolCallFormat.HERMES), ("hermes", "off", False)),
+        (GPT_OSS, FormatOverride(tool_calls=ToolCallFormat.OFF), ("off", "harmony", False)),
     ],
 )
 def test_operators_have_the_last_word(
@@ -137,20 +137,20 @@ def test_ids_have_the_form_that_the_models_template_accepts() -> None:
     whose ids say the name, as far as clients may send them back and
     no earlier turn has them."""
     text = "[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_time[CALL_ID]a1b2c3d4e[ARGS]{}"
-    mistral = TurnParser(TurnFormat(tool_calls=CallNotation.MISTRAL), tools=TOOLS)
+    mistral = TurnParser(TurnFormat(tool_calls=ToolCallFormat.MISTRAL), tools=TOOLS)
     hermes = TurnParser(QWEN, tools=TOOLS)
 
     first, second = mistral.feed(text).tool_calls
     (other,) = hermes.feed('<tool_call>{"name": "get_time"}').tool_calls
 
-    kimi = TurnParser(TurnFormat(tool_calls=CallNotation.KIMI), tools=TOOLS)
+    kimi = TurnParser(TurnFormat(tool_calls=ToolCallFormat.KIMI), tools=TOOLS)
     begin, arguments = "<|tool_call_begin|>", "<|tool_call_argument_begin|>{}<|tool_call_end|>"
     long = f"functions.{'n' * 64}:5"
     ids = ("functions.get_time:3", "functions.get_time:3", "get_time:4", "functions.get_time", long)
     kept, *made = kimi.feed("".join(f"{begin}{each}{arguments}" for each in ids)).tool_calls
 
     again = TurnParser(
-        TurnFormat(tool_calls=CallNotation.KIMI), tools=TOOLS, taken_ids={"functions.get_time:3"}
+        TurnFormat(tool_calls=ToolCallFormat.KIMI), tools=TOOLS, taken_ids={"functions.get_time:3"}
     )
     (other_turn,) = again.feed(f"{begin}functions.get_time:3{arguments}").tool_calls
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from inference_svc.chat.parsers import CallNotation
+from inference_svc.chat.parsers import ToolCallFormat
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import Golden, as_the_engine_sends
 
@@ -37,7 +37,7 @@ def test_a_turn_split_at_any_byte_is_the_same(golden: Golden) -> None:
 
 def test_every_notation_has_golden_turns() -> None:
     """A notation that is added brings its own."""
-    assert set(GOLDEN) == {str(name) for name in CallNotation} - {"off"}
+    assert set(GOLDEN) == {str(name) for name in ToolCallFormat} - {"off"}
 
 
 @pytest.mark.parametrize("family", GOLDEN)

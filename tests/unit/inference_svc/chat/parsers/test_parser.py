@@ -3,8 +3,8 @@
 import pytest
 
 from inference_svc.chat.parsers import (
-    CallNotation,
-    ReasoningNotation,
+    ReasoningFormat,
+    ToolCallFormat,
     ToolCallPiece,
     TurnDelta,
     TurnFormat,
@@ -13,7 +13,7 @@ from inference_svc.chat.parsers import (
 )
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, add_up
 
-QWEN = TurnFormat(ReasoningNotation.THINK, CallNotation.HERMES)
+QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 PLAIN = TurnFormat()
 WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 

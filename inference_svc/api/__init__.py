@@ -1,1 +1,0 @@
-"""Servicers and the one place where protos and the engine's types meet."""

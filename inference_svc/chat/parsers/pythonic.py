@@ -1,0 +1,165 @@
+"""Tool calls as Python writes them: `[get_weather(city="Paris"), get_time()]`.
+
+Llama 3.2, Llama 4 and LFM2 do, with or without markers; OLMo 3 writes a call a line, in
+`<function_calls>`. LFM2 and OLMo may write JSON there instead. Each call in Python is sent once it
+is complete.
+"""
+
+import re
+from collections.abc import Callable
+
+from inference_svc.chat.json_parsing import json_text
+from inference_svc.chat.parsers.json_calls import any_name, read_json_list
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
+from inference_svc.chat.parsers.source import Source, Wait
+
+MARKERS = (
+    "<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>",
+    "<function_calls>", "</function_calls>",
+)  # fmt: skip
+_BEGINS, _ENDS = MARKERS[::2], MARKERS[1::2]
+_MAX_DEPTH = 32
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_WORDS |= {value: value for value in _WORDS.values()}
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\n": "", "\\": "\\", "'": "'", '"': '"'}
+
+
+def read_pythonic(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[None]:
+    """Read a turn: calls in markers, or calls of offered tools at its beginning."""
+    yield from source.spaces()
+    if (yield from source.peek()) == "[":
+        yield from read_python_calls(source, writer, tools.__contains__)
+    writer.say(source.since_mark)
+    while (yield from source.until(_BEGINS, writer.say)):
+        if (yield from _is_json(source)):
+            yield from read_json_list(source, writer, _ENDS)
+        elif (yield from read_python_calls(source, writer)):
+            yield from source.spaces()
+            yield from source.literal(*_ENDS)
+        else:
+            writer.say(source.since_mark)
+
+
+def _is_json(source: Source) -> Wait[bool]:
+    place = source.place
+    yield from source.spaces()
+    yield from source.literal("[")
+    yield from source.spaces()
+    character = yield from source.peek()
+    source.rewind(place)
+    return character == "{"
+
+
+def read_python_calls(
+    source: Source, writer: TurnOutput, accepts: Callable[[str], bool] = any_name
+) -> Wait[bool]:
+    """Read a list of calls, or calls without brackets; false where that, or the rest, is none.
+
+    `since_mark` is then what was not sent.
+    """
+    yield from source.spaces()
+    in_list = bool((yield from source.literal("[")))
+    while True:
+        yield from source.spaces()
+        name = yield from source.chars(_in_name)
+        if not name or not accepts(name) or not (yield from source.literal("(")):
+            return False
+        arguments = yield from read_python_arguments(source)
+        if arguments is None:
+            return False
+        writer.write_call(name, arguments)
+        yield from source.spaces()
+        end = yield from source.literal(",", "]")
+        source.mark()
+        if end == "]":
+            return True
+        if not end and not (yield from source.peek()).isidentifier():
+            return not in_list
+
+
+def read_python_arguments(source: Source) -> Wait[str | None]:
+    """Read keyword arguments and the closing parenthesis; return them as JSON. None: not those."""
+    return (yield from _items(source, ")", "{}", _keyword, 0))
+
+
+def _items(
+    source: Source, closer: str, brackets: str, read_item: "_ReadItem", depth: int
+) -> Wait[str | None]:
+    items: list[str] = []
+    while True:
+        yield from source.spaces()
+        if (yield from source.literal(closer)):
+            return brackets[0] + ", ".join(items) + brackets[1]
+        item = None if depth > _MAX_DEPTH else (yield from read_item(source, depth))
+        if item is None:
+            return None
+        items.append(item)
+        yield from source.spaces()
+        if not (yield from source.literal(",")) and (yield from source.peek()) != closer:
+            return None
+
+
+_ReadItem = Callable[[Source, int], Wait[str | None]]
+
+
+def _keyword(source: Source, depth: int) -> Wait[str | None]:
+    name = yield from source.chars(_in_name)
+    yield from source.spaces()
+    if not name or not (yield from source.literal("=")):
+        return None
+    value = yield from _value(source, depth + 1)
+    return None if value is None else f"{json_text(name)}: {value}"
+
+
+def _pair(source: Source, depth: int) -> Wait[str | None]:
+    key = (yield from _string(source)) if (yield from source.peek()) in ("'", '"') else None
+    yield from source.spaces()
+    if key is None or not (yield from source.literal(":")):
+        return None
+    value = yield from _value(source, depth + 1)
+    return None if value is None else f"{key}: {value}"
+
+
+def _value(source: Source, depth: int) -> Wait[str | None]:
+    yield from source.spaces()
+    match (yield from source.peek()):
+        case "'" | '"':
+            return (yield from _string(source))
+        case "[":
+            yield from source.literal("[")
+            return (yield from _items(source, "]", "[]", _value, depth + 1))
+        case "(":
+            yield from source.literal("(")
+            return (yield from _items(source, ")", "[]", _value, depth + 1))
+        case "{":
+            yield from source.literal("{")
+            return (yield from _items(source, "}", "{}", _pair, depth + 1))
+    word = yield from source.chars(lambda character: character.isalnum() or character in "+-._")
+    return word if _NUMBER.fullmatch(word) else _WORDS.get(word)
+
+
+def _string(source: Source) -> Wait[str | None]:
+    quote = yield from source.literal('"""', "'''", '"', "'")
+    place = source.place
+    while (yield from source.peek()):
+        if (yield from source.literal(quote)):
+            text = source.since(place).removesuffix(quote)
+            return json_text(_ESCAPE.sub(_unescape, text))
+        if (yield from source.literal("\\")) and not (yield from source.peek()):
+            return None
+        source.skip()
+    return None
+
+
+def _unescape(match: re.Match[str]) -> str:
+    escape = match[1]
+    if len(escape) > 1:
+        return chr(int(escape[1:], 16))
+    return _ESCAPED.get(escape, match[0])
+
+
+def _in_name(character: str) -> bool:
+    return character.isalnum() or character in "_-."

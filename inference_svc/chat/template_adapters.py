@@ -1,0 +1,105 @@
+"""Puts messages into the form that a template understands, and says in text what it does not.
+
+Templates without a place for system messages, tools, calls or results would drop them in silence.
+Their content then goes into ordinary turns, in the notation that most tool-calling models have
+seen (Hermes and Qwen). Runs in the child process.
+"""
+
+import json
+from typing import Any
+
+from inference_svc.chat.template_capabilities import Capabilities
+
+_TOOLS_HEAD = "# Tools\n\nYou can call these functions:\n<tools>\n"
+_TOOLS_TAIL = (
+    "\n</tools>\n\nTo call a function, answer with:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+)
+
+
+def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
+    """Return the variables that the template is rendered with.
+
+    A call's "arguments" arrive as {"text": …, "value": …} and leave as the form that is understood.
+    """
+    messages = [dict(message) for message in variables["messages"]]
+    tools = variables["tools"]
+    if not capabilities.tool_calls:
+        messages = [_calls_as_text(message) for message in messages]
+    if not capabilities.tool_results:
+        messages = _results_as_user_turns(messages)
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            arguments = call["function"]["arguments"]
+            call["function"]["arguments"] = _arguments(arguments, capabilities.text_arguments)
+    if tools and not capabilities.tools:
+        messages = _with_system_text(messages, _tools_text(tools))
+        tools = None
+    if not capabilities.system_role:
+        messages = _without_system_role(messages)
+    if capabilities.typed_content:
+        for message in messages:
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    return {**variables, "messages": messages, "tools": tools}
+
+
+def _arguments(arguments: dict[str, Any], as_text: bool) -> Any:
+    if as_text or arguments["value"] is None:
+        return arguments["text"]
+    return arguments["value"]
+
+
+def _calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.pop("tool_calls", ())
+    texts = [message["content"]] if message["content"] else []
+    for call in calls:
+        name = json.dumps(call["function"]["name"], ensure_ascii=False)
+        arguments = call["function"]["arguments"]["text"]
+        texts.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
+    return {**message, "content": "\n".join(texts)}
+
+
+def _results_as_user_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    after_result = False
+    for message in messages:
+        is_result = message["role"] == "tool"
+        if is_result:
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if after_result:
+                turns[-1]["content"] += "\n" + text
+            else:
+                turns.append({"role": "user", "content": text})
+        else:
+            turns.append(message)
+        after_result = is_result
+    return turns
+
+
+def _tools_text(tools: list[dict[str, Any]]) -> str:
+    lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return _TOOLS_HEAD + "\n".join(lines) + _TOOLS_TAIL
+
+
+def _with_system_text(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
+    joined = f"{messages[0]['content']}\n\n{text}" if messages[0]["content"] else text
+    return [{**messages[0], "content": joined}, *messages[1:]]
+
+
+def _without_system_role(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put each system text at the head of the next user turn."""
+    turns: list[dict[str, Any]] = []
+    pending: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            pending.append(message["content"])
+            continue
+        if pending and message["role"] == "user":
+            message = {**message, "content": "\n\n".join((*pending, message["content"]))}
+            pending.clear()
+        turns.append(message)
+    if pending:
+        turns.append({"role": "user", "content": "\n\n".join(pending)})
+    return turns

@@ -1,0 +1,145 @@
+"""Renders chat templates. Runs only in a limited child process (`svc_kit.sandbox`).
+
+A template is a program that came with a model. Jinja's sandbox keeps it away from Python's
+internals; the child's limits keep its time and memory bounded. The environment is the one that
+templates are written for (transformers' `apply_chat_template`): blocks trimmed, `break` and
+`continue`, a `tojson` that neither sorts keys nor escapes for HTML, `raise_exception`,
+`strftime_now`, and `{% generation %}` as a tag without effect.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from inference_svc.chat.template_adapters import adapt
+from inference_svc.chat.template_capabilities import Capabilities, find_capabilities
+from svc_kit.sandbox.jobs import JobRefused
+
+_MAX_OUTPUT_CHARACTERS = 16 << 20
+_TEMPLATES_KEPT = 32
+_PROBE_TIME = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def render(payload: dict[str, Any]) -> dict[str, Any]:
+    """Render one prompt.
+
+    `payload` has "template", "now" (ISO time for `strftime_now`) and "variables", which hold
+    "messages", "tools" and all else that the template sees. The result has "text", and "tools":
+    whether the template understands them itself.
+
+    Raises:
+        JobRefused: the template cannot be used, or refused these messages.
+    """
+    template, capabilities = _prepare(payload["template"])
+    variables = adapt(payload["variables"], capabilities)
+    now = datetime.fromisoformat(payload["now"])
+    try:
+        text = _output(template, variables, now.strftime)
+    except _REFUSALS as problem:
+        raise JobRefused(_describe(problem)) from None
+    return {"text": text, "tools": capabilities.tools}
+
+
+# A template is free to raise whatever Python's operations raise; what means a spent limit
+# (memory, recursion) is not among these.
+_REFUSALS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks the assistant's part for training."""
+
+    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def build_environment() -> Environment:
+    """Return the environment that chat templates are written for."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", _GenerationTag],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+@lru_cache(maxsize=_TEMPLATES_KEPT)
+def _prepare(source: str) -> tuple[Template, Capabilities]:
+    try:
+        template = build_environment().from_string(source)
+    except TemplateSyntaxError as problem:
+        raise JobRefused(f"line {problem.lineno}: {problem.message}") from None
+    except _REFUSALS as problem:
+        raise JobRefused(_describe(problem)) from None
+
+    def attempt(variables: dict[str, Any]) -> str:
+        try:
+            return _output(template, variables, _PROBE_TIME.strftime)
+        except (*_REFUSALS, JobRefused):
+            return ""
+
+    return template, find_capabilities(attempt)
+
+
+def _output(template: Template, variables: dict[str, Any], strftime: Callable[[str], str]) -> str:
+    pieces: list[str] = []
+    length = 0
+    for piece in template.generate(**variables, strftime_now=strftime):
+        pieces.append(piece)
+        length += len(piece)
+        if length > _MAX_OUTPUT_CHARACTERS:
+            raise JobRefused(f"its output is over {_MAX_OUTPUT_CHARACTERS} characters")
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise JobRefused("its output is not valid Unicode (a lone surrogate)") from None
+    return text
+
+
+def _describe(problem: Exception) -> str:
+    if isinstance(problem, SecurityError):
+        return f"it does what a template may not: {problem}"
+    if isinstance(problem, TemplateError):
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)

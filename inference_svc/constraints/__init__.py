@@ -1,1 +1,0 @@
-"""Output held to a form: grammars are proven in a limited child process, followed in the engine."""

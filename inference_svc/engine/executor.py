@@ -1,0 +1,171 @@
+"""Carrying out a plan: one decode, and what follows from it.
+
+A decode that fails is rolled back and retried, without drafts and then in halves, until the row
+that cannot be computed stands alone; nobody else notices.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+
+from inference_svc.engine.backend import Backend, DecodeError, SampleTask
+from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
+from inference_svc.engine.constraint import GuideFailed
+from inference_svc.engine.events import FinishReason
+from inference_svc.engine.kv_cache.copies import CacheCopier
+from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.scheduler.sequence_table import SequenceTable
+from inference_svc.engine.sequence import Plan, Sequence, Work
+from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.spec_decode.drafter import confirm
+from svc_kit.errors import DecodeFailed
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Computes and samples rows for the sequences of a roster; `prompt_tokens` counts what was
+    computed of prompts."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        cells: CacheCopier,
+        table: SlotTable,
+        roster: SequenceTable,
+        speaker: OutputProcessor,
+        clock: Callable[[], float],
+    ) -> None:
+        self.prompt_tokens = 0
+        self._backend = backend
+        self._limits = backend.limits
+        self._cells = cells
+        self._table = table
+        self._roster = roster
+        self._speaker = speaker
+        self._clock = clock
+
+    def carry_out(self, plan: Plan) -> bool:
+        """Compute a plan's rows and say what comes of them; false where that was not done in the
+        one decode that was planned."""
+        return self._compute(plan.work, plan.rows, plan.fillers)
+
+    def _compute(
+        self, work: SequenceOf[Work], rows: SequenceOf[Row], fillers: SequenceOf[Slot]
+    ) -> bool:
+        batch = TokenBatch.of(rows)
+        check_native_limits(batch, self._limits)
+        for sequence, row in work:
+            if row.output and sequence.guide is not None:
+                sequence.guide.prepare()
+        try:
+            self._cells.decode(batch)
+        except DecodeError as error:
+            self._isolate(work, rows, error)
+            return False
+        for slot in fillers:
+            self._backend.trim(slot.index, len(slot.tokens))
+        for sequence, row in work:
+            if sequence.slot is not None:
+                sequence.slot.tokens.extend(row.certain)
+            if not sequence.is_decoding:
+                self.prompt_tokens += len(row.tokens)
+        self._sample(work, rows)
+        for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
+            self._backend.trim(slot.index, len(slot.tokens))
+        return True
+
+    # --- failed decodes ---------------------------------------------------------------------------
+
+    def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
+        """Undo a failed decode and try again: without drafts where it had some, then its halves,
+        down to the row that fails alone."""
+        log.warning("decode of %d rows failed with code %d, retrying", len(rows), error.code)
+        for row in rows:
+            slot = self._table.slots[row.slot]
+            if self._backend.slot_length(slot.index) != len(slot.tokens):
+                self._roll_back(slot)
+        alive = [item for item in work if item.sequence in self._roster]
+        if any(item.row.drafted for item in alive):
+            plain = [
+                Work(sequence, row._replace(tokens=row.certain, drafted=0))
+                for sequence, row in alive
+            ]
+            self._compute(plain, [item.row for item in plain], ())
+            return
+        if len(alive) <= 1:
+            for item in alive:
+                self._fail(item.sequence)
+            return
+        middle = len(alive) // 2
+        for half in (alive[:middle], alive[middle:]):
+            self._compute(half, [item.row for item in half], ())
+
+    def _roll_back(self, slot: Slot) -> None:
+        if self._backend.trim(slot.index, len(slot.tokens)):
+            return
+        self._backend.trim(slot.index, 0)
+        owner = self._roster.sequences.get(slot.owner) if slot.owner is not None else None
+        del slot.tokens[:]
+        if owner is not None:
+            self._fail(owner)
+
+    def _fail(self, sequence: Sequence) -> None:
+        error = DecodeFailed(request_id=sequence.request.request_id)
+        self._roster.fail(sequence, error, keep=False)
+
+    # --- sampling ---------------------------------------------------------------------------------
+
+    def _sample(self, work: SequenceOf[Work], rows: SequenceOf[Row]) -> None:
+        first_output = _first_outputs(rows)
+        chosen: list[Work] = []
+        tasks: list[SampleTask] = []
+        for item in work:
+            sequence, row = item
+            if not row.output:
+                continue
+            if sequence.request.max_tokens == 0:
+                sequence.first_token_at = self._clock()
+                self._speaker.finish(sequence, FinishReason.LENGTH)
+                continue
+            task = self._task(sequence, first_output[row.slot])
+            if task is not None:
+                chosen.append(item)
+                tasks.append(task)
+        if not tasks:
+            return
+        for item, task, sampled in zip(chosen, tasks, self._backend.sample(tasks), strict=True):
+            self._speaker.take(item.sequence, sampled)
+            if item.row.drafted and item.sequence.request.max_draft:
+                self._verify(item, task.row)
+
+    def _task(self, sequence: Sequence, output: int) -> SampleTask | None:
+        """What to sample from an output row; None where the sequence failed instead."""
+        if sequence.sampler is None:
+            return None
+        try:
+            mask = sequence.guide.mask() if sequence.guide is not None else None
+        except GuideFailed as problem:
+            self._roster.fail_guide(sequence, problem)
+            return None
+        return SampleTask(output, sequence.sampler, sequence.num_output, mask)
+
+    def _verify(self, item: Work, first_output: int) -> None:
+        """Sample on, one position after the other, while a draft is what the sequence says."""
+        sequence, row = item
+        first_token = row.start + len(row.certain)
+        while confirm(sequence, row):
+            task = self._task(sequence, first_output + len(sequence.tokens) - first_token)
+            if task is None:
+                return
+            (sampled,) = self._backend.sample([task])
+            self._speaker.take(sequence, sampled)
+
+
+def _first_outputs(rows: Iterable[Row]) -> dict[int, int]:
+    """By slot, the number that llama.cpp gives to the first logits of its row."""
+    numbers, count = {}, 0
+    for row in rows:
+        numbers[row.slot] = count
+        count += row.num_outputs
+    return numbers

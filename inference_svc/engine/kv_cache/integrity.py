@@ -1,0 +1,41 @@
+"""What must hold between two decode calls: the engine's books and the native cache agree."""
+
+from collections.abc import Iterable, Mapping
+
+from inference_svc.engine.backend import Backend
+from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import SlotTable
+
+
+class IntegrityError(Exception):
+    """The engine's books and the native cache disagree."""
+
+
+def check_integrity(
+    table: SlotTable,
+    backend: Backend,
+    running: Mapping[int, Sequence],
+    waiting: Iterable[Sequence],
+    saved: PrefixCache,
+) -> None:
+    """Compare slots with the native cache, sequences with slots, saved states with who waits for
+    them. Raises `IntegrityError`."""
+    owners = [slot.owner for slot in table.slots if slot.owner is not None]
+    if sorted(owners) != sorted(running):
+        raise IntegrityError(f"slots are owned by {owners}, running are {list(running)}")
+    for slot in table.slots:
+        native = backend.slot_length(slot.index)
+        if native != len(slot.tokens):
+            raise IntegrityError(
+                f"slot {slot.index} holds {native} cells for {len(slot.tokens)} tokens"
+            )
+    if backend.limits.cells is not None and backend.used_cells > backend.limits.cells:
+        raise IntegrityError(f"{backend.used_cells} of {backend.limits.cells} cells are in use")
+    for sequence in running.values():
+        computed = sequence.num_computed
+        if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
+            raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
+    states = [sequence.saved for sequence in waiting if sequence.saved is not None]
+    if sum(len(state.state) for state in states) != saved.num_reserved:
+        raise IntegrityError("a preempted sequence's memory is lost or kept twice")

@@ -1,0 +1,63 @@
+"""Which sequence a saved state is of, and all that chose its output.
+
+What continues a sequence exactly is its tokens, its cells and what samplers are rebuilt from. The
+draws are keyed by output position, so the count of output tokens is the draw position; a grammar's
+state is the grammar and the tokens.
+"""
+
+import json
+from dataclasses import asdict
+
+from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.saved_state import Origin
+from inference_svc.engine.sequence import Sequence
+from svc_kit.errors import InvalidField, SnapshotNotFound
+
+
+def prefix_origin(sequence: Sequence) -> Origin:
+    """The sequence as it stands now."""
+    request = sequence.request
+    return Origin(
+        request_id=request.request_id,
+        choice=request.choice,
+        project=request.project,
+        tokens=sequence.tokens[:],
+        num_prompt=len(request.prompt),
+        recipe=recipe_of(request),
+        hidden=sequence.sampler.hidden if sequence.sampler is not None else (),
+        adapters=request.adapters,
+    )
+
+
+def recipe_of(request: SequenceRequest) -> str:
+    """All that decides a draw beside tokens and logits, as JSON text: equal texts, equal draws."""
+    sampling = asdict(request.sampling)
+    sampling["stages"] = [stage.value for stage in request.sampling.stages]
+    constraint = request.constraint
+    recipe = {
+        "seed": request.seed,
+        "choice": request.choice,
+        "sampling": sampling,
+        "min_tokens": request.min_tokens,
+        "stop_tokens": sorted(request.stop_tokens),
+        "ignore_eos": request.ignore_eos,
+        "grammar": constraint.grammar if constraint is not None else None,
+    }
+    return json.dumps(recipe, sort_keys=True)
+
+
+def hidden_of(sequence: Sequence, saved: PrefixCache) -> tuple[float, ...]:
+    """What the sampler knew in the snapshot that a sequence resumes from.
+
+    Raises `SnapshotNotFound` where none of its owner's is restored, `InvalidField` where it is of
+    another generation.
+    """
+    request = sequence.request
+    entry = saved.restored(request.snapshot_id)
+    if entry is None or entry.origin is None or entry.key != request.cache_key:
+        raise SnapshotNotFound(snapshot=request.snapshot_id)
+    if entry.origin.tokens != sequence.tokens or entry.origin.recipe != recipe_of(request):
+        problem = "it was saved from another generation, or at another token"
+        raise InvalidField(field="resume.snapshot_id", problem=problem)
+    return entry.origin.hidden

@@ -1,0 +1,216 @@
+"""Who gives way when interactive work waits behind batch work for a slot.
+
+The victim's cells go to memory and it waits again, keeping its place by arrival; it resumes with
+the same cells and the same sampler, as if nothing had happened. Nobody is preempted whom somebody
+more urgent follows, nor who started above its own class, having waited long.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from inference_svc.engine.backend import Backend, Sampler
+from inference_svc.engine.constraint import GuideFailed
+from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
+from inference_svc.engine.kv_cache.allocator import Prefix, SlotAllocator
+from inference_svc.engine.kv_cache.capacity import CacheCapacity
+from inference_svc.engine.kv_cache.origin import hidden_of
+from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
+from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
+from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.scheduler.queue import BATCH, INTERACTIVE, PriorityAging
+from inference_svc.engine.scheduler.sequence_table import SequenceTable
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import Slot, SlotTable
+from svc_kit.errors import InvalidField, SnapshotNotFound
+
+
+def may_preempt(waiting: Sequence) -> bool:
+    """Whether a sequence's own class allows it."""
+    return waiting.request.priority >= INTERACTIVE
+
+
+def victims(running: Collection[Sequence]) -> list[Sequence]:
+    """The batch work, youngest first."""
+    batch = [sequence for sequence in running if sequence.urgency <= BATCH]
+    return sorted(batch, key=_youth, reverse=True)
+
+
+def _youth(sequence: Sequence) -> tuple[float, int]:
+    return sequence.arrived_at, sequence.request.sequence_id
+
+
+class PrefixPreparation:
+    """Prepares the sequences of a roster; `saved` has the snapshots that they may resume from."""
+
+    def __init__(
+        self, backend: Backend, roster: SequenceTable, speaker: OutputProcessor, saved: PrefixCache
+    ) -> None:
+        self._backend = backend
+        self._roster = roster
+        self._speaker = speaker
+        self._saved = saved
+
+    def is_left(self, sequence: Sequence) -> bool:
+        """Make the sampler and replay what is resumed, once; whether there is more to do.
+        A constrained one is replayed when it has a slot and its grammar is built."""
+        if sequence.sampler is None:
+            sequence.sampler = self._backend.new_sampler(sequence.request)
+            if sequence.request.snapshot_id and not self._recall(sequence, sequence.sampler):
+                return False
+            if sequence.request.constraint is None:
+                self._speaker.replay(sequence)
+            else:
+                sequence.guide = self._backend.new_guide(sequence.request.constraint)
+        return sequence in self._roster
+
+    def _recall(self, sequence: Sequence, sampler: Sampler) -> bool:
+        """Have a sampler know what it knew when a snapshot was taken; a sequence that the snapshot
+        is not of fails."""
+        try:
+            sampler.recall(hidden_of(sequence, self._saved))
+        except (SnapshotNotFound, InvalidField) as error:
+            self._roster.fail(sequence, error)
+            return False
+        return True
+
+    def begin_guided(self, running: Iterable[Sequence], patience_s: float) -> None:
+        """Begin the sequences whose grammar has been built meanwhile; the first is waited for."""
+        for sequence in running:
+            try:
+                if sequence.guide is not None and sequence.guide.wait(patience_s):
+                    sequence.awaits_guide = False
+                    self._speaker.replay(sequence)
+            except GuideFailed as problem:
+                self._roster.fail_guide(sequence, problem)
+            patience_s = 0.0
+
+
+log = logging.getLogger(__name__)
+
+
+class Admission:
+    """Moves a roster's sequences from its queue to those that run and, preempted, back. The last
+    pass ended because somebody `lacks_cells`, or not; `num_misses` began without anything that was
+    computed before."""
+
+    def __init__(
+        self,
+        table: SlotTable,
+        placer: SlotAllocator,
+        room: CacheCapacity,
+        roster: SequenceTable,
+        followers: PrefixWaiters,
+        clock: Callable[[], float],
+    ) -> None:
+        self.cached_tokens = 0
+        self.num_misses = 0
+        self.num_preemptions = 0
+        self.lacks_cells = False
+        self._table = table
+        self._placer = placer
+        self._room = room
+        self._roster = roster
+        self._queue = roster.queue
+        self._running = roster.running
+        self._followers = followers
+        self._clock = clock
+        self._ascent = PriorityAging(len(table.slots))
+
+    def admit(self, is_left: Callable[[Sequence], bool]) -> None:
+        """Start what can be started; `is_left` prepares a sequence and says whether there is
+        anything to compute. The copies that this needs are queued for the next decode."""
+        self.lacks_cells = False
+        self._followers.begin(self._running.values(), self._queue.ids, self._clock())
+        self._ascent.begin(self._running.values(), self._clock())
+        if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
+            for sequence in self._queue.in_order(self._ascent.class_of):
+                if not self._table.has_idle:
+                    if not self._has_victim:
+                        break
+                    if not may_preempt(sequence):
+                        continue  # aged work, say, with interactive work behind it
+                if is_left(sequence) and not self._start(sequence):
+                    break
+            self._placer.flush()
+
+    @property
+    def _has_victim(self) -> bool:
+        return bool(victims(self._running.values()))
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Put a sequence into a slot, or let it wait for its leader; False where there is no
+        slot."""
+        prefix = self._placer.find(sequence)
+        running = self._running.values()
+        if self._followers.holds(sequence, prefix.tokens, running, self._clock()):
+            return True
+        while not (self._table.has_idle and self._room.fits(sequence, prefix, running)):
+            if not self._clear(sequence, prefix):
+                self.lacks_cells = self._table.has_idle
+                return False
+            prefix = self._placer.find(sequence)
+        placed = self._placer.place(sequence, prefix)
+        if placed is None:
+            return False
+        self._placer.drop_saved(sequence)
+        self._run(sequence, *placed)
+        return True
+
+    def _run(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
+        request, now = sequence.request, self._clock()
+        self._queue.remove(sequence)
+        self._running[request.sequence_id] = sequence
+        self._queue.shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
+        sequence.slot = slot
+        self._ascent.start(sequence)
+        if sequence.has_started:
+            self._roster.events.append(Resumed(request.sequence_id, slot.index))
+            return
+        sequence.has_started, sequence.started_at = True, now
+        cached = min(prefix.tokens, len(request.prompt))
+        self.cached_tokens += cached
+        self.num_misses += request.reuse and prefix.source is CacheSource.NONE
+        queue_s = now - sequence.arrived_at
+        self._roster.events.append(
+            Started(request.sequence_id, slot.index, cached, prefix.source, queue_s)
+        )
+
+    def _clear(self, sequence: Sequence, prefix: Prefix) -> bool:
+        """Let somebody who runs wait; where nobody does, it is the prefix that takes the room."""
+        if not self._running:
+            return self._room.drop(prefix.slot)
+        return may_preempt(sequence) and self._preempt()
+
+    def _preempt(self) -> bool:
+        """Free a slot by letting batch work wait; False where nobody can."""
+        found = victims(self._running.values())
+        victim = next(filter(self._placer.set_aside, found), None)
+        if victim is None:
+            return False
+        self._send_back(victim)
+        return True
+
+    def free_cells(self) -> bool:
+        """Let one of those that run wait, for the others to go on: of the least urgent the one that
+        frees most cells. False where only one is left, which always has room. Without memory for
+        its cells they are computed again."""
+        if len(self._running) < 2:
+            return False
+        victim = min(self._running.values(), key=self._loss)
+        self._placer.set_aside(victim)
+        self._send_back(victim)
+        return True
+
+    def _loss(self, sequence: Sequence) -> tuple[int, int]:
+        slot = sequence.slot
+        return sequence.urgency, -self._room.freed_by(slot) if slot is not None else 0
+
+    def _send_back(self, victim: Sequence) -> None:
+        del self._running[victim.request.sequence_id]
+        victim.forget_loans()
+        victim.hold = None
+        self._placer.leave(victim, keep=True)
+        self._queue.push(victim)
+        self.num_preemptions += 1
+        log.info("sequence %d is preempted", victim.request.sequence_id)
+        self._roster.events.append(Preempted(victim.request.sequence_id))

@@ -1,0 +1,179 @@
+"""From a token to text, and to the end of a sequence where the text, the constraint or a length
+says so.
+
+Every output token passes here: sampled ones, those that a constraint leaves no choice about, and
+those of an earlier life, which are only replayed.
+"""
+
+from collections.abc import Callable
+
+from inference_svc.engine.backend import Backend, Sampled, SampleFailed
+from inference_svc.engine.constraint import MAX_FORCED, GuideFailed
+from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.scheduler.sequence_table import SequenceTable
+from inference_svc.engine.sequence import Sequence
+from svc_kit.errors import DecodeFailed
+
+
+class OutputProcessor:
+    """Says what the sequences of a roster have to say; `output_tokens` counts it."""
+
+    def __init__(self, backend: Backend, roster: SequenceTable, clock: Callable[[], float]) -> None:
+        self.output_tokens = 0
+        self._backend = backend
+        self._slot_tokens = backend.limits.slot_tokens
+        self._roster = roster
+        self._shares = roster.queue.shares
+        self._clock = clock
+
+    def take(self, sequence: Sequence, sampled: Sampled | SampleFailed) -> None:
+        """Go on with what was sampled, and with what a constraint forces behind it."""
+        if isinstance(sampled, SampleFailed):
+            self._roster.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
+            return
+        if sequence.first_token_at is None:
+            sequence.first_token_at = self._clock()
+        try:
+            if sequence.guide is not None:
+                sequence.guide.take((sampled.token,))
+            if self._append(sequence, sampled):
+                return
+            if sequence.guide is not None and self._follow_guide(sequence):
+                return
+        except GuideFailed as problem:
+            self._roster.fail_guide(sequence, problem)
+            return
+        self._end_if_full(sequence)
+
+    def replay(self, sequence: Sequence) -> None:
+        """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
+        already. Raises `GuideFailed`."""
+        for token in sequence.request.resumed:
+            if sequence.sampler is not None:
+                sequence.sampler.accept(token)
+            if sequence.guide is not None:
+                sequence.guide.take((token,))
+            if self._consume(sequence, token) is not None:
+                return
+        if sequence.guide is not None and self._follow_guide(sequence):
+            return
+        if sequence.num_output and sequence.num_output >= sequence.request.max_tokens:
+            self.finish(sequence, FinishReason.LENGTH)
+
+    def finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        stop_text: str | None = None,
+        stop_token: int | None = None,
+    ) -> None:
+        """End a sequence, after the text that was held back."""
+        sequence_id = sequence.request.sequence_id
+        if stop_text is None:
+            text, stop_text = sequence.text.finish()
+            if text:
+                self._tell(Delta(sequence_id, text, (), (), self._clock()))
+            if stop_text is not None:
+                reason = FinishReason.STOP
+        self._roster.remove(sequence)
+        self._roster.events.append(
+            Finished(
+                sequence_id,
+                reason,
+                stop_text,
+                stop_token,
+                sequence.num_output,
+                self._timings(sequence),
+                sequence.guesses.num_drafted,
+                sequence.guesses.num_accepted,
+            )
+        )
+
+    def _timings(self, sequence: Sequence) -> Timings:
+        now = self._clock()
+        first = sequence.first_token_at if sequence.first_token_at is not None else now
+        return Timings(
+            queue_s=sequence.started_at - sequence.arrived_at,
+            prefill_s=first - sequence.started_at,
+            decode_s=now - first,
+        )
+
+    def _append(self, sequence: Sequence, sampled: Sampled) -> bool:
+        """Add an output token; returns whether the sequence ended with it."""
+        self.output_tokens += 1
+        self._shares.charge(sequence.request.project, 1)
+        sequence.tokens.append(sampled.token)
+        if sequence.sampler is not None:
+            sequence.sampler.accept(sampled.token)
+        return self._consume(sequence, sampled.token, sampled) is not None
+
+    def _follow_guide(self, sequence: Sequence) -> bool:
+        """Add the tokens about which the constraint leaves no choice, to be computed in one row;
+        returns whether the sequence ended.
+
+        A request for log probabilities has every token sampled: only then its logits are there.
+        """
+        request, guide = sequence.request, sequence.guide
+        if guide is None:
+            return False
+        room = min(request.max_tokens - sequence.num_output, self._left_in_slot(sequence))
+        limit = min(MAX_FORCED, room) if request.top_logprobs is None else 0
+        for token in guide.forced(limit):
+            if self._append(sequence, Sampled(token, None)):
+                return True
+        if guide.is_over:
+            self.finish(sequence, FinishReason.STOP)
+            return True
+        return False
+
+    def _left_in_slot(self, sequence: Sequence) -> int:
+        return self._slot_tokens - len(sequence.tokens)
+
+    def _end_if_full(self, sequence: Sequence) -> None:
+        full = len(sequence.tokens) >= self._slot_tokens
+        if full or sequence.num_output >= sequence.request.max_tokens:
+            self.finish(sequence, FinishReason.LENGTH)
+
+    def _consume(
+        self, sequence: Sequence, token: int, sampled: Sampled | None = None
+    ) -> FinishReason | None:
+        """Turn an output token into text and stop where it says so; without `sampled` nothing is
+        emitted."""
+        request = sequence.request
+        ends = token in request.stop_tokens or (
+            not request.ignore_eos and self._backend.is_end(token)
+        )
+        piece = b"" if ends and not request.special_tokens else self._piece(request, token)
+        text, stop = sequence.text.push(piece)
+        if sampled is not None:
+            logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
+            self._tell(Delta(request.sequence_id, text, (token,), logprobs, self._clock()))
+        if stop is not None:
+            self.finish(sequence, FinishReason.STOP, stop_text=stop)
+        elif ends:
+            self.finish(sequence, FinishReason.STOP, stop_token=token)
+        else:
+            return None
+        return FinishReason.STOP
+
+    def _tell(self, delta: Delta) -> None:
+        """Emit a delta, as one with what its sequence gained just before: a forced run must not
+        look like many unread events to a reader's limit."""
+        events = self._roster.events
+        last = events[-1] if events else None
+        if isinstance(last, Delta) and last.sequence_id == delta.sequence_id:
+            delta = Delta(
+                delta.sequence_id,
+                last.text + delta.text,
+                last.tokens + delta.tokens,
+                last.logprobs + delta.logprobs,
+                delta.said_at,
+            )
+            events.pop()
+        events.append(delta)
+
+    def _piece(self, request: SequenceRequest, token: int) -> bytes:
+        special = request.special_tokens or token in request.visible_tokens
+        return self._backend.piece(token, special=special)

@@ -1,0 +1,74 @@
+"""Every sequence from its arrival to its end, and what is told of it.
+
+A sequence is in one of two places: it waits in the queue or runs in a slot. Here is the one way in
+and the one way out, so that nothing of it stays behind whatever it ends with.
+"""
+
+from inference_svc.engine.constraint import GuideFailed
+from inference_svc.engine.events import Event, Failed
+from inference_svc.engine.kv_cache.allocator import SlotAllocator
+from inference_svc.engine.kv_cache.integrity import IntegrityError
+from inference_svc.engine.scheduler.queue import AdmissionQueue
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.spec_decode.drafter import Drafter
+from svc_kit.errors import DomainError, GrammarInvalid
+
+
+class SequenceTable:
+    """`sequences` by id, those of them that are `running` (the others wait in `queue`), and the
+    `events` that were not taken yet; `num_changes` counts who has entered or left."""
+
+    def __init__(self, queue: AdmissionQueue, placer: SlotAllocator, drafter: Drafter) -> None:
+        self.sequences: dict[int, Sequence] = {}
+        self.running: dict[int, Sequence] = {}
+        self.events: list[Event] = []
+        self.num_changes = 0
+        self.queue = queue
+        self._placer = placer
+        self._drafter = drafter
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Whether a sequence has not ended."""
+        return sequence.request.sequence_id in self.sequences
+
+    def enter(self, sequence: Sequence) -> None:
+        """Let a new sequence wait."""
+        self.num_changes += 1
+        self.sequences[sequence.request.sequence_id] = sequence
+        self.queue.shares.enter(sequence.request.project)
+        self.queue.push(sequence)
+
+    def fail(self, sequence: Sequence, error: DomainError, *, keep: bool = True) -> None:
+        """End a sequence with an error; what it computed may be reused where `keep`."""
+        self.remove(sequence, keep=keep)
+        self.events.append(Failed(sequence.request.sequence_id, error))
+
+    def fail_guide(self, sequence: Sequence, problem: GuideFailed) -> None:
+        """End a sequence that cannot be held to its constraint."""
+        constraint = sequence.request.constraint
+        field = constraint.field if constraint is not None else ""
+        self.fail(sequence, GrammarInvalid(field=field, problem=str(problem)))
+
+    def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Forget a sequence in whatever phase; its slot is free for the next decode call."""
+        self.num_changes += 1
+        sequence_id = sequence.request.sequence_id
+        del self.sequences[sequence_id]
+        self._drafter.judge(sequence)
+        self.queue.shares.leave(sequence.request.project)
+        if sequence.sampler is not None:
+            sequence.sampler.close()
+        if sequence.guide is not None:
+            sequence.guide.close()
+        if sequence.slot is None:
+            self.queue.remove(sequence)
+        else:
+            del self.running[sequence_id]
+        self._placer.end(sequence, keep=keep)
+
+    def check(self) -> None:
+        """Raises `IntegrityError` where a sequence is in both places, or in none."""
+        live = len(self.running) + len(self.queue)
+        both = {*self.running, *self.queue.ids}
+        if both != set(self.sequences) or live != len(self.sequences):
+            raise IntegrityError("a sequence is lost, or both waits and runs")

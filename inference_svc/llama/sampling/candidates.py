@@ -1,0 +1,59 @@
+"""The memory in which one thread samples: what llama.cpp's filters work on, and two rows of floats.
+
+Allocated once: a fresh array of a large vocabulary costs as much in page faults as the work on it.
+"""
+
+import ctypes
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+Logits = npt.NDArray[np.float32]
+"""One logit for each token of the vocabulary."""
+TokenIds = npt.NDArray[np.integer[Any]]
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class Candidates:
+    """A `llama_token_data_array` over the whole vocabulary, with `masked` and `weights` for rows of
+    one's own. One thread at a time."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._ids = np.arange(vocabulary_size, dtype=np.int32)
+        self._data = np.zeros(vocabulary_size, _CANDIDATE)
+        self._pointer = self._data.ctypes.data_as(llama_cpp.llama_token_data_p)
+        self.masked: Logits = np.empty(vocabulary_size, np.float32)
+        self.weights: Logits = np.empty(vocabulary_size, np.float32)
+        self.array: Any = llama_cpp.llama_token_data_array()
+        self.reference = ctypes.byref(self.array)
+
+    def fill(self, logits: Logits, ids: TokenIds | None) -> None:
+        """Take over a row of logits, of all tokens or of `ids`."""
+        if ids is None:
+            self.put(self._ids, logits)
+        else:
+            self.put(ids, logits[ids])
+
+    def put(self, ids: TokenIds, logits: Logits) -> None:
+        """Take over tokens with their logits, at most a vocabulary of them."""
+        size = len(ids)
+        self._data["id"][:size] = ids
+        self._data["logit"][:size] = logits
+        self.array.data = self._pointer
+        self.array.size = size
+        self.array.selected = -1
+        self.array.sorted = False
+
+    def view(self) -> npt.NDArray[Any]:
+        """The candidates that are left (filters may have moved the native pointer)."""
+        address = ctypes.addressof(self.array.data.contents)
+        size = self.array.size
+        buffer: Any = (ctypes.c_char * (size * _CANDIDATE.itemsize)).from_address(address)
+        view: npt.NDArray[Any] = np.frombuffer(buffer, _CANDIDATE, size)
+        return view
+
+    def selected(self) -> int:
+        """The token that the last sampler of a chain chose."""
+        return int(self.array.data[self.array.selected].id)

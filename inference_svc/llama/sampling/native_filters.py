@@ -1,0 +1,146 @@
+"""llama.cpp's filters, made from `Sampling` and applied to candidates in the order asked for."""
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import llama_cpp
+
+from inference_svc.engine.sampling_params import Dry, Sampling, Stage
+from inference_svc.llama.sampling.candidates import Candidates
+
+LEARNING = frozenset({Stage.PENALTIES, Stage.DRY})
+"""Stages that remember the tokens so far; they change the logits of these alone."""
+
+
+class ModelSizes(NamedTuple):
+    """What a sampler needs to know of a model: its native vocabulary, two sizes in tokens, and the
+    tokens that the model's file forbids."""
+
+    vocab: Any
+    vocabulary_size: int
+    context_tokens: int
+    suppressed: tuple[int, ...] = ()
+
+
+class NativeFilters:
+    """Some filters of one sequence, in order. Free them with `close`.
+
+    Neighbours become one native chain, so that a row costs one call. XTC draws: it stands between
+    chains and is made anew for each draw.
+    """
+
+    def __init__(self, stages: Iterable[Stage], sampling: Sampling, sizes: ModelSizes) -> None:
+        self._sampling = sampling
+        self._chains: list[Any] = []  # None stands for XTC
+        self._learning: list[Any] = []
+        for draws, group in groupby(stages, key=lambda stage: stage is Stage.XTC):
+            if draws:
+                self._chains.append(None)
+                continue
+            members = list(group)
+            chain = _chain(_sampler(stage, sampling, sizes) for stage in members)
+            self._chains.append(chain)
+            if not LEARNING.isdisjoint(members):
+                self._learning.append(chain)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the tokens so far matter."""
+        return bool(self._learning)
+
+    def learn(self, token: int) -> None:
+        """Take note of a prompt or output token."""
+        for chain in self._learning:
+            llama_cpp.llama_sampler_accept(chain, token)
+
+    def apply(self, scratch: Candidates, xtc_seed: Callable[[], int]) -> None:
+        """Filter the candidates."""
+        for chain in self._chains:
+            if chain is None:
+                self._apply_xtc(scratch, xtc_seed())
+            else:
+                llama_cpp.llama_sampler_apply(chain, scratch.reference)
+
+    def _apply_xtc(self, scratch: Candidates, seed: int) -> None:
+        settings = self._sampling
+        sampler = llama_cpp.llama_sampler_init_xtc(
+            settings.xtc_probability, settings.xtc_threshold, settings.min_keep, seed
+        )
+        llama_cpp.llama_sampler_apply(sampler, scratch.reference)
+        llama_cpp.llama_sampler_free(sampler)
+
+    def close(self) -> None:
+        """Free the native memory; nothing is filtered afterwards."""
+        for chain in self._chains:
+            if chain is not None:
+                llama_cpp.llama_sampler_free(chain)
+        self._chains, self._learning = [], []
+
+
+def _chain(samplers: Iterator[Any]) -> Any:
+    params = llama_cpp.llama_sampler_chain_default_params()
+    params.no_perf = True
+    chain = llama_cpp.llama_sampler_chain_init(params)
+    for sampler in samplers:
+        llama_cpp.llama_sampler_chain_add(chain, sampler)
+    return chain
+
+
+def _sampler(stage: Stage, sampling: Sampling, sizes: ModelSizes) -> Any:
+    make = _MAKERS.get(stage)
+    if make is None:
+        raise ValueError(f"{stage} is made anew for each draw")
+    return make(sampling, sizes)
+
+
+def _penalties(sampling: Sampling, sizes: ModelSizes) -> Any:
+    return llama_cpp.llama_sampler_init_penalties(
+        sizes.vocabulary_size,
+        _window(sampling.penalty_last_n, sizes),
+        sampling.repetition_penalty,
+        sampling.frequency_penalty,
+        sampling.presence_penalty,
+    )
+
+
+def _dry(dry: Dry, sizes: ModelSizes) -> Any:
+    breakers = [text.encode() for text in dry.sequence_breakers]
+    return llama_cpp.llama_sampler_init_dry(
+        sizes.vocab,
+        dry.multiplier,
+        dry.base,
+        dry.allowed_length,
+        _window(dry.penalty_last_n, sizes),
+        (ctypes.c_char_p * len(breakers))(*breakers),
+        len(breakers),
+    )
+
+
+def _window(last_n: int, sizes: ModelSizes) -> int:
+    """-1 means the whole context; llama.cpp allocates as much as it is told."""
+    return last_n if last_n >= 0 else sizes.context_tokens
+
+
+_MAKERS: Mapping[Stage, Callable[[Sampling, ModelSizes], Any]] = {
+    Stage.PENALTIES: _penalties,
+    Stage.DRY: lambda settings, sizes: _dry(settings.dry or Dry(), sizes),
+    Stage.TOP_N_SIGMA: lambda settings, _: llama_cpp.llama_sampler_init_top_n_sigma(
+        settings.top_n_sigma
+    ),
+    Stage.TOP_K: lambda settings, _: llama_cpp.llama_sampler_init_top_k(settings.top_k),
+    Stage.TYPICAL_P: lambda settings, _: llama_cpp.llama_sampler_init_typical(
+        settings.typical_p, settings.min_keep
+    ),
+    Stage.TOP_P: lambda settings, _: llama_cpp.llama_sampler_init_top_p(
+        settings.top_p, settings.min_keep
+    ),
+    Stage.MIN_P: lambda settings, _: llama_cpp.llama_sampler_init_min_p(
+        settings.min_p, settings.min_keep
+    ),
+    Stage.TEMPERATURE: lambda settings, _: llama_cpp.llama_sampler_init_temp_ext(
+        settings.temperature, settings.dynatemp_range, settings.dynatemp_exponent
+    ),
+    Stage.INFILL: lambda _, sizes: llama_cpp.llama_sampler_init_infill(sizes.vocab),
+}

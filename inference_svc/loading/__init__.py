@@ -1,1 +1,0 @@
-"""What models are made of: from settings and files to fronts and engines."""

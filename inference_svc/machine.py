@@ -1,0 +1,133 @@
+"""The control groups that this process is in: what a container is limited by.
+
+https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 has a tree for every controller.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+GROUPS = Path("/sys/fs/cgroup")
+
+
+class ControlGroup(NamedTuple):
+    """The folder of a group, and the version, 1 or 2, that says what its files are called."""
+
+    folder: Path
+    version: int
+
+
+def enclosing_groups(controller: str, proc: Path, groups: Path) -> Iterator[ControlGroup]:
+    """Yield the groups that limit this process by a controller ("memory", "cpu"), inner ones before
+    those around them. Not all of them need to be visible from inside a container."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            root, version = groups, 2
+        elif controller in controllers.split(","):
+            root, version = groups / controller, 1
+        else:
+            continue
+        group = root / path.lstrip("/")
+        while True:
+            yield ControlGroup(group, version)
+            if group == root or root not in group.parents:
+                break
+            group = group.parent
+
+
+_PARTS = ("quota", "period")
+
+
+def available_cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
+    """Return the number of threads that can compute all the time, at least 1: as many as this
+    process has cores to run on, or as the least quota of its control groups (v1 or v2) has whole
+    ones."""
+    quotas = (_quota(group) for group in enclosing_groups("cpu", proc, groups))
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min((cores, *(int(quota) for quota in quotas if quota is not None))))
+
+
+def _quota(group: ControlGroup) -> float | None:
+    """The cores of a group's quota; None where it has none."""
+    try:
+        if group.version == 1:
+            texts = [(group.folder / f"cpu.cfs_{name}_us").read_text() for name in _PARTS]
+        else:
+            texts = (group.folder / "cpu.max").read_text().split()
+        quota, period = (int(text) for text in texts)
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+_KIB = 1024
+_UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
+# By version: the limit, what is taken, and of that, in `memory.stat`, what could be given back.
+_NAMES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+
+
+def available_memory_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
+    """Return the bytes that can be allocated without pushing others out.
+
+    The least of what the kernel calls available and what each enclosing control group (v1 or v2)
+    has left, counting file cache as free.
+    """
+    return max(0, min((_machine_bytes(proc), *_group_bytes(proc, groups))))
+
+
+def _machine_bytes(proc: Path) -> int:
+    try:
+        found = re.search(
+            r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
+        )
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * _KIB
+    # No such file: not Linux. Half of the memory is a careful guess.
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _group_bytes(proc: Path, groups: Path) -> Iterator[int]:
+    for group in enclosing_groups("memory", proc, groups):
+        left = _left_in(group.folder, *_NAMES[group.version])
+        if left is not None:
+            yield left
+
+
+def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+    try:
+        limit = int((group / limit_name).read_text())
+        usage = int((group / usage_name).read_text())
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+    if limit >= _UNLIMITED:
+        return None
+    try:
+        statistics = (group / "memory.stat").read_text()
+    except OSError:
+        statistics = ""
+    cache = re.search(rf"^{cache_name} (\d+)$", statistics, re.MULTILINE)
+    return limit - usage + (int(cache[1]) if cache else 0)
+
+
+def resident_bytes(pid: int, proc: Path = PROC) -> int:
+    """Return what a process has in RAM now, files that it maps (weights) included; 0 where that
+    cannot be told, as of a process that has ended."""
+    try:
+        pages = (proc / str(pid) / "statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,1 +1,0 @@
-"""What the machine, or the container, gives this process: memory and cores."""

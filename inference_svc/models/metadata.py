@@ -1,0 +1,313 @@
+"""Says what a model file is, from its header alone: class, sizes, context, template.
+
+Everything that must be known before a load is decided here: what the model can do, how much memory
+a token of context takes, and whether the file is a model at all (LoRA adapters and image
+projectors are GGUF files too).
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import NoReturn
+
+from inference_svc.models.file_identity import FileStamp
+from model_files.ggml_types import KvType
+from model_files.gguf import GgufHeader, ModelFileInvalid, read_header
+from svc_kit.errors import ModelCannot
+
+_SAMPLING = "general.sampling."
+_F16_BYTES = 2
+_MAX_LAYERS = 4096
+_MAX_SPLIT_FILES = 999
+_SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_ENCODERS = frozenset(
+    {
+        "bert",
+        "modern-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "neo-bert",
+        "eurobert",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "gemma-embedding",
+        "llama-embed",
+        "t5encoder",
+    }
+)
+_ENCODER_DECODERS = frozenset({"t5"})
+_DIFFUSION = "a diffusion language model, whose text does not grow token by token"
+_NOT_LANGUAGE_MODELS = {
+    "clip": "an image or audio projector (mmproj), not a language model",
+    "wavtokenizer-dec": "a vocoder, not a language model",
+    # llama.cpp gives these no KV cache: generating as from a decoder would abort it.
+    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
+}
+_SOFTMAX_RANKS = frozenset({"qwen3", "qwen3vl"})
+_RANK_HEADS = frozenset({"cls.weight", "cls.output.weight"})
+
+
+class ModelClass(StrEnum):
+    """What a model can do."""
+
+    DECODER = "decoder"
+    ENCODER = "encoder"
+    ENCODER_DECODER = "encoder_decoder"
+    RERANKER = "reranker"
+
+
+class Pooling(StrEnum):
+    """How the vectors of an input's tokens become one: their mean, the first one's, the last one's,
+    or the outputs of a rank head over one of them."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    LAST = "last"
+    RANK = "rank"
+
+
+# llama.cpp's numbers in `<architecture>.pooling_type`; 0 means none.
+_POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST, 4: Pooling.RANK}
+
+
+class FileRole(StrEnum):
+    """What a GGUF file is for."""
+
+    MODEL = "model"
+    ADAPTER = "adapter"
+    PROJECTOR = "projector"
+    LATER_PART = "later part of a split model"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model that can be loaded. Sizes are bytes and tokens.
+
+    `paths` are all files of a split model, `path` the first. `kv_bytes_per_token` is what one token
+    of context takes in the KV cache at 16 bits, an upper bound for sliding-window layers.
+    `pooling` is what the file asks for, `is_causal` whether a token sees only those before it.
+    `gives_probabilities` says that a rank head's scores are probabilities already.
+    `sampling_hints` are its `general.sampling.*` by their last names, as they stand in the file.
+    `stamps` are those of `paths` when they were read.
+    """
+
+    name: str
+    path: Path
+    paths: tuple[Path, ...]
+    architecture: str
+    model_class: ModelClass
+    size_bytes: int
+    num_parameters: int
+    vocabulary_size: int
+    embedding_size: int
+    trained_context_tokens: int
+    num_layers: int
+    kv_bytes_per_token: int
+    chat_template: str | None
+    title: str
+    pooling: Pooling | None = None
+    is_causal: bool = True
+    rank_template: str | None = None
+    gives_probabilities: bool = False
+    sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
+    stamps: tuple[FileStamp, ...] = ()
+
+    @property
+    def generates(self) -> bool:
+        """Whether it continues texts."""
+        return self.model_class is ModelClass.DECODER
+
+    def with_kv_types(self, key: KvType, value: KvType) -> "ModelFile":
+        """The model with a KV cache of other types: what a token of context takes then."""
+        bits = (key.bits + value.bits) / 2
+        scaled = math.ceil(self.kv_bytes_per_token * bits / KvType.F16.bits)
+        return replace(self, kv_bytes_per_token=scaled)
+
+    def check_served(self) -> None:
+        """Raise `ModelCannot` where this release does not serve models of the class."""
+        if self.model_class is ModelClass.ENCODER_DECODER:
+            self._refuse("be loaded")
+
+    def check_generates(self) -> None:
+        """Raise `ModelCannot` where the model's class does not generate text."""
+        if not self.generates:
+            self._refuse("generate")
+
+    def check_embeds(self) -> None:
+        """Raise `ModelCannot` where the model ranks: its vectors never leave its head."""
+        if self.model_class is ModelClass.RERANKER:
+            self._refuse("embed")
+
+    def check_ranks(self) -> None:
+        """Raise `ModelCannot` where the model has no rank head."""
+        if self.model_class is not ModelClass.RERANKER:
+            self._refuse("rerank, for it has no rank head")
+
+    def _refuse(self, operation: str) -> NoReturn:
+        raise ModelCannot(model=self.name, model_class=self.model_class.value, operation=operation)
+
+
+def describe_model(path: Path, name: str) -> ModelFile:
+    """Describe the model whose (first) file is `path`.
+
+    Raises:
+        ModelFileInvalid: the file is damaged, a part is missing, or it is no language model.
+    """
+    parts = split_paths(path)
+    stamps = tuple(map(FileStamp.of, parts))
+    headers = [read_header(part, keep_tensors=True) for part in parts]
+    first = headers[0]
+    _check_split(headers)
+    architecture = _architecture(first)
+    num_layers = _required(first, f"{architecture}.block_count")
+    if num_layers > _MAX_LAYERS:
+        raise ModelFileInvalid(path, f"it claims {num_layers} layers; at most {_MAX_LAYERS}")
+    pooling = _pooling(first, architecture)
+    model_class = _model_class(first, architecture)
+    if pooling is Pooling.RANK:
+        if not any(tensor.name in _RANK_HEADS for part in headers for tensor in part.tensors):
+            raise ModelFileInvalid(path, "it ranks (pooling_type 4) but has no rank head")
+        model_class = ModelClass.RERANKER
+    return ModelFile(
+        name=name,
+        path=path,
+        paths=tuple(header.path for header in headers),
+        architecture=architecture,
+        model_class=model_class,
+        size_bytes=sum(header.file_bytes for header in headers),
+        num_parameters=sum(header.num_parameters for header in headers),
+        vocabulary_size=_vocabulary_size(first, architecture),
+        embedding_size=_required(first, f"{architecture}.embedding_length"),
+        trained_context_tokens=_required(first, f"{architecture}.context_length"),
+        num_layers=num_layers,
+        kv_bytes_per_token=_kv_bytes_per_token(first, architecture, num_layers),
+        chat_template=first.text("tokenizer.chat_template") or None,
+        title=first.text("general.name") or "",
+        pooling=pooling,
+        is_causal=_is_causal(first, architecture),
+        rank_template=first.text("tokenizer.chat_template.rerank") or None,
+        gives_probabilities=architecture in _SOFTMAX_RANKS,
+        sampling_hints=_sampling_hints(first),
+        stamps=stamps,
+    )
+
+
+def file_role(path: Path) -> FileRole:
+    """Say what a GGUF file is for, so that a folder's models can be told from the rest.
+
+    Raises:
+        ModelFileInvalid: the file is damaged.
+    """
+    header = read_header(path)
+    if header.text("general.type") == "adapter":
+        return FileRole.ADAPTER
+    if header.text("general.architecture") in _NOT_LANGUAGE_MODELS:
+        return FileRole.PROJECTOR
+    named = _SPLIT_NAME.fullmatch(path.name)
+    return FileRole.LATER_PART if named and int(named["number"]) > 1 else FileRole.MODEL
+
+
+def split_paths(path: Path) -> tuple[Path, ...]:
+    """Return all files of a split model ("x-00001-of-00003.gguf"), else the path alone.
+
+    Raises:
+        ModelFileInvalid: `path` is not the first part, or the name is impossible.
+    """
+    named = _SPLIT_NAME.fullmatch(path.name)
+    if named is None:
+        return (path,)
+    count = int(named["count"])
+    if not 0 < count <= _MAX_SPLIT_FILES:
+        raise ModelFileInvalid(path, f"its name claims {count} parts")
+    if int(named["number"]) != 1:
+        first = f"{named['stem']}-00001-of-{named['count']}.gguf"
+        raise ModelFileInvalid(path, f"a later part of a split model; name the first, {first}")
+    return tuple(
+        path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf")
+        for number in range(1, count + 1)
+    )
+
+
+def default_name(path: Path) -> str:
+    """Return what a model is called where nobody named it: its file name without the ending."""
+    named = _SPLIT_NAME.fullmatch(path.name)
+    return named["stem"] if named else path.name.removesuffix(".gguf")
+
+
+def _check_split(headers: list[GgufHeader]) -> None:
+    for number, header in enumerate(headers):
+        claimed = header.integer("split.count") or 1
+        if claimed != len(headers):
+            raise ModelFileInvalid(
+                header.path,
+                f"a model split into {claimed} files, of which {len(headers)} are named",
+            )
+        if claimed > 1 and header.integer("split.no") != number:
+            raise ModelFileInvalid(header.path, "its number differs from the one in its name")
+
+
+def _architecture(header: GgufHeader) -> str:
+    if header.text("general.type") == "adapter":
+        raise ModelFileInvalid(header.path, "a LoRA adapter, not a model")
+    architecture = header.text("general.architecture")
+    if not architecture:
+        raise ModelFileInvalid(header.path, "general.architecture is missing")
+    if architecture in _NOT_LANGUAGE_MODELS:
+        raise ModelFileInvalid(header.path, _NOT_LANGUAGE_MODELS[architecture])
+    return architecture
+
+
+def _model_class(header: GgufHeader, architecture: str) -> ModelClass:
+    if architecture in _ENCODER_DECODERS:
+        return ModelClass.ENCODER_DECODER
+    if not _is_causal(header, architecture):
+        return ModelClass.ENCODER
+    return ModelClass.DECODER
+
+
+def _is_causal(header: GgufHeader, architecture: str) -> bool:
+    causal = header.metadata.get(f"{architecture}.attention.causal")
+    return architecture not in _ENCODERS and causal is not False
+
+
+def _pooling(header: GgufHeader, architecture: str) -> Pooling | None:
+    number = header.integer(f"{architecture}.pooling_type") or 0
+    if number and number not in _POOLING:
+        raise ModelFileInvalid(header.path, f"pooling type {number} is not known")
+    return _POOLING.get(number)
+
+
+def _sampling_hints(header: GgufHeader) -> dict[str, str | float]:
+    return {
+        key.removeprefix(_SAMPLING): value
+        for key, value in header.metadata.items()
+        if key.startswith(_SAMPLING) and isinstance(value, str | float | int)
+    }
+
+
+def _required(header: GgufHeader, key: str) -> int:
+    value = header.integer(key)
+    if not value:
+        raise ModelFileInvalid(header.path, f"{key} is missing or zero")
+    return value
+
+
+def _vocabulary_size(header: GgufHeader, architecture: str) -> int:
+    size = header.length("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size")
+    if not size:
+        raise ModelFileInvalid(header.path, "it has no vocabulary")
+    return size
+
+
+def _kv_bytes_per_token(header: GgufHeader, architecture: str, num_layers: int) -> int:
+    heads = header.integers(f"{architecture}.attention.head_count") or (0,)
+    kv_heads = header.integers(f"{architecture}.attention.head_count_kv") or heads
+    embedding = _required(header, f"{architecture}.embedding_length")
+    head_size = embedding // max(1, *heads)
+    key_size = header.integer(f"{architecture}.attention.key_length") or head_size
+    value_size = header.integer(f"{architecture}.attention.value_length") or head_size
+    total_heads = kv_heads[0] * num_layers if len(kv_heads) == 1 else sum(kv_heads[:num_layers])
+    return total_heads * (key_size + value_size) * _F16_BYTES

@@ -1,0 +1,170 @@
+"""Where a model comes from: a file, a folder, Hugging Face, or this package.
+
+    [NAME=]path/to/model.gguf       a file, or the first file of a split model
+    path/to/folder                  every model in it; adapters and image projectors are left out
+    [NAME=]hf:owner/repo/file.gguf  downloaded once into the data folder; "@revision" may follow
+    [NAME=]bundled                  the demo model
+
+Everything that can be wrong ends in one line with its remedy: this is what people meet first.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference_svc.models.metadata import (
+    FileRole,
+    ModelFile,
+    default_name,
+    describe_model,
+    file_role,
+    split_paths,
+)
+from model_files.gguf import ModelFileInvalid
+from svc_kit.startup import StartupError
+
+BUNDLED = "bundled"
+BUNDLED_NAME = "demo-chat"
+BUNDLED_FOLDER = Path(__file__).with_name("bundled")
+BUNDLED_PATH = BUNDLED_FOLDER / "demo-chat-q8_0.gguf"
+_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._:-]{0,127})=(?P<source>.+)", re.DOTALL)
+_HUGGING_FACE = re.compile(
+    r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<file>[^@]+\.gguf)(?:@(?P<revision>[\w./-]+))?"
+)
+_FORMS = "a path, a folder, hf:owner/repository/file.gguf, or bundled"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a Hugging Face repository. `revision` None: its main branch."""
+
+    repository: str
+    file: str
+    revision: str | None
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"hf:{self.repository}/{self.file}{revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReference:
+    """One `--model`. `name` None: the file's own."""
+
+    name: str | None
+    source: str
+
+    @property
+    def remote(self) -> RemoteFile | None:
+        """The file on Hugging Face, if that is where it is.
+
+        Raises:
+            StartupError: it begins with "hf:" but does not name a GGUF file.
+        """
+        if not self.source.startswith("hf:"):
+            return None
+        parts = _HUGGING_FACE.fullmatch(self.source)
+        if parts is None or ".." in self.source:
+            raise StartupError(
+                f"model {self.source!r}: write hf:owner/repository/file.gguf "
+                "(a folder inside the repository may come before the file)"
+            )
+        return RemoteFile(parts["repository"], parts["file"], parts["revision"])
+
+
+Download = Callable[[RemoteFile], Path]
+
+
+def parse_reference(text: str) -> ModelReference:
+    """Read one reference.
+
+    Raises:
+        StartupError: it is empty.
+    """
+    if not text.strip():
+        raise StartupError(f"a model reference is empty: give {_FORMS}")
+    named = _NAMED.fullmatch(text)
+    if named is None or Path(text).exists():  # a path may contain "="
+        return ModelReference(None, text)
+    return ModelReference(named["name"], named["source"])
+
+
+def resolve_models(texts: Sequence[str], download: Download) -> list[ModelFile]:
+    """Find and describe the models that the references name, in their order. Blocks.
+
+    Args:
+        download: fetches a file from Hugging Face; see `inference_svc.models.huggingface`.
+
+    Raises:
+        StartupError: a reference names nothing, a file is broken, or two models share a name.
+    """
+    if not texts:
+        raise StartupError(f"no model is given: name {_FORMS}")
+    found = [model for text in texts for model in _resolve(parse_reference(text), download)]
+    owners: dict[str, ModelFile] = {}
+    for model in found:
+        other = owners.setdefault(model.name, model)
+        if other is not model:
+            raise StartupError(
+                f"two models are called {model.name!r} ({other.path} and {model.path}): "
+                "give one another name with NAME=SOURCE"
+            )
+    return found
+
+
+def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
+    if reference.source == BUNDLED:
+        return [_describe(BUNDLED_PATH, reference.name or BUNDLED_NAME)]
+    if remote := reference.remote:
+        paths = [download(part) for part in _remote_parts(remote)]
+        return [_describe(paths[0], reference.name or default_name(Path(remote.file)))]
+    # Absolute, because other processes read it too, some in folders of their own.
+    path = Path(reference.source).expanduser().absolute()
+    if path.is_dir():
+        return _resolve_folder(path, reference.name)
+    if not path.exists():
+        raise StartupError(f"model {reference.source!r}: there is no such file; give {_FORMS}")
+    return [_describe(path, reference.name or default_name(path))]
+
+
+def _remote_parts(remote: RemoteFile) -> list[RemoteFile]:
+    try:
+        parts = split_paths(Path(remote.file))
+    except ModelFileInvalid as problem:
+        raise StartupError(f"model {remote}: {problem.problem}") from None
+    return [RemoteFile(remote.repository, str(part), remote.revision) for part in parts]
+
+
+def _resolve_folder(folder: Path, name: str | None) -> list[ModelFile]:
+    paths = [path for path in sorted(folder.glob("*.gguf")) if _is_model(path)]
+    if not paths:
+        raise StartupError(f"model folder {folder}: there is no model (*.gguf) in it")
+    if name is not None and len(paths) > 1:
+        raise StartupError(
+            f"model folder {folder}: it has {len(paths)} models, so it cannot be called {name!r}; "
+            "name the files one by one"
+        )
+    return [_describe(path, name or default_name(path)) for path in paths]
+
+
+def _is_model(path: Path) -> bool:
+    if "mmproj" in path.name.lower():
+        return False
+    try:
+        return file_role(path) is FileRole.MODEL
+    except ModelFileInvalid as problem:
+        raise _unusable(problem) from None
+
+
+def _describe(path: Path, name: str) -> ModelFile:
+    try:
+        return describe_model(path, name)
+    except ModelFileInvalid as problem:
+        raise _unusable(problem) from None
+
+
+def _unusable(problem: ModelFileInvalid) -> StartupError:
+    return StartupError(
+        f"model {problem.path}: {problem.problem}. Fetch the file again, or name another"
+    )

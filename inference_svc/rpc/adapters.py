@@ -1,0 +1,243 @@
+"""Which LoRA adapters a request uses."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.inference.v1 import adapter_pb2
+
+from inference_svc.engine.request import AdapterStack, AppliedAdapter, stack_of
+from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
+from inference_svc.engine_client.client import EngineState
+from inference_svc.machine import available_memory_bytes
+from inference_svc.model_pool.catalog import Catalog, KnownModel, Named
+from model_files.adapter_file import AdapterDescription
+from model_files.jobs import CHECK_ADAPTER
+from svc_kit.adapter_rules import check_adapter_name, check_scale
+from svc_kit.errors import (
+    AdapterBaseMismatch,
+    AdapterDigestMismatch,
+    AdapterExists,
+    AdapterInvalid,
+    AdapterTooLarge,
+    DomainError,
+    InvalidField,
+    MissingField,
+    ModelExists,
+    TooLong,
+)
+from svc_kit.folders import AllowedFolders
+from svc_kit.private_file import PrivateFile
+from svc_kit.sandbox.jobs import JobFailed, JobRunner
+from svc_kit.startup import StartupError
+
+MAX_ADAPTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedAdapters:
+    """The adapters of one request: the generations that it uses, and the stack they make."""
+
+    adapters: tuple[Adapter, ...] = ()
+    stack: AdapterStack = ()
+
+
+def adapters_of(
+    asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog, project: str
+) -> AppliedAdapters:
+    """What a request asks for, else what its model's name stands for in its project, else what
+    stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
+    if not asked and named.adapter is None:
+        standing = catalog.standing(named.model, project)
+        return _worn([(adapter, adapter.standing_scale) for adapter in standing])
+    if not asked:
+        implied = catalog.find_adapter(named.name, project)
+        return _worn([(implied, implied.default_scale)])
+    if len(asked) > MAX_ADAPTERS:
+        raise TooLong(field="adapters", length=len(asked), limit=MAX_ADAPTERS)
+    chosen: dict[str, tuple[Adapter, float]] = {}
+    for index, each in enumerate(asked):
+        field = f"adapters[{index}]"
+        if not each.adapter:
+            raise MissingField(field=f"{field}.adapter")
+        adapter = catalog.find_adapter(each.adapter, project)
+        if adapter.name in chosen:
+            raise InvalidField(field=f"{field}.adapter", problem=f"{adapter.name!r} is there twice")
+        if adapter.model != named.model.name:
+            problem = f"it is for {adapter.model!r}, the request is for {named.model.name!r}"
+            raise AdapterBaseMismatch(adapter=adapter.name, problem=problem)
+        scale = each.scale if each.HasField("scale") else adapter.default_scale
+        check_scale(f"{field}.scale", scale)
+        chosen[adapter.name] = adapter, scale
+    return _worn(list(chosen.values()))
+
+
+def _worn(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
+    stack = stack_of(AppliedAdapter(adapter.digest, scale) for adapter, scale in chosen)
+    used = {applied.digest for applied in stack}
+    return AppliedAdapters(tuple(adapter for adapter, _ in chosen if adapter.digest in used), stack)
+
+
+log = logging.getLogger(__name__)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOrder:
+    """An adapter to load: the name it gets, its base model, its file, the digest that it must have;
+    empty texts where the proto allows them. Whoever configures the server may name any file. It is
+    for the requests of `project`; empty: for everybody's."""
+
+    name: str
+    model: str
+    path: str
+    digest: str = ""
+    default_scale: float = 1.0
+    from_anywhere: bool = False
+    project: str = ""
+    standing_scale: float = 0.0
+
+
+class AdapterService:
+    """Loads adapters from the `folders` that the operator allows; `copies` is where their private
+    copies go."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        jobs: JobRunner,
+        folders: Sequence[Path],
+        copies: Path,
+    ) -> None:
+        self._catalog = catalog
+        self._jobs = jobs
+        self._folders = AllowedFolders(folders)
+        self._copies = copies
+        self._one_publication = asyncio.Lock()
+
+    async def load_all(self, orders: Iterable[AdapterOrder]) -> None:
+        """Load what the server starts with. Raises `StartupError`."""
+        for order in orders:
+            try:
+                await self.load(order)
+            except DomainError as error:
+                problem = f"adapter {order.name!r} ({order.path}): {error.message}"
+                raise StartupError(problem) from error
+
+    async def load(self, order: AdapterOrder) -> Adapter:
+        """A new generation under the name, ready as soon as its model is. Raises the `DomainError`
+        of the first thing that is wrong; then everything is as it was."""
+        model = self._check(order)
+        path = await asyncio.to_thread(self._find, order)
+        _check_memory(order.name, await asyncio.to_thread(_size, path))
+        try:
+            file = await asyncio.to_thread(PrivateFile.copy_of, path, self._copies)
+        except OSError as error:
+            raise AdapterInvalid(adapter=order.name, problem=_reason(error)) from error
+        try:
+            description = await self._examine(order, file, model)
+        except BaseException:
+            file.close()
+            raise
+        adapter = Adapter(
+            order.name,
+            model.name,
+            file,
+            description,
+            order.default_scale,
+            project=order.project,
+            standing_scale=order.standing_scale,
+        )
+        # Shielded: the lock is for as long as the engine may yet give the adapter its name.
+        await asyncio.shield(self._publish(adapter, model))
+        log.info(
+            "adapter %s for %s: generation %d, SHA-256 %s",
+            adapter.name,
+            adapter.model,
+            adapter.generation,
+            adapter.digest,
+        )
+        return adapter
+
+    async def _publish(self, adapter: Adapter, model: KnownModel) -> None:
+        async with self._one_publication:
+            try:
+                self._check_name(adapter.key, model.name)  # others may have loaded one meanwhile
+            except DomainError:
+                adapter.file.close()
+                raise
+            await _hand_over(adapter, model)
+
+    def _check(self, order: AdapterOrder) -> KnownModel:
+        check_adapter_name(order.name)
+        if not order.path:
+            raise MissingField(field="path")
+        if order.digest and not _DIGEST.fullmatch(order.digest):
+            raise InvalidField(field="digest", problem="a SHA-256 has 64 hexadecimal digits")
+        check_scale("default_scale", order.default_scale)
+        model = self._catalog.find_model(order.model, operation="have adapters of its own")
+        model.file.check_generates()
+        self._check_name(AdapterKey(order.project, order.name), model.name)
+        return model
+
+    def _check_name(self, key: AdapterKey, model: str) -> None:
+        if self._catalog.has_model(key.name):
+            raise ModelExists(model=key.name)
+        before = self._catalog.owner_of(key.name, key.project)
+        if before is not None and before.name != model:
+            raise AdapterExists(adapter=key.name)
+
+    def _find(self, order: AdapterOrder) -> Path:
+        with suppress(OSError, ValueError):  # no name that a file could have
+            if order.from_anywhere and (path := Path(order.path).expanduser()).is_file():
+                return path
+        try:
+            return self._folders.find("path", order.path)
+        except InvalidField as refused:
+            if order.from_anywhere:  # no folder is at fault
+                raise InvalidField(field="path", problem="there is no such file") from refused
+            raise
+
+    async def _examine(
+        self, order: AdapterOrder, file: PrivateFile, model: KnownModel
+    ) -> AdapterDescription:
+        if order.digest not in ("", file.digest):
+            raise AdapterDigestMismatch(
+                adapter=order.name, expected=order.digest, actual=file.digest
+            )
+        payload = {"adapter": str(file.path), "model": [str(path) for path in model.file.paths]}
+        try:
+            found: dict[str, Any] = await self._jobs.run(CHECK_ADAPTER, payload, key=file.digest)
+        except JobFailed as failed:
+            raise AdapterInvalid(adapter=order.name, problem=failed.problem) from None
+        if "mismatch" in found:
+            raise AdapterBaseMismatch(adapter=order.name, problem=found["mismatch"])
+        return AdapterDescription(**found)
+
+
+async def _hand_over(adapter: Adapter, model: KnownModel) -> None:
+    """Have the model's engine load it, or the next engine where there is none. Raises
+    `EngineRestarting` or `AdapterInvalid`."""
+    if model.worker is None or model.worker.state is EngineState.STARTING:
+        model.adapters.keep(adapter)
+    else:
+        await model.worker.load_adapter(adapter)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _check_memory(name: str, size_bytes: int) -> None:
+    available = available_memory_bytes()
+    if size_bytes > available:
+        raise AdapterTooLarge(adapter=name, needed_bytes=size_bytes, available_bytes=available)
+
+
+def _reason(error: OSError) -> str:
+    return f"it cannot be copied: {(error.strerror or 'no reason given').lower()}"

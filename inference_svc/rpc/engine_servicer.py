@@ -1,0 +1,249 @@
+"""Servicer of `EngineService`: what operators see and steer."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import grpc
+from corral.inference.v1 import adapter_pb2
+from corral.inference.v1 import engine_service_pb2 as pb
+from corral.inference.v1 import engine_service_pb2_grpc as rpc
+
+from inference_svc.engine_client.adapter_registry import Adapter
+from inference_svc.engine_client.client import EngineState
+from inference_svc.model_pool.catalog import KnownModel, Named
+from inference_svc.model_pool.pool import ModelPool
+from inference_svc.rpc import load_info, model_info
+from inference_svc.rpc.adapters import AdapterOrder, AdapterService
+from inference_svc.rpc.model_info import to_limits
+from inference_svc.rpc.snapshots import SnapshotService
+from inference_svc.rpc.streaming import seconds
+from inference_svc.rpc.validation import checked_seconds, page
+from svc_kit.auth import current_principal
+from svc_kit.errors import AdapterNotFound, MissingField, TooLong
+from svc_kit.scopes import Scope
+
+Context = grpc.aio.ServicerContext[object, object]
+MAX_ABORTS = 1000
+MIN_WATCH_INTERVAL_S = 0.1
+FEATURES = (
+    *("adapters", "chat", "embed", "generate", "logprobs", "models", "rerank", "resume"),
+    *("snapshots", "speculation", "tokenize", "tools"),
+)
+_STATES = {
+    EngineState.STARTING: pb.ENGINE_STATE_STARTING,
+    EngineState.SERVING: pb.ENGINE_STATE_SERVING,
+    EngineState.DRAINING: pb.ENGINE_STATE_DRAINING,
+    EngineState.RESTARTING: pb.ENGINE_STATE_RESTARTING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What does not change while the server runs."""
+
+    limits: pb.RequestLimits
+    started_at: float
+
+
+class EngineServicer(rpc.EngineServiceServicer):
+    """The operators' plane over gRPC."""
+
+    def __init__(
+        self,
+        pool: ModelPool,
+        facts: ServerFacts,
+        adapters: AdapterService,
+        snapshots: SnapshotService,
+    ) -> None:
+        self._pool = pool
+        self._adapters = adapters
+        self._facts = facts
+        self._snapshots = snapshots
+
+    async def GetServerInfo(
+        self, request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoResponse:
+        """Version, capabilities, limits; the engine's process id is that of the first that is
+        up."""
+        workers = self._pool.catalog.workers
+        return pb.GetServerInfoResponse(
+            version=version("corral"),
+            llama_cpp_version=version("llama-cpp-python"),
+            system_info=next((each.system_info for each in workers if each.system_info), ""),
+            features=FEATURES,
+            uptime=seconds(time.monotonic() - self._facts.started_at),
+            engine_state=_STATES[self._pool.state],
+            engine_restarts=sum(each.restarts for each in workers),
+            engine_pid=next((each.pid for each in workers if each.pid), 0),
+            limits=self._facts.limits,
+        )
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
+        """How busy the engine is."""
+        return pb.GetLoadResponse(load=load_info.load(self._pool))
+
+    async def WatchLoad(
+        self, request: pb.WatchLoadRequest, context: Context
+    ) -> AsyncIterator[pb.WatchLoadResponse]:
+        """The load, again and again, until the caller has enough."""
+        interval_s = 1.0
+        if request.HasField("interval"):
+            interval_s = checked_seconds("interval", request.interval, MIN_WATCH_INTERVAL_S)
+        while True:
+            yield pb.WatchLoadResponse(load=load_info.load(self._pool))
+            await asyncio.sleep(interval_s)
+
+    async def ListRequests(
+        self, request: pb.ListRequestsRequest, context: Context
+    ) -> pb.ListRequestsResponse:
+        """What waits and runs; a caller without the admin scope sees its own project."""
+        workers = self._pool.catalog.workers
+        requests = load_info.live_requests(workers, project=_visible_project())
+        shown, next_token = page(requests, request.page_size, request.page_token)
+        return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
+
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+        """End requests; ids that are not live (or another project's) are no error."""
+        if not request.request_ids:
+            raise MissingField(field="request_ids")
+        if len(request.request_ids) > MAX_ABORTS:
+            raise TooLong(field="request_ids", length=len(request.request_ids), limit=MAX_ABORTS)
+        project = _visible_project()
+        return pb.AbortResponse(
+            outcomes=[
+                pb.AbortOutcome(
+                    request_id=request_id,
+                    kind=pb.AbortOutcome.KIND_ABORTED
+                    if self._abort(request_id, project)
+                    else pb.AbortOutcome.KIND_NOT_RUNNING,
+                )
+                for request_id in request.request_ids
+            ]
+        )
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        """Take nothing new."""
+        self._pool.drain()
+        workers = self._pool.catalog.workers
+        running = {
+            item.generation.request_id
+            for worker in workers
+            for item in worker.sequences.live.values()
+        }
+        num_embedding = sum(len(worker.embeddings.live) for worker in workers)
+        return pb.DrainResponse(num_requests=len(running) + num_embedding)
+
+    async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
+        """Take new requests again."""
+        self._pool.undrain()
+        return pb.UndrainResponse()
+
+    async def LoadModel(
+        self, request: pb.LoadModelRequest, context: Context
+    ) -> pb.LoadModelResponse:
+        """Load a model, in the background unless asked to wait."""
+        known = self._known(request.model)
+        limits = to_limits(request.limits, known.requested) if request.HasField("limits") else None
+        await self._pool.load(known, limits, wait=request.wait)
+        return pb.LoadModelResponse(model=model_info.model(Named(known)))
+
+    async def UnloadModel(
+        self, request: pb.UnloadModelRequest, context: Context
+    ) -> pb.UnloadModelResponse:
+        """Free a model once nothing uses it, or at once by force."""
+        known = self._known(request.model)
+        wait = request.wait if request.HasField("wait") else True
+        await self._pool.unload(known, force=request.force, wait=wait)
+        return pb.UnloadModelResponse(model=model_info.model(Named(known)))
+
+    async def WatchModels(
+        self, request: pb.WatchModelsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchModelsResponse]:
+        """Every model, and again whenever it changes, until the caller has enough."""
+        catalog = self._pool.catalog
+        watched = [self._known(request.model)] if request.model else list(catalog)
+        async for known in self._pool.watch(watched):
+            yield pb.WatchModelsResponse(model=model_info.model(Named(known)))
+
+    async def LoadAdapter(
+        self, request: pb.LoadAdapterRequest, context: Context
+    ) -> pb.LoadAdapterResponse:
+        """A new generation under the name."""
+        order = AdapterOrder(
+            request.name,
+            request.model,
+            request.path,
+            request.digest,
+            request.default_scale if request.HasField("default_scale") else 1.0,
+        )
+        return pb.LoadAdapterResponse(adapter=self._describe(await self._adapters.load(order)))
+
+    async def UnloadAdapter(
+        self, request: pb.UnloadAdapterRequest, context: Context
+    ) -> pb.UnloadAdapterResponse:
+        """Forget an operator's name; the memory is freed when nothing uses it."""
+        owner = self._pool.catalog.owner_of(request.name)
+        if owner is None:
+            raise AdapterNotFound(adapter=request.name)
+        adapter = owner.adapters.unload(request.name)
+        return pb.UnloadAdapterResponse(adapter=self._describe(adapter))
+
+    async def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: Context
+    ) -> pb.ListAdaptersResponse:
+        """Every generation there is."""
+        found = (adapter for known in self._pool.catalog for adapter in known.adapters.all())
+        every = sorted(found, key=lambda each: (each.name, each.project, each.generation))
+        shown, next_token = page(
+            list(map(self._describe, every)), request.page_size, request.page_token
+        )
+        return pb.ListAdaptersResponse(adapters=shown, next_page_token=next_token)
+
+    def _describe(self, adapter: Adapter) -> adapter_pb2.Adapter:
+        owner = self._pool.catalog.find_model(adapter.model)
+        return model_info.adapter(adapter, num_running=owner.adapters.count_requests(adapter))
+
+    def _known(self, model: str) -> KnownModel:
+        """A model whose name must be there: to load or unload "the first" would be guessing."""
+        if not model:
+            raise MissingField(field="model")
+        return self._pool.catalog.find_model(model, operation="be loaded or unloaded by itself")
+
+    async def SaveSnapshot(
+        self, request: pb.SaveSnapshotRequest, context: Context
+    ) -> pb.SaveSnapshotResponse:
+        """Write the state of a running or kept sequence to a file."""
+        return await self._snapshots.save(request)
+
+    async def RestoreSnapshot(
+        self, request: pb.RestoreSnapshotRequest, context: Context
+    ) -> pb.RestoreSnapshotResponse:
+        """Read a state back into memory."""
+        return await self._snapshots.restore(request)
+
+    async def DropSnapshots(
+        self, request: pb.DropSnapshotsRequest, context: Context
+    ) -> pb.DropSnapshotsResponse:
+        """Delete saved states."""
+        return await self._snapshots.drop(request)
+
+    async def FlushCache(
+        self, request: pb.FlushCacheRequest, context: Context
+    ) -> pb.FlushCacheResponse:
+        """Forget idle and saved prefixes; an engine that is not up has none."""
+        up = [each for each in self._pool.catalog.workers if each.pid]
+        flushed = await asyncio.gather(*(each.flush() for each in up))
+        return pb.FlushCacheResponse(num_tokens=sum(flushed))
+
+    def _abort(self, request_id: str, project: str | None) -> bool:
+        workers = self._pool.catalog.workers
+        return any(worker.abort(request_id, project=project) for worker in workers)
+
+
+def _visible_project() -> str | None:
+    """The project whose requests the caller may see; None for all."""
+    principal = current_principal()
+    return None if principal.has(Scope.ADMIN) else principal.project

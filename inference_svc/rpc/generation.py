@@ -1,0 +1,271 @@
+"""From an RPC's request to an admitted generation: everything that may be refused is refused here.
+
+Nothing is queued before the prompt is tokenized and every field is checked.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from corral.inference.v1 import chat_pb2
+from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from inference_svc.chat.conversation import Conversation, ConversationLimits
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
+from inference_svc.engine.constraint import Constraint
+from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine_client.requests import Submission
+from inference_svc.model_pool.catalog import Catalog, LoadedModel, Named, ServedModel
+from inference_svc.rpc.adapters import AppliedAdapters, adapters_of
+from inference_svc.rpc.messages import to_conversation
+from inference_svc.rpc.output_constraints import (
+    chat_output_spec,
+    constrained_format,
+    text_output_spec,
+)
+from inference_svc.rpc.prefix_sharing import PrefixGroups
+from inference_svc.rpc.request_options import Prompt, Target, to_requests
+from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
+from inference_svc.structured_output.compiler import GrammarCompiler
+from inference_svc.structured_output.spec import OutputSpec
+from svc_kit.auth import Principal
+from svc_kit.errors import MissingField, ModelNotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, under which id, and until when (on the monotonic clock)."""
+
+    principal: Principal
+    request_id: str
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """Bounds on what a request brings."""
+
+    prompt_bytes: int
+    conversation: ConversationLimits
+    allows_templates: bool
+
+
+class GenerationService:
+    """Prepares and admits generations."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        templates: ChatTemplates,
+        grammars: GrammarCompiler,
+        limits: TextLimits,
+        groups: PrefixGroups,
+    ) -> None:
+        self._catalog = catalog
+        self._templates = templates
+        self._grammars = grammars
+        self._limits = limits
+        self._groups = groups
+
+    async def generate(
+        self, request: pb.GenerateRequest, loaded: LoadedModel, caller: Caller
+    ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
+        """Admit a raw continuation. Raises the `DomainError` of the first thing that is wrong."""
+        model, options = loaded.front, request.options
+        tokens = await self._prompt_tokens(request, model)
+        constraint = await self._constraint(text_output_spec(options.constraint), model)
+        predicted = await self._predicted(options, loaded)
+        # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
+        project = caller.principal.project
+        named = self._named(request.model, loaded, project)
+        worn = adapters_of(options.adapters, named, self._catalog, project)
+        requests = to_requests(
+            options,
+            Prompt(tokens, "prompt"),
+            _target(loaded, worn),
+            caller.principal,
+            caller.deadline,
+            self._groups,
+        )
+        requests = [replace(item, constraint=constraint, predicted=predicted) for item in requests]
+        admitted = self._admit(requests, options, loaded, named.name, worn, caller)
+        turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
+        return admitted, turns
+
+    async def chat(
+        self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
+    ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
+        """Admit the next turn of a conversation. Raises like `generate`."""
+        model = loaded.front
+        conversation = self.conversation(request.conversation)
+        prompt, tokens = await self.render(conversation, model)
+        asked = chat_output_spec(request.options.constraint, conversation, prompt)
+        if asked is not None:
+            turn_format = constrained_format(prompt.turn_format, asked)
+            prompt = replace(prompt, turn_format=turn_format)
+        constraint = await self._constraint(asked, model)
+        predicted = await self._predicted(request.options, loaded)
+        project = caller.principal.project
+        named = self._named(
+            request.model, loaded, project
+        )  # awaiting nothing more, as in `generate`
+        worn = adapters_of(request.options.adapters, named, self._catalog, project)
+        requests = to_requests(
+            request.options,
+            Prompt(tokens, "messages"),
+            _target(loaded, worn),
+            caller.principal,
+            caller.deadline,
+            self._groups,
+        )
+        visible = model.visible_tokens(prompt.turn_format.marker_texts)
+        requests = [
+            replace(
+                item,
+                constraint=constraint,
+                predicted=predicted,
+                visible_tokens=visible,
+                stop=(*item.stop, *prompt.stop_texts),
+            )
+            for item in requests
+        ]
+        admitted = self._admit(requests, request.options, loaded, named.name, worn, caller)
+        inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
+        turns = [
+            ChatTurn(
+                i,
+                parser_of(prompt, conversation, inline=inline),
+                token_ids=request.options.output.token_ids,
+                max_calls=None if conversation.tool_choice.parallel else 1,
+            )
+            for i in range(len(requests))
+        ]
+        for turn, item in zip(turns, requests, strict=True):
+            _replay(item, model, turn)
+        return admitted, turns
+
+    def _named(self, name: str, loaded: LoadedModel, project: str) -> Named:
+        """What the name stands for now. Raises `ModelNotFound` where it went to another model since
+        the call began."""
+        named = self._catalog.find(name, project)
+        if named.model.name != loaded.front.name:
+            raise ModelNotFound(model=name)
+        return named
+
+    def conversation(self, asked: pb.Conversation) -> Conversation:
+        """A checked conversation."""
+        conversation = to_conversation(asked, allows_templates=self._limits.allows_templates)
+        conversation.check(self._limits.conversation)
+        return conversation
+
+    async def render(
+        self, conversation: Conversation, model: ServedModel
+    ) -> tuple[RenderedPrompt, list[int]]:
+        """The prompt of a conversation, and its tokens."""
+        prompt = await self._templates.render(model.template, conversation)
+        tokens = await model.tokenizer.tokenize_prompt(
+            prompt, limit_bytes=self._limits.prompt_bytes, field="messages"
+        )
+        return prompt, tokens
+
+    async def tokenize(
+        self, text: str, model: ServedModel, *, add_special: bool, parse_special: bool, field: str
+    ) -> list[int]:
+        """A text's tokens, within the limits."""
+        return await model.tokenizer.tokenize(
+            text,
+            add_special=add_special,
+            parse_special=parse_special,
+            limit_bytes=self._limits.prompt_bytes,
+            field=field,
+        )
+
+    async def _prompt_tokens(
+        self, request: pb.GenerateRequest, model: ServedModel
+    ) -> Sequence[int]:
+        match request.WhichOneof("prompt"):
+            case "token_ids":
+                return request.token_ids.ids
+            case "text":
+                add_special = request.add_special if request.HasField("add_special") else True
+                return await self.tokenize(
+                    request.text,
+                    model,
+                    add_special=add_special,
+                    parse_special=request.parse_special,
+                    field="prompt",
+                )
+        raise MissingField(field="prompt")
+
+    async def _predicted(
+        self, options: generation.GenerationOptions, loaded: LoadedModel
+    ) -> "array[int]":
+        """What the output may repeat, as far as a context goes: it is searched in every step.
+        Control tokens count as the text that they are written in."""
+        text = options.speculation.prediction
+        if not text:
+            return array("i")  # which is most requests
+        tokens = await self.tokenize(
+            text, loaded.front, add_special=False, parse_special=False, field="prediction"
+        )
+        return array("i", tokens[: loaded.ready.slot_tokens])
+
+    async def _constraint(self, asked: OutputSpec | None, model: ServedModel) -> Constraint | None:
+        if asked is None:
+            return None
+        grammar = await self._grammars.compile(asked, model.grammar_vocabulary)
+        return Constraint(grammar, asked.form.field if asked.form is not None else "tools")
+
+    def _admit(
+        self,
+        requests: Sequence[SequenceRequest],
+        options: generation.GenerationOptions,
+        loaded: LoadedModel,
+        name: str,
+        worn: AppliedAdapters,
+        caller: Caller,
+    ) -> AcceptedRequest:
+        project = caller.principal.project
+        submission = Submission(caller.request_id, project, options.label, worn.adapters)
+        stream, ahead = loaded.worker.submit(requests, submission)
+        return AcceptedRequest(requests, stream, ahead, name, project, options.output.token_ids)
+
+
+def parser_of(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
+    """What reads the answer to a prompt; `inline` leaves the thinking in the content."""
+    return TurnParser(
+        prompt.turn_format,
+        tools=_offered(conversation),
+        opens_in_reasoning=prompt.opens_in_reasoning,
+        inline_reasoning=inline,
+        taken_ids={call.id for message in conversation.messages for call in message.tool_calls},
+    )
+
+
+def _replay(request: SequenceRequest, model: ServedModel, turn: ChatTurn) -> None:
+    """Bring a turn to where its resumed tokens end."""
+    said = Detokenizer(request.stop, include_stop=request.include_stop)
+    for token in request.resumed:
+        special = request.special_tokens or token in request.visible_tokens
+        turn.replay(said.push(model.vocabulary.piece(token, special)).text)
+
+
+def _offered(conversation: Conversation) -> OfferedTools:
+    tools = conversation.tools if conversation.offers_tools else ()
+    return OfferedTools({tool.name: tool.parameters_json for tool in tools})
+
+
+def _target(loaded: LoadedModel, worn: AppliedAdapters) -> Target:
+    model = loaded.front
+    return Target(
+        model.name,
+        model.vocabulary.size,
+        loaded.ready.slot_tokens,
+        model.default_sampling,
+        worn.stack,
+        loaded.digest,
+    )

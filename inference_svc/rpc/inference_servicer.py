@@ -1,0 +1,182 @@
+"""Servicer of `InferenceService`: convert, call, convert."""
+
+from collections.abc import AsyncIterator, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+import grpc
+from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import inference_service_pb2_grpc as rpc
+
+from inference_svc.model_pool.catalog import ServedModel
+from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_pool.pool import ModelPool
+from inference_svc.models.metadata import ModelClass, ModelFile
+from inference_svc.rpc import model_info
+from inference_svc.rpc.embeddings import EmbeddingService
+from inference_svc.rpc.generation import Caller, GenerationService
+from inference_svc.rpc.rerank import RerankService
+from inference_svc.rpc.streaming import Event, stream_events
+from inference_svc.rpc.validation import page
+from inference_svc.usage import Count
+from svc_kit.auth import current_principal
+from svc_kit.errors import InvalidField, MissingField
+from svc_kit.interceptors import current_deadline, current_request_id
+
+Context = grpc.aio.ServicerContext[object, object]
+ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
+
+
+class InferenceServicer(rpc.InferenceServiceServicer):
+    """The data plane over gRPC."""
+
+    def __init__(
+        self,
+        pool: ModelPool,
+        generating: GenerationService,
+        embedding: EmbeddingService,
+        ranking: RerankService,
+        count: Count,
+    ) -> None:
+        """`count` takes what a generation used, once it has ended."""
+        self._count = count
+        self._pool = pool
+        self._generating = generating
+        self._embedding = embedding
+        self._ranking = ranking
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Stream a raw continuation."""
+        known = self._pool.catalog.find(request.model, _project()).model
+        async with self._pool.use(known, ModelFile.check_generates) as model:
+            admitted, turns = await self._generating.generate(request, model, _caller())
+            numbers = count()
+            async for event in stream_events(admitted, turns, self._count):
+                yield _response(pb.GenerateResponse, next(numbers), event)
+
+    async def Chat(
+        self, request: pb.ChatRequest, context: Context
+    ) -> AsyncIterator[pb.ChatResponse]:
+        """Stream the next turn of a conversation."""
+        known = self._pool.catalog.find(request.model, _project()).model
+        async with self._pool.use(known, ModelFile.check_generates) as model:
+            admitted, turns = await self._generating.chat(request, model, _caller())
+            numbers = count()
+            async for event in stream_events(admitted, turns, self._count):
+                yield _response(pb.ChatResponse, next(numbers), event)
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        """Vectors of texts or token lists."""
+        find = self._pool.catalog.find_model
+        known = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
+        async with self._pool.use(known, ModelFile.check_embeds) as model:
+            answer = await self._embedding.embed(request, model, _caller())
+            if request.with_digest:
+                await known.digest_known.wait()
+                answer.model_digest = known.digest
+            return answer
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        """Documents by how well they answer a query."""
+        find = self._pool.catalog.find_model
+        known = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
+        async with self._pool.use(known, ModelFile.check_ranks) as model:
+            return await self._ranking.rerank(request, model, _caller())
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        """Text to token ids."""
+        model = await self._front(request.model)
+        tokens = await self._generating.tokenize(
+            request.text,
+            model,
+            add_special=request.add_special,
+            parse_special=request.parse_special,
+            field="text",
+        )
+        pieces = [model.vocabulary.piece(t, True) for t in tokens] if request.pieces else []
+        return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
+
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, context: Context
+    ) -> pb.DetokenizeResponse:
+        """Token ids to text."""
+        model = await self._front(request.model)
+        text = model.vocabulary.detokenize(request.token_ids, special=request.special_tokens)
+        return pb.DetokenizeResponse(text=text)
+
+    async def CountTokens(
+        self, request: pb.CountTokensRequest, context: Context
+    ) -> pb.CountTokensResponse:
+        """The length of a prompt, as Generate or Chat would take it, or those of texts."""
+        model, prompt = await self._front(request.model), request.WhichOneof("prompt")
+        if request.texts and prompt is not None:
+            raise InvalidField(field="texts", problem="there is a prompt too")
+        if request.texts:
+            counts = await self._embedding.count_each(request.texts, model)
+            return pb.CountTokensResponse(prompt_tokens=sum(counts), text_tokens=counts)
+        match prompt:
+            case "conversation":
+                conversation = self._generating.conversation(request.conversation)
+                _, tokens = await self._generating.render(conversation, model)
+            case "text":
+                tokens = await self._generating.tokenize(
+                    request.text, model, add_special=True, parse_special=False, field="text"
+                )
+            case _:
+                raise MissingField(field="prompt")
+        return pb.CountTokensResponse(prompt_tokens=len(tokens))
+
+    async def RenderChat(
+        self, request: pb.RenderChatRequest, context: Context
+    ) -> pb.RenderChatResponse:
+        """The prompt that a conversation becomes."""
+        model = await self._front(request.model)
+        conversation = self._generating.conversation(request.conversation)
+        prompt, tokens = await self._generating.render(conversation, model)
+        return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
+
+    async def ListModels(
+        self, request: pb.ListModelsRequest, context: Context
+    ) -> pb.ListModelsResponse:
+        """All models, by name."""
+        models = list(map(model_info.model, self._pool.catalog.all(_project())))
+        shown, next_token = page(models, request.page_size, request.page_token)
+        return pb.ListModelsResponse(models=shown, next_page_token=next_token)
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
+        """One model, with its template also where it is not loaded."""
+        catalog, project = self._pool.catalog, _project()
+        if catalog.find(request.model, project).model.resident.state is not ModelState.FAILED:
+            await self._front(request.model)
+        named = catalog.find(request.model, project)
+        return pb.GetModelResponse(model=model_info.model(named))
+
+    async def _front(self, name: str) -> ServedModel:
+        return await self._pool.front(self._pool.catalog.find(name, _project()).model)
+
+
+def _project() -> str:
+    return current_principal().project
+
+
+def _caller() -> Caller:
+    return Caller(current_principal(), current_request_id(), current_deadline())
+
+
+# The name of each event's field in the `oneof` of both responses.
+_EVENT_FIELDS: Mapping[type, str] = {
+    generation_pb2.Accepted: "accepted",
+    generation_pb2.Started: "started",
+    pb.TextDelta: "delta",
+    pb.ChatDelta: "delta",
+    generation_pb2.ChoiceFinished: "finished",
+    generation_pb2.Done: "done",
+}
+
+
+def _response(kind: type[ResponseT], number: int, event: Event) -> ResponseT:
+    field: dict[str, Any] = {_EVENT_FIELDS[type(event)]: event}
+    return kind(sequence_number=number, **field)

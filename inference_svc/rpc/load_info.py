@@ -1,0 +1,173 @@
+"""What loads and live requests look like on the wire."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import load_pb2 as load_pb
+
+from inference_svc.engine.cost_model.histograms import BOUNDS_S
+from inference_svc.engine.events import ModelLoad, TierLoad
+from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.embedding_requests import EmbeddingJobs
+from inference_svc.engine_client.load import archive_load, embedding_load, queues, total
+from inference_svc.engine_client.requests import ActiveSequence
+from inference_svc.model_pool.pool import ModelPool
+from inference_svc.rpc.streaming import seconds
+
+
+def load(pool: ModelPool) -> load_pb.Load:
+    """How busy the engines are, summed over the models."""
+    workers = pool.catalog.workers
+    reports = [worker.report for worker in workers if worker.report is not None]
+    models = [worker.ready for worker in workers if worker.ready is not None]
+    live = [item for worker in workers for item in worker.sequences.live.values()]
+    saved = total(report.saved for report in reports)
+    return load_pb.Load(
+        num_slots=sum(ready.slots for ready in models),
+        num_running=sum(not item.is_waiting for item in live),
+        queues=[
+            load_pb.QueueLoad(
+                priority=_priority(queue.priority),
+                num_requests=queue.requests,
+                num_tokens=queue.tokens,
+                oldest=seconds(queue.oldest_s),
+            )
+            for queue in queues(live)
+        ],
+        num_cells=sum(ready.num_cells for ready in models),
+        num_used_cells=sum(report.num_used_cells for report in reports),
+        num_idle_cells=sum(report.num_idle_cells for report in reports),
+        num_steps=sum(report.num_steps for report in reports),
+        prompt_tokens_total=sum(report.prompt_tokens for report in reports),
+        cached_tokens_total=sum(report.cached_tokens for report in reports),
+        completion_tokens_total=sum(report.output_tokens for report in reports),
+        step_times=[
+            load_pb.StepTime(num_rows=rows, duration=seconds(time_s))
+            for ready in models
+            for rows, time_s in sorted(ready.warm_up.step_times.items())
+        ],
+        num_snapshots=saved.num_entries,
+        snapshot_bytes=saved.num_bytes,
+        draining=pool.is_draining,
+        num_snapshot_files=max((worker.snapshots.use.num_files for worker in workers), default=0),
+        snapshot_file_bytes=max((worker.snapshots.use.num_bytes for worker in workers), default=0),
+        num_adapters=sum(worker.adapters.num_loaded for worker in workers),
+        adapter_bytes=sum(worker.adapters.num_bytes for worker in workers),
+        num_followers=sum(report.num_followers for report in reports),
+        num_preempted=sum(report.num_preempted for report in reports),
+        preemptions_total=sum(report.num_preemptions for report in reports),
+        moves_total=sum(report.num_moves for report in reports),
+        embedding=_embedding([worker.embeddings for worker in workers]),
+        draft_tokens_total=sum(report.draft_tokens for report in reports),
+        accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
+        step_histograms=[steps for report in reports for steps in _step_histograms(report)],
+        saved_prefixes=_tier(saved),
+        archive=_tier(archive_load([each.archive for each in workers if each.archive is not None])),
+    )
+
+
+def _tier(tier: TierLoad) -> load_pb.PrefixTier:
+    return load_pb.PrefixTier(
+        num_entries=tier.num_entries,
+        max_entries=tier.max_entries,
+        num_bytes=tier.num_bytes,
+        max_bytes=tier.max_bytes,
+        hits_total=tier.num_hits,
+        misses_total=tier.num_misses,
+        written_total=tier.num_written,
+        evicted_total=tier.num_evicted,
+    )
+
+
+def _embedding(every: Sequence[EmbeddingJobs]) -> load_pb.EmbeddingLoad:
+    left = embedding_load(job for jobs in every for job in jobs.live.values())
+    return load_pb.EmbeddingLoad(
+        num_requests=left.requests,
+        num_inputs=left.inputs,
+        num_tokens=left.tokens,
+        oldest=seconds(left.oldest_s),
+        inputs_total=sum(jobs.num_inputs_done for jobs in every),
+        tokens_total=sum(jobs.num_tokens_done for jobs in every),
+    )
+
+
+def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
+    for steps in report.step_times:
+        yield load_pb.StepHistogram(
+            model=report.model,
+            max_rows=steps.max_rows,
+            has_prompt=steps.has_prompt,
+            bounds=map(seconds, BOUNDS_S),
+            counts=steps.counts,
+            sum=seconds(steps.sum_s),
+        )
+
+
+def live_requests(
+    workers: Iterable[EngineClient], *, project: str | None
+) -> list[load_pb.LiveRequest]:
+    """What waits and runs, oldest first; of one project where one is given."""
+    now = time.monotonic()
+    requests = [request for worker in workers for request in _live_requests(worker, project, now)]
+    return sorted(requests, key=lambda request: -request.age.ToTimedelta())
+
+
+def _live_requests(
+    worker: EngineClient, project: str | None, now: float
+) -> list[load_pb.LiveRequest]:
+    requests: dict[str, load_pb.LiveRequest] = {}
+    for item in worker.sequences.live.values():
+        if project not in (None, item.project):
+            continue
+        request_id = item.generation.request_id
+        request = requests.get(request_id)
+        if request is None:
+            request = requests[request_id] = load_pb.LiveRequest(
+                request_id=request_id,
+                label=item.label,
+                project=item.project,
+                model=item.request.model,
+                priority=_priority(item.request.priority),
+                age=seconds(now - item.arrived_at),
+                prompt_tokens=len(item.request.prompt),
+            )
+        request.choices.append(_choice(item))
+    return [*requests.values(), *_live_embeddings(worker, project, now)]
+
+
+def _live_embeddings(
+    worker: EngineClient, project: str | None, now: float
+) -> Iterator[load_pb.LiveRequest]:
+    for job in worker.embeddings.live.values():
+        if project in (None, job.request.project):
+            yield load_pb.LiveRequest(
+                request_id=job.request.request_id,
+                project=job.request.project,
+                model=job.request.model,
+                priority=_priority(job.request.priority),
+                age=seconds(now - job.arrived_at),
+                prompt_tokens=job.request.num_tokens,
+            )
+
+
+def _priority(value: int) -> generation_pb2.Priority:
+    return cast(generation_pb2.Priority, value)  # enums are plain numbers at run time
+
+
+def _choice(item: ActiveSequence) -> load_pb.LiveChoice:
+    if item.is_waiting:
+        state = load_pb.LiveRequest.STATE_QUEUED
+    elif item.generation.is_paused:
+        state = load_pb.LiveRequest.STATE_PAUSED
+    elif item.num_output:
+        state = load_pb.LiveRequest.STATE_DECODE
+    else:
+        state = load_pb.LiveRequest.STATE_PREFILL
+    return load_pb.LiveChoice(
+        index=item.request.choice,
+        state=state,
+        slot=item.slot,
+        completion_tokens=item.num_output,
+    )

@@ -1,0 +1,224 @@
+"""The sizes that an operator asks to load a model with."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from corral.inference.v1 import adapter_pb2
+from corral.inference.v1 import model_pb2 as model_pb
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
+from inference_svc.engine_client.messages import LoadPhase, ModelReady
+from inference_svc.model_pool.catalog import KnownModel, Named, ServedModel
+from inference_svc.model_pool.eviction import ModelState
+from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.memory_plan import Layout, RequestedLimits
+from inference_svc.models.metadata import ModelClass
+from inference_svc.models.placement import LoadPolicy
+from inference_svc.rpc.sampling_params import from_sampling
+from inference_svc.rpc.validation import check_range
+from svc_kit.errors import InvalidField, UnsupportedField
+
+_LIMITS: Mapping[Any, tuple[int, int]] = {
+    "slots": (1, 256),
+    "context_tokens": (256, 2**24),
+    "batch_tokens": (32, 65536),
+    "threads": (1, 1024),
+}
+LAYOUTS: Mapping[Layout, model_pb.KvLayout] = {
+    Layout.AUTO: model_pb.KV_LAYOUT_UNSPECIFIED,
+    Layout.STREAMS: model_pb.KV_LAYOUT_STREAMS,
+    Layout.UNIFIED: model_pb.KV_LAYOUT_UNIFIED,
+}
+
+
+def to_limits(asked: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
+    """The sizes to load a model with; what is not asked for stays.
+
+    Raises `OutOfRange`, `InvalidField`, or `UnsupportedField` for a size that follows from the
+    others.
+    """
+    if asked.HasField("kv_bytes"):
+        raise UnsupportedField(field="limits.kv_bytes")
+    given: dict[str, Any] = {}
+    for name, (minimum, maximum) in _LIMITS.items():
+        if asked.HasField(name):
+            value = getattr(asked, name)
+            check_range(f"limits.{name}", value, minimum, maximum)
+            given[name] = value
+    if asked.layout:
+        given["layout"] = _layout(asked.layout)
+    return replace(otherwise, **given)
+
+
+def _layout(asked: int) -> Layout:
+    for layout, number in LAYOUTS.items():
+        if asked == number:
+            return layout
+    raise InvalidField(field="limits.layout", problem=f"unknown layout {asked}")
+
+
+_CLASSES = {
+    ModelClass.DECODER: model_pb.MODEL_CLASS_DECODER,
+    ModelClass.ENCODER: model_pb.MODEL_CLASS_ENCODER,
+    ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
+    ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
+}
+_STATES = {
+    ModelState.AVAILABLE: model_pb.Model.STATE_AVAILABLE,
+    ModelState.LOADING: model_pb.Model.STATE_LOADING,
+    ModelState.READY: model_pb.Model.STATE_READY,
+    ModelState.UNLOADING: model_pb.Model.STATE_UNLOADING,
+    ModelState.FAILED: model_pb.Model.STATE_FAILED,
+}
+_ADAPTER_STATES = {
+    AdapterState.LOADING: adapter_pb2.Adapter.STATE_LOADING,
+    AdapterState.READY: adapter_pb2.Adapter.STATE_READY,
+    AdapterState.DRAINING: adapter_pb2.Adapter.STATE_DRAINING,
+    AdapterState.FAILED: adapter_pb2.Adapter.STATE_FAILED,
+}
+_ADAPTED_STATES = {
+    AdapterState.LOADING: model_pb.Model.STATE_LOADING,
+    AdapterState.READY: model_pb.Model.STATE_READY,
+    AdapterState.FAILED: model_pb.Model.STATE_FAILED,
+}
+_POLICIES = {
+    LoadPolicy.START: model_pb.LOAD_POLICY_START,
+    LoadPolicy.ON_DEMAND: model_pb.LOAD_POLICY_ON_DEMAND,
+    LoadPolicy.MANUAL: model_pb.LOAD_POLICY_MANUAL,
+}
+_PHASES = {
+    LoadPhase.WAITING: model_pb.LoadProgress.PHASE_WAITING,
+    LoadPhase.WEIGHTS: model_pb.LoadProgress.PHASE_WEIGHTS,
+    LoadPhase.WARM_UP: model_pb.LoadProgress.PHASE_WARM_UP,
+}
+
+
+def model(named: Named) -> model_pb.Model:
+    """A name as callers see it, an adapter's like a model's of its own."""
+    described = _model(named.model)
+    if named.adapter is not None:
+        for field in ("description", "load_time", "aliases"):  # the adapter's may be empty
+            described.ClearField(field)
+        described.MergeFrom(_adapted(named.adapter, named.model))
+    return described
+
+
+def _adapted(found: Adapter, base: KnownModel) -> model_pb.Model:
+    """What an adapter has of its own; the rest is its model's."""
+    follows = base.state is not ModelState.READY and found.state is not AdapterState.FAILED
+    return model_pb.Model(
+        name=found.name,
+        parent=found.model,
+        state=_STATES[base.state] if follows else _ADAPTED_STATES[found.state],
+        problem=found.problem,
+        digest=found.digest,
+        description=found.description.title,
+        size_bytes=found.description.size_bytes,
+        load_time=_timestamp(found.ready_at),
+    )
+
+
+def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
+    """An adapter as operators see it."""
+    return adapter_pb2.Adapter(
+        name=found.name,
+        model=found.model,
+        digest=found.digest,
+        generation=found.generation,
+        state=_ADAPTER_STATES[found.state],
+        problem=found.problem,
+        default_scale=found.default_scale,
+        rank=found.description.rank,
+        size_bytes=found.description.size_bytes,
+        num_running=num_running,
+        load_time=_timestamp(found.ready_at),
+        project=found.project,
+        standing_scale=found.standing_scale,
+    )
+
+
+def _timestamp(at: datetime | None) -> Timestamp | None:
+    if at is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(at)
+    return stamp
+
+
+def _model(known: KnownModel) -> model_pb.Model:
+    file, resident, worker = known.file, known.resident, known.worker
+    memory = worker.memory if worker is not None else PlacedBytes()
+    described = model_pb.Model(
+        name=known.name,
+        aliases=known.aliases,
+        state=_STATES[known.state],
+        problem=resident.problem,
+        model_class=_CLASSES[file.model_class],
+        architecture=file.architecture,
+        digest=known.digest,
+        description=file.title,
+        size_bytes=file.size_bytes,
+        num_parameters=file.num_parameters,
+        vocabulary_size=file.vocabulary_size,
+        embedding_size=file.embedding_size,
+        trained_context_tokens=file.trained_context_tokens,
+        requested_limits=_requested(known.requested),
+        load_time=_timestamp(known.ready_at if worker is not None else None),
+        memory_bytes=memory.total,
+        device_memory_bytes=memory.devices,
+        num_uses=resident.uses,
+        load_policy=_POLICIES[known.policy],
+        pinned=resident.is_pinned,
+    )
+    if known.progress is not None:
+        described.load_progress.CopyFrom(
+            model_pb.LoadProgress(
+                phase=_PHASES[known.progress.phase], fraction=known.progress.fraction
+            )
+        )
+    if known.front is not None:
+        _describe_front(described, known.front)
+    if worker is not None and worker.ready is not None:
+        _describe_engine(described, known, worker.ready)
+    return described
+
+
+def _requested(limits: RequestedLimits) -> model_pb.ModelLimits:
+    return model_pb.ModelLimits(
+        slots=limits.slots,
+        context_tokens=limits.context_tokens,
+        batch_tokens=limits.batch_tokens,
+        threads=limits.threads,
+        layout=LAYOUTS[limits.layout],
+    )
+
+
+def _describe_front(described: model_pb.Model, front: ServedModel) -> None:
+    described.default_sampling.CopyFrom(from_sampling(front.default_sampling))
+    described.chat_template = front.template.source
+    described.chat_template_source = front.template.origin
+    described.end_token_ids.extend(sorted(front.vocabulary.end_tokens))
+    described.turn_format.CopyFrom(
+        model_pb.TurnFormat(
+            tool_calls=front.turn_format.tool_calls,
+            reasoning=front.turn_format.reasoning,
+            starts_in_reasoning=front.turn_format.starts_in_reasoning,
+        )
+    )
+
+
+def _describe_engine(described: model_pb.Model, known: KnownModel, ready: ModelReady) -> None:
+    described.resolved_limits.CopyFrom(
+        model_pb.ModelLimits(
+            slots=ready.slots,
+            context_tokens=ready.slot_tokens,
+            batch_tokens=ready.batch_tokens,
+            kv_bytes=ready.num_cells * known.file.kv_bytes_per_token,
+            threads=ready.warm_up.threads,
+            layout=LAYOUTS[ready.layout],
+        )
+    )
+    described.pooling = ready.pooling

@@ -1,0 +1,234 @@
+"""How enforced tool calls are written: as the model's family writes them, where that is JSON.
+
+A grammar that puts words of another family into a model's mouth costs it what it has learned. Some
+families have written calls in several ways; then the grammar leaves the choice to the model.
+Arguments in tags or as Python are no JSON that a schema could hold, so such families are made to
+write Hermes' notation, which their readers are then exchanged for.
+"""
+
+import json
+from dataclasses import replace
+
+from corral.inference.v1 import generation_pb2 as generation
+
+from inference_svc.chat.conversation import Conversation, ToolMode
+from inference_svc.chat.parsers import ToolCallFormat, TurnFormat, delimited, json_calls, mistral
+from inference_svc.chat.templates import RenderedPrompt
+from inference_svc.structured_output.spec import (
+    MAX_CHOICES,
+    NUMBER,
+    CallableTool,
+    Calls,
+    OutputFormat,
+    OutputFormatKind,
+    OutputSpec,
+    Reasoning,
+    ToolCallSyntax,
+)
+from svc_kit.errors import InvalidField, MissingField, TooLong
+
+_HERMES = ToolCallSyntax(
+    head=f'{json_calls.BEGIN}\n{{"name": "',
+    middle='", "arguments": ',
+    tail=f"}}\n{json_calls.END}",
+    between="\n",
+)
+_DEEPSEEK, _KIMI = delimited.DEEPSEEK, delimited.KIMI
+_COHERE, _APERTUS = delimited.COHERE, delimited.APERTUS
+WRITINGS: dict[ToolCallFormat, tuple[ToolCallSyntax, ...]] = {
+    ToolCallFormat.HERMES: (_HERMES,),
+    ToolCallFormat.LLAMA: (
+        ToolCallSyntax(head='{"name": "', middle='", "parameters": ', tail="}", between="; "),
+    ),
+    ToolCallFormat.MISTRAL: (
+        ToolCallSyntax(
+            before=f"{mistral.BEGIN}[",
+            head='{"name": "',
+            middle='", "arguments": ',
+            tail="}",
+            between=", ",
+            after="]",
+        ),
+        ToolCallSyntax(head=mistral.BEGIN, middle=mistral.ARGS),
+    ),
+    ToolCallFormat.DEEPSEEK: (
+        ToolCallSyntax(
+            before=_DEEPSEEK.begins[0],
+            head=f"{_DEEPSEEK.call}function{_DEEPSEEK.separator}",
+            middle="\n```json\n",
+            tail=f"\n```{_DEEPSEEK.call_end}",
+            between="\n",
+            after=_DEEPSEEK.end,
+        ),
+        ToolCallSyntax(
+            before=_DEEPSEEK.begins[0],
+            head=_DEEPSEEK.call,
+            middle=_DEEPSEEK.separator,
+            tail=_DEEPSEEK.call_end,
+            after=_DEEPSEEK.end,
+        ),
+    ),
+    ToolCallFormat.KIMI: (
+        ToolCallSyntax(
+            before=_KIMI.begins[0],
+            head=f"{_KIMI.call}functions.",
+            middle=f":{NUMBER}{_KIMI.separator}",
+            tail=_KIMI.call_end,
+            after=_KIMI.end,
+        ),
+    ),
+    ToolCallFormat.COHERE: (
+        ToolCallSyntax(
+            before=f"{_COHERE.begin}[\n    ",
+            head=f'{{"tool_call_id": "{NUMBER}", "tool_name": "',
+            middle='", "parameters": ',
+            tail="}",
+            between=",\n    ",
+            after=f"\n]{_COHERE.end}",
+        ),
+    ),
+    ToolCallFormat.APERTUS: (
+        ToolCallSyntax(
+            before=f"{_APERTUS.begin}[",
+            head='{"',
+            middle='": ',
+            tail="}",
+            between=", ",
+            after=f"]{_APERTUS.end}",
+        ),
+    ),
+}
+"""The ways of the families that write JSON."""
+TRIGGERS: dict[ToolCallFormat, str] = {
+    ToolCallFormat.HERMES: json_calls.BEGIN,
+    ToolCallFormat.MISTRAL: mistral.BEGIN,
+    ToolCallFormat.DEEPSEEK: _DEEPSEEK.begins[0],
+    ToolCallFormat.KIMI: _KIMI.begins[0],
+    ToolCallFormat.COHERE: _COHERE.begin,
+    ToolCallFormat.APERTUS: _APERTUS.begin,
+}
+"""What tells a call from free text. Nothing does of Llama's, which are JSON like any other."""
+OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
+    ToolCallFormat.DEEPSEEK: (*_DEEPSEEK.begins[1:], _DEEPSEEK.call),
+    ToolCallFormat.KIMI: (*_KIMI.begins[1:], _KIMI.call),
+}
+"""What its readers take for the beginning of a call besides."""
+
+
+def enforced_notation(told: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
+    """The notation in which a model that writes calls as `told` is made to write them.
+
+    Beside a form they have to begin with a marker: an answer in JSON could be taken for a call.
+    """
+    if told not in WRITINGS or (beside_form and told is ToolCallFormat.LLAMA):
+        return ToolCallFormat.HERMES
+    return told
+
+
+_ANY_OBJECT = '{"type": "object"}'
+_AS_TEXT = {kind.value: kind for kind in OutputFormatKind if kind is not OutputFormatKind.CHOICES}
+
+
+def output_format(constraint: generation.Constraint) -> OutputFormat | None:
+    """The form that a request names, if it does. Raises the `DomainError` of a bad list."""
+    kind = constraint.WhichOneof("form")
+    if kind is None or (kind == "json_object" and not constraint.json_object):
+        return None
+    field = f"constraint.{kind}"
+    if kind == "json_object":
+        return OutputFormat(OutputFormatKind.JSON_SCHEMA, _ANY_OBJECT, field)
+    if kind == "choices":
+        return OutputFormat(
+            OutputFormatKind.CHOICES, _choices(list(constraint.choices.values), field), field
+        )
+    return OutputFormat(_AS_TEXT[kind], getattr(constraint, kind), field)
+
+
+def text_output_spec(constraint: generation.Constraint) -> OutputSpec | None:
+    """What shapes a raw continuation."""
+    form = output_format(constraint)
+    return None if form is None else OutputSpec(form, None, None)
+
+
+def chat_output_spec(
+    constraint: generation.Constraint, conversation: Conversation, prompt: RenderedPrompt
+) -> OutputSpec | None:
+    """What shapes the next turn of a conversation.
+
+    A form leaves the model free to call tools instead, where it may. Tools alone are enforced where
+    the choice is required; where the model is free, its calls are held to their schemas, if a tool
+    is strict and a marker tells calls from text.
+    """
+    form = output_format(constraint)
+    required = conversation.tool_choice.mode is ToolMode.REQUIRED
+    if not conversation.offers_tools:
+        return None if form is None else OutputSpec(form, None, _thought(conversation, prompt))
+    if form is None and not required:
+        return _free_turn(conversation, prompt)
+    calls = _calls(conversation, prompt.turn_format.tool_calls, required=required)
+    return OutputSpec(None if required else form, calls, _thought(conversation, prompt))
+
+
+def constrained_format(turn_format: TurnFormat, asked: OutputSpec) -> TurnFormat:
+    """How a constrained turn is to be read."""
+    if turn_format.is_harmony:
+        turn_format = TurnFormat()
+    if asked.calls is not None:
+        beside_form = not asked.calls.required
+        notation = enforced_notation(turn_format.tool_calls, beside_form=beside_form)
+        turn_format = turn_format._replace(tool_calls=notation)
+    return turn_format
+
+
+def _choices(values: list[str], field: str) -> str:
+    if not values:
+        raise MissingField(field=field)
+    if len(values) > MAX_CHOICES:
+        raise TooLong(field=field, length=len(values), limit=MAX_CHOICES)
+    if "" in values:
+        raise InvalidField(field=field, problem="a choice is empty")
+    return json.dumps(values)
+
+
+def _calls(conversation: Conversation, told: ToolCallFormat, *, required: bool) -> Calls:
+    choice = conversation.tool_choice
+    tools = tuple(
+        CallableTool(tool.name, tool.parameters_json, tool.strict, f"tools[{i}].parameters_json")
+        for i, tool in enumerate(conversation.tools)
+        if not choice.allowed_names or tool.name in choice.allowed_names
+    )
+    is_named = required and len(choice.allowed_names) == 1
+    several = choice.parallel and not is_named
+    ways = WRITINGS[enforced_notation(told, beside_form=not required)]
+    return Calls(ways, tools, required=required, several=several)
+
+
+def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec | None:
+    """A turn whose calls alone are held to something; what its thoughts say of calls is none."""
+    told = prompt.turn_format
+    trigger = "" if told.is_harmony else TRIGGERS.get(told.tool_calls, "")
+    if not trigger:
+        return None
+    calls = _calls(conversation, told.tool_calls, required=False)
+    if not any(tool.strict for tool in calls.tools):
+        return None
+    barred = OTHER_TRIGGERS.get(told.tool_calls, ())
+    thought = None
+    if told.reasoning_markers is not None:
+        is_open = prompt.opens_in_reasoning or told.starts_in_reasoning
+        thought = Reasoning(*told.reasoning_markers, is_open=is_open)
+    return OutputSpec(None, replace(calls, trigger=trigger, barred=barred), thought)
+
+
+def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
+    """Where the template has begun a thought it must end first; where thinking was asked for, the
+    model may begin one."""
+    markers = prompt.turn_format.reasoning_markers
+    if markers is None or prompt.turn_format.is_harmony:
+        return None
+    is_open = prompt.opens_in_reasoning or prompt.turn_format.starts_in_reasoning
+    asked = conversation.template_variables().get("enable_thinking") is True
+    may_begin = asked and not conversation.continues_final_message
+    if not is_open and not may_begin:
+        return None
+    return Reasoning(markers.begin, markers.end, is_open=is_open)

@@ -1,0 +1,243 @@
+"""Requests for generations, from protos to the engine's types: where defaults and limits meet the
+wire.
+
+Every check is made before anything is queued. Field names in errors are those of the protos' leaves
+("temperature", "stop"), which are OpenAI's too.
+"""
+
+import secrets
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from corral.inference.v1 import generation_pb2 as generation
+
+from inference_svc.engine.request import BASE, MAX_DRAFT, AdapterStack, SequenceRequest
+from inference_svc.engine.sampling_params import Sampling
+from inference_svc.rpc.prefix_sharing import (
+    NO_GROUPS,
+    PrefixGroups,
+    cache_key,
+    check_keep,
+    keep_for,
+    may_reuse,
+)
+from inference_svc.rpc.sampling_params import to_sampling
+from inference_svc.rpc.validation import (
+    check_bytes,
+    check_count,
+    check_range,
+    check_tokens,
+    checked_seconds,
+)
+from svc_kit.auth import Principal
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    FeatureUnsupported,
+    InvalidField,
+    MissingField,
+    OutOfRange,
+)
+
+MAX_CHOICES = 128
+MAX_STOP_TEXTS = 16
+MAX_STOP_BYTES = 256
+MAX_STOP_TOKENS = 64
+MAX_LOGPROBS = 20
+MAX_LABEL_BYTES = 256
+MAX_ASKED_DRAFT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model a request is for, with its sizes and the adapters on it; `slot_tokens` is the
+    context of one sequence, `digest` the SHA-256 of the model's file (empty until it is known)."""
+
+    model: str
+    vocabulary_size: int
+    slot_tokens: int
+    default_sampling: Sampling
+    adapters: AdapterStack = BASE
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, and the request field they came from (for errors)."""
+
+    tokens: Sequence[int]
+    field: str
+
+
+class _Resumed(NamedTuple):
+    """What a choice resumes from, as fields of `SequenceRequest`."""
+
+    resumed: "array[int]" = array("i")
+    snapshot_id: str = ""
+
+
+def to_requests(
+    options: generation.GenerationOptions,
+    prompt: Prompt,
+    target: Target,
+    principal: Principal,
+    deadline: float | None,
+    groups: PrefixGroups = NO_GROUPS,
+) -> list[SequenceRequest]:
+    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time,
+    `groups` say who shares prefixes.
+
+    Raises the `DomainError` of the first bad field.
+    """
+    check_keep(options)
+    check_bytes("label", options.label, MAX_LABEL_BYTES)
+    _check_prompt(prompt, target)
+    num_choices = options.num_choices if options.HasField("num_choices") else 1
+    check_range("n", num_choices, 1, MAX_CHOICES)
+    sampling = to_sampling(options.sampling, target.default_sampling)
+    sampling.validate(vocabulary_size=target.vocabulary_size, context_tokens=target.slot_tokens)
+    now = time.monotonic()
+    template = SequenceRequest(
+        sequence_id=-1,
+        model=target.model,
+        prompt=array("i", prompt.tokens),
+        sampling=sampling,
+        seed=_seed(options),
+        choice=0,
+        max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
+        cache_key=cache_key(options.cache, groups.owner(principal.project), target.adapters),
+        resumed=array("i"),
+        priority=priority_of(options.scheduling.priority, principal),
+        project=principal.project,
+        deadline=deadline,
+        queue_deadline=_queue_deadline(options.scheduling, now),
+        reuse=may_reuse(options),
+        keep=options.cache.keep,
+        keep_for=keep_for(options, principal, target.digest),
+        deterministic=options.deterministic,
+        max_draft=_max_draft(options),
+        special_tokens=options.output.special_tokens,
+        adapters=target.adapters,
+        top_logprobs=_top_logprobs(options.output),
+        **_stopping(options.stopping, target),
+    )
+    resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))
+    return [
+        replace(template, choice=choice, **resumed.get(choice, _Resumed())._asdict())
+        for choice in range(num_choices)
+    ]
+
+
+def _check_prompt(prompt: Prompt, target: Target) -> None:
+    count = len(prompt.tokens)
+    if count == 0:
+        raise MissingField(field=prompt.field)
+    if count >= target.slot_tokens:
+        raise ContextLengthExceeded(
+            field=prompt.field, prompt_tokens=count, context_tokens=target.slot_tokens
+        )
+    check_tokens(prompt.field, prompt.tokens, target.vocabulary_size)
+
+
+def _seed(options: generation.GenerationOptions) -> int:
+    if options.sampling.HasField("seed"):
+        return options.sampling.seed
+    return secrets.randbits(32)
+
+
+def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_tokens: int) -> int:
+    """What is asked for, at most what the context has left: a full window ends with LENGTH."""
+    left = slot_tokens - prompt_tokens
+    if not stopping.HasField("max_tokens"):
+        return left
+    if stopping.max_tokens < 0:
+        raise OutOfRange(field="max_tokens", value=stopping.max_tokens, minimum=0)
+    return min(stopping.max_tokens, left)
+
+
+def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, Any]:
+    check_count("stop", stopping.stop, MAX_STOP_TEXTS)
+    for text in stopping.stop:
+        if not text:
+            raise InvalidField(field="stop", problem="a stop text is empty")
+        check_bytes("stop", text, MAX_STOP_BYTES)
+    check_count("stop_token_ids", stopping.stop_token_ids, MAX_STOP_TOKENS)
+    check_tokens("stop_token_ids", stopping.stop_token_ids, target.vocabulary_size)
+    check_range("min_tokens", stopping.min_tokens, 0, target.slot_tokens)
+    return {
+        "stop": tuple(stopping.stop),
+        "stop_tokens": frozenset(stopping.stop_token_ids),
+        "min_tokens": stopping.min_tokens,
+        "ignore_eos": stopping.ignore_eos,
+        "include_stop": stopping.include_stop,
+    }
+
+
+def _max_draft(options: generation.GenerationOptions) -> int:
+    """Drafts are the server's choice where the request says nothing: they change no token. What is
+    deterministic is computed token by token."""
+    speculation, asked = options.speculation, MAX_DRAFT
+    if speculation.HasField("max_draft_tokens"):
+        asked = speculation.max_draft_tokens
+        check_range("speculation.max_draft_tokens", asked, 1, MAX_ASKED_DRAFT)
+    is_off = speculation.HasField("enabled") and not speculation.enabled
+    if is_off or options.deterministic:
+        return 0
+    return min(asked, MAX_DRAFT)
+
+
+def _top_logprobs(output: generation.OutputOptions) -> int | None:
+    if output.HasField("prompt_logprobs"):  # prompts are computed without logits
+        raise FeatureUnsupported(feature="prompt_logprobs")
+    if not output.HasField("top_logprobs"):
+        return None
+    check_range("top_logprobs", output.top_logprobs, 0, MAX_LOGPROBS)
+    return output.top_logprobs
+
+
+def priority_of(asked: generation.Priority, principal: Principal) -> int:
+    """The class of a request. Raises OutOfRange where it asks for one above the caller's own."""
+    if asked == generation.PRIORITY_UNSPECIFIED:
+        return int(principal.priority)
+    check_range("priority", asked, 1, int(principal.priority))
+    return int(asked)
+
+
+def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:
+    if not scheduling.HasField("queue_timeout"):
+        return None
+    return now + checked_seconds("queue_timeout", scheduling.queue_timeout, 0)
+
+
+def _resumed(
+    options: generation.GenerationOptions,
+    num_choices: int,
+    sampling: Sampling,
+    target: Target,
+    prompt_tokens: int,
+) -> dict[int, _Resumed]:
+    if not options.resume:
+        return {}
+    if not options.sampling.HasField("seed"):
+        raise MissingField(field="seed")
+    resumed: dict[int, _Resumed] = {}
+    for choice in options.resume:
+        check_range("resume.index", choice.index, 0, num_choices - 1)
+        if choice.index in resumed:
+            raise InvalidField(
+                field="resume.index", problem=f"choice {choice.index} is named twice"
+            )
+        if sampling.has_hidden_state and not choice.snapshot_id:
+            feature = "resume with mirostat or adaptive-p without a snapshot"
+            raise FeatureUnsupported(feature=feature)
+        check_tokens("resume.output_token_ids", choice.output_token_ids, target.vocabulary_size)
+        if prompt_tokens + len(choice.output_token_ids) > target.slot_tokens:
+            raise ContextLengthExceeded(
+                field="resume.output_token_ids",
+                prompt_tokens=prompt_tokens + len(choice.output_token_ids),
+                context_tokens=target.slot_tokens,
+            )
+        resumed[choice.index] = _Resumed(array("i", choice.output_token_ids), choice.snapshot_id)
+    return resumed

@@ -1,0 +1,77 @@
+"""From a Rerank RPC to scores: pairs of query and document, checked before anything is queued."""
+
+import math
+
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from inference_svc.engine.embedding_request import EmbeddingRequest
+from inference_svc.model_pool.catalog import LoadedModel
+from inference_svc.rpc.embeddings import EmbeddingBounds, check_count, checked_inputs, limits_of
+from inference_svc.rpc.generation import Caller
+from inference_svc.rpc.validation import check_bytes
+from inference_svc.usage import Count, Counts
+from svc_kit.errors import MissingField, OutOfRange
+
+
+class RerankService:
+    """Prepares pairs and waits for their scores."""
+
+    def __init__(self, bounds: EmbeddingBounds, count: Count) -> None:
+        """`count` takes what a request used."""
+        self._bounds = bounds
+        self._count = count
+
+    async def rerank(
+        self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
+    ) -> pb.RerankResponse:
+        """The documents by score, best first. Raises the `DomainError` of what is wrong first."""
+        model = loaded.front
+        self._check(request)
+        pairs = await model.pairs.pairs(request.query, request.documents)
+        inputs = checked_inputs("documents", pairs, limits_of(loaded))
+        vectors = await loaded.worker.embed(
+            EmbeddingRequest(
+                sequence_id=-1,
+                model=model.name,
+                inputs=inputs,
+                project=caller.principal.project,
+                priority=int(caller.principal.priority),
+                deadline=caller.deadline,
+                request_id=caller.request_id,
+            )
+        )
+        prompt_tokens = sum(map(len, inputs))
+        self._count(caller.principal.project, model.name, Counts(1, prompt_tokens))
+        results = [
+            pb.RerankResult(
+                index=index,
+                score=score,
+                relevance=score if model.file.gives_probabilities else logistic(score),
+            )
+            for index, score in enumerate(float(vector[0]) for vector in vectors)
+        ]
+        results.sort(key=lambda result: -result.score)
+        return pb.RerankResponse(
+            results=results[: request.top_n] if request.HasField("top_n") else results,
+            prompt_tokens=prompt_tokens,
+            model=model.name,
+        )
+
+    def _check(self, request: pb.RerankRequest) -> None:
+        if not request.query:
+            raise MissingField(field="query")
+        check_bytes("query", request.query, self._bounds.text_bytes)
+        check_count("documents", len(request.documents))
+        for index, document in enumerate(request.documents):
+            if not document:
+                raise MissingField(field=f"documents[{index}]")
+            check_bytes(f"documents[{index}]", document, self._bounds.text_bytes)
+        if request.HasField("top_n") and request.top_n < 1:
+            raise OutOfRange(field="top_n", value=request.top_n, minimum=1)
+
+
+def logistic(score: float) -> float:
+    """A raw score as a probability; computed so that nothing overflows."""
+    if score >= 0:
+        return 1 / (1 + math.exp(-score))
+    return math.exp(score) / (1 + math.exp(score))

@@ -1,1 +1,0 @@
-"""Where the engine process is started, watched, fed and listened to."""

@@ -1,0 +1,19 @@
+"""The jobs that limited child processes do for this service, and what each may use."""
+
+from typing import Final
+
+from svc_kit.sandbox.jobs import MIB, Job
+
+RENDER_TEMPLATE: Final = Job("inference_svc.chat.template_job", "render")
+TOKENIZE: Final = Job(
+    "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * MIB
+)
+COMPILE_GRAMMAR: Final = Job(
+    "inference_svc.structured_output.compile_job",
+    "compile_grammar",
+    deadline_s=1.5,
+    memory_bytes=256 * MIB,
+    output_bytes=4 * MIB,
+)
+PRELOADED: Final = (RENDER_TEMPLATE.module, COMPILE_GRAMMAR.module)
+"""What every child imports before its first job: requests wait for these."""

@@ -1,0 +1,147 @@
+"""Builds a grammar once, in a limited child process, before the engine does.
+
+A schema of a few hundred bytes can take seconds and gigabytes to build, and can abort the process.
+Here that costs one request. The child knows the bytes and the control tokens of a model, not its
+whole vocabulary, so it needs no model file: what a grammar costs to build does not depend on the
+words.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from inference_svc.structured_output.grammar import (
+    FormInvalid,
+    document,
+    faulty_pointer,
+    form_grammar,
+    schema_grammar,
+    tool_grammar,
+    whole_grammar,
+)
+from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
+from inference_svc.structured_output.spec import (
+    CallableTool,
+    Calls,
+    OutputFormat,
+    OutputFormatKind,
+    OutputSpec,
+    Reasoning,
+    ToolCallSyntax,
+)
+
+_TOKENIZERS_KEPT = 8
+_MAX_PROBLEM_CHARACTERS = 300
+
+
+def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
+    """Compile the grammar of an output.
+
+    `payload` has "asked" (an `OutputSpec` as a dict) and "vocabulary": its "size", "control" tokens
+    by text, and "ends". The result has "grammar", or "field", "problem" and, for a JSON Schema,
+    "pointer".
+    """
+    vocabulary = payload["vocabulary"]
+    tokenizer = _tokenizer(json.dumps(vocabulary))
+    try:
+        asked = _asked(payload["asked"])
+        _check_parts(asked, tokenizer)
+        grammar = whole_grammar(asked, vocabulary["control"])
+        if asked.calls is not None or asked.thought is not None:
+            _check(grammar, tokenizer, _field(asked))
+    except FormInvalid as invalid:
+        return _refusal(invalid, tokenizer)
+    return {"grammar": grammar}
+
+
+def _check_parts(asked: OutputSpec, tokenizer: LLTokenizer) -> None:
+    """Build each part alone, so that an error names the part that it is in."""
+    parts = []
+    if asked.form is not None:
+        parts.append((asked.form.field, form_grammar(asked.form)))
+    if asked.calls is not None:
+        parts += [(tool.field, tool_grammar(tool)) for tool in asked.calls.tools]
+    for field, grammar in parts:
+        _check(document([grammar]), tokenizer, field, grammar.get("json_schema"))
+
+
+def _check(
+    grammar: str, tokenizer: LLTokenizer, field: str, schema: dict[str, Any] | None = None
+) -> None:
+    try:
+        matcher = build_matcher(tokenizer, grammar)
+        matcher.compute_bitmask()
+        check_usable(matcher)
+    except GrammarUnusable as problem:
+        raise FormInvalid(field, str(problem), schema) from None
+
+
+def _field(asked: OutputSpec) -> str:
+    return asked.form.field if asked.form is not None else "tools"
+
+
+def _refusal(invalid: FormInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
+    # The first lines name the place; what follows repeats the grammar.
+    problem = " ".join(invalid.problem.split())[:_MAX_PROBLEM_CHARACTERS]
+    if invalid.schema is None:
+        return {"field": invalid.field, "problem": problem}
+
+    def find_problem(schema: dict[str, Any]) -> str | None:
+        strict = not invalid.schema or not invalid.schema["x-guidance"]["lenient"]
+        try:
+            build_matcher(tokenizer, document([schema_grammar(schema, strict=strict)]))
+        except GrammarUnusable as found:
+            return str(found)
+        return None
+
+    pointer = faulty_pointer(invalid.schema, find_problem)
+    return {"field": invalid.field, "problem": problem, "pointer": pointer}
+
+
+def _asked(fields: dict[str, Any]) -> OutputSpec:
+    form, calls, thought = fields["form"], fields["calls"], fields["thought"]
+    return OutputSpec(
+        form and OutputFormat(OutputFormatKind(form["kind"]), form["text"], form["field"]),
+        calls and _calls(calls),
+        thought and Reasoning(**thought),
+    )
+
+
+def _calls(fields: dict[str, Any]) -> Calls:
+    ways = tuple(ToolCallSyntax(**way) for way in fields["ways"])
+    tools = tuple(CallableTool(**tool) for tool in fields["tools"])
+    barred = tuple(fields["barred"])
+    return Calls(**{**fields, "ways": ways, "tools": tools, "barred": barred})
+
+
+class _Bytes:
+    """A vocabulary of 256 bytes and some control tokens, with ids as a model has them."""
+
+    def __init__(self, size: int, control: dict[str, int], ends: list[int]) -> None:
+        self.eos_token_id = ends[0] if ends else 0
+        self.bos_token_id = None
+        self.tokens = [b""] * size
+        for text, token in control.items():
+            self.tokens[token] = b"\xff" + text.encode()
+        used = {*control.values(), *ends}
+        self._ids = [token for token in range(size) if token not in used][:256]
+        for byte, token in enumerate(self._ids):
+            self.tokens[token] = bytes([byte])
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        data = text if isinstance(text, bytes) else text.encode()
+        return [self._ids[byte] for byte in data]
+
+
+@lru_cache(maxsize=_TOKENIZERS_KEPT)
+def _tokenizer(vocabulary: str) -> LLTokenizer:
+    fields = json.loads(vocabulary)
+    return byte_tokenizer(fields["size"], fields["control"], fields["ends"])
+
+
+def byte_tokenizer(size: int, control: dict[str, int], ends: list[int]) -> LLTokenizer:
+    """The tokenizer of a vocabulary of single bytes and control tokens."""
+    given = _Bytes(size, control, ends)
+    return LLTokenizer(TokenizerWrapper(given), n_vocab=size, eos_token=ends or None)

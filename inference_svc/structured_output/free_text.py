@@ -1,0 +1,75 @@
+"""Rules of a turn that is free until a marker begins a call.
+
+A turn is stretches of free text, each up to a marker: its thought up to its end, in which a call's
+marker is a word like any other, and what is said up to a call. For a stretch `x` there are the
+rules `x` (what need not be its last part), `x_met` (its last part, and the marker) and `x_end` (its
+last part, where no marker comes).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from inference_svc.structured_output.spec import Calls, Reasoning
+
+ControlTokens = Mapping[str, int]
+"""Texts of control tokens and their ids."""
+ANYTHING = "/(?s:.*)/"
+
+
+def free_rules(calls: Calls, thought: Reasoning | None, control: ControlTokens) -> Iterator[str]:
+    """The rules of `start` and of all free text of a turn."""
+    barred, by_bytes = list(calls.barred), False
+    if thought is None or not (_is_one(thought.begin, control) and _is_one(thought.end, control)):
+        yield "start: answer"
+    else:
+        yield "start: thought" if thought.is_open else "start: opening thought | answer"
+        yield "thought: musing (musing_met answer | musing_end)"
+        yield from _stretch("musing", thought.end, [], control)
+        if not thought.is_open:
+            yield from _opening(thought.begin, control)
+            # Lest a thought be read as free text, too.
+            barred += [thought.begin] if thought.begin in control else []
+            by_bytes = True
+    more = "*" if calls.several else "?"
+    yield f"answer: free (free_met calls free){more} free_end"
+    yield from _stretch("free", calls.trigger, barred, control, by_bytes=by_bytes)
+
+
+def _opening(begin: str, control: ControlTokens) -> Iterator[str]:
+    yield r"BLANK: /\s*/"
+    if begin in control:
+        yield f"opening: BLANK <[{control[begin]}]>"
+    else:
+        yield f"opening[lazy]: BLANK {json.dumps(begin)}"
+
+
+def _stretch(
+    name: str, marker: str, barred: list[str], control: ControlTokens, *, by_bytes: bool = False
+) -> Iterator[str]:
+    """Text up to a marker; texts that are `barred` do not occur at all. Where all are control
+    tokens it is told by tokens, unless text that begins something else has to be told from it
+    (`by_bytes`)."""
+    begins = [marker, *barred]
+    tokens = [control[text] for text in begins if text in control]
+    texts = [re.escape(text).replace("/", r"\/") for text in begins if text not in control]
+    if not texts and not by_bytes:
+        yield f"{name}: <[^{','.join(map(str, tokens))}]>*"
+        yield f"{name}_met: <[{control[marker]}]>"
+        yield f'{name}_end: ""'
+        return
+    plain = f"{name.upper()}_PLAIN"
+    without = f" & ~/(?s:.*)({'|'.join(texts)})(?s:.*)/" if texts else ""
+    yield f"{plain}: {ANYTHING}{without}"
+    others = ",".join(str(token) for token in control.values() if token not in tokens)
+    yield f"{name}: ({plain} <[{others}]>)*" if others else f'{name}: ""'
+    if marker in control:
+        yield f"{name}_met: {plain} <[{control[marker]}]>"
+    else:
+        yield f"{name}_met[lazy]: {plain} {json.dumps(marker)}"
+    yield f"{name}_end: {plain}"
+
+
+def _is_one(marker: str, control: ControlTokens) -> bool:
+    """Whether a marker is a control token, or text alone."""
+    return marker in control or not any(token in marker for token in control)

@@ -1,0 +1,238 @@
+"""Finds the place in a JSON Schema that makes it unusable: llguidance's errors do not name it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from llguidance import LLMatcher, grammar_from
+from llguidance.gbnf_to_lark import is_lark_syntax
+
+from inference_svc.structured_output.free_text import ANYTHING, ControlTokens, free_rules
+from inference_svc.structured_output.spec import (
+    NUMBER,
+    CallableTool,
+    Calls,
+    OutputFormat,
+    OutputFormatKind,
+    OutputSpec,
+    Reasoning,
+)
+
+_MAX_CHECKS = 2000
+_BY_NAME = ("$defs", "definitions", "properties", "patternProperties")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE = ("items", "additionalProperties", "additionalItems")
+
+
+def faulty_pointer(schema: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> str:
+    """A JSON Pointer, in its URI form ("#/properties/a"), to the deepest subschema that has by
+    itself the problem of the whole.
+
+    `find_problem` tells what is wrong with a schema. Definitions of the root go along with each
+    subschema, so that its references still resolve.
+    """
+    problem = find_problem(schema)
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    pointer, place, checks = "#", schema, 0
+    while True:
+        for step, child in _children(place):
+            checks += 1
+            if checks > _MAX_CHECKS:
+                return pointer
+            # A definition is looked at alone, else each place would seem to have its problem.
+            alone = "/$defs/" in pointer + step or "/definitions/" in pointer + step
+            if find_problem(child if alone else {**shared, **child}) == problem:
+                pointer, place = pointer + step, child
+                break
+        else:
+            return pointer
+
+
+def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Subschemas directly below, with the steps that lead there."""
+    for keyword in _BY_NAME:
+        named = schema.get(keyword)
+        if isinstance(named, dict):
+            yield from _objects(keyword, named.items())
+    for keyword in _LISTED:
+        listed = schema.get(keyword)
+        if isinstance(listed, list):
+            yield from _objects(keyword, enumerate(listed))
+    for keyword in _SINGLE:
+        if isinstance(schema.get(keyword), dict):
+            yield f"/{keyword}", schema[keyword]
+
+
+def _objects(keyword: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, child in items:
+        if isinstance(child, dict):
+            escaped = str(name).replace("~", "~0").replace("/", "~1")
+            yield f"/{keyword}/{escaped}", child
+
+
+# A text, a class, a comment, or any character; what is not closed goes on to the end.
+_PART = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|#[^\r\n]*|\.', re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
+_ANY_CHARACTER = "[\\x00-\U0010ffff]"
+
+
+def lark_of_gbnf(text: str) -> str:
+    """The same grammar in Lark, which callers may have written in place of GBNF. Raises
+    `ValueError`."""
+    if not is_lark_syntax(text):
+        text = _PART.sub(_translatable, text)
+    return grammar_from("gbnf", text)
+
+
+def _translatable(part: re.Match[str]) -> str:
+    return _ANY_CHARACTER if part[0] == "." else _ESCAPE.sub(_character, part[0])
+
+
+def _character(escape: re.Match[str]) -> str:
+    """What may have a meaning of its own stays escaped; what is no character, for the refusal."""
+    if len(escape[1]) == 1:
+        return r"\x2d" if escape[1] == "-" else escape[0]
+    code = int(escape[1][1:], 16)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    is_character = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF
+    return chr(code) if is_character else escape[0]
+
+
+Grammar = dict[str, Any]
+_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SPACE = r"/[ \t\n]{0,4}/"
+_NUMBER = "/[0-9]{1,4}/"
+
+
+class FormInvalid(Exception):
+    """A form cannot be used. `schema` is its schema where it has one, to look for the place."""
+
+    def __init__(self, field: str, problem: str, schema: "dict[str, Any] | None" = None) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+        self.schema = schema
+
+
+def schema_grammar(schema: Mapping[str, Any], *, strict: bool = True) -> Grammar:
+    """The grammar of JSON text that follows a schema."""
+    return {"json_schema": {**schema, "x-guidance": {**_JSON_STYLE, "lenient": not strict}}}
+
+
+def parsed_schema(text: str, field: str) -> dict[str, Any]:
+    """A schema from its text. Raises `FormInvalid`."""
+    try:
+        schema = json.loads(text)
+    except RecursionError:
+        raise FormInvalid(field, "it is nested too deeply", {}) from None
+    except ValueError as problem:
+        raise FormInvalid(field, f"it is not JSON: {problem}", {}) from None
+    if not isinstance(schema, dict):
+        raise FormInvalid(field, "it must be an object", {})
+    return schema
+
+
+def form_grammar(form: OutputFormat) -> Grammar:
+    """The grammar of a whole answer. Raises `FormInvalid`."""
+    match form.kind:
+        case OutputFormatKind.JSON_SCHEMA:
+            return schema_grammar(parsed_schema(form.text, form.field))
+        case OutputFormatKind.REGEX:
+            grammar = json.loads(LLMatcher.grammar_from_regex(form.text))["grammars"][0]
+            return {"lark_grammar": grammar["lark_grammar"]}
+        case OutputFormatKind.LARK:
+            return {"lark_grammar": form.text}
+        case OutputFormatKind.GBNF:
+            try:
+                return {"lark_grammar": lark_of_gbnf(form.text)}
+            except (ValueError, RecursionError) as problem:
+                raise FormInvalid(form.field, str(problem)) from None
+        case OutputFormatKind.CHOICES:
+            texts = " | ".join(json.dumps(choice) for choice in json.loads(form.text))
+            return {"lark_grammar": f"start: {texts}"}
+
+
+def tool_grammar(tool: CallableTool) -> Grammar:
+    """The grammar of a tool's arguments. Raises `FormInvalid`."""
+    if not tool.schema:
+        return schema_grammar({"type": "object", "additionalProperties": False})
+    schema = parsed_schema(tool.schema, tool.field)
+    return schema_grammar({"type": "object", **schema}, strict=tool.strict)
+
+
+def document(grammars: Sequence[Grammar]) -> str:
+    """The text that a matcher is built from."""
+    return json.dumps({"grammars": grammars})
+
+
+def whole_grammar(asked: OutputSpec, control: ControlTokens) -> str:
+    """The one grammar of an output: its thought, then its calls or its form."""
+    form = [] if asked.form is None else [{**form_grammar(asked.form), "name": "form"}]
+    if asked.calls is None and asked.thought is None:
+        return document(form)
+    lines: list[str] = []
+    arguments: list[Grammar] = []
+    if asked.calls is not None and asked.calls.trigger:
+        lines += free_rules(asked.calls, asked.thought, control)
+    else:
+        lines.append(f"start: {_thought_reference(asked.thought)}{_answer(asked)}")
+        if asked.thought is not None:
+            lines += _thought_rules(asked.thought, control)
+    if asked.calls is not None:
+        lines += _call_rules(asked.calls, control)
+        arguments = [
+            {**tool_grammar(tool), "name": f"arguments_{index}"}
+            for index, tool in enumerate(asked.calls.tools)
+        ]
+    return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
+
+
+def _answer(asked: OutputSpec) -> str:
+    if asked.calls is None:
+        return "@form"
+    if asked.calls.required or asked.form is None:
+        return "calls"
+    return "(calls | @form)"
+
+
+def _thought_reference(thought: Reasoning | None) -> str:
+    if thought is None:
+        return ""
+    return "thinking SPACE " if thought.is_open else "(begun SPACE)? "
+
+
+def _thought_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
+    yield f"SPACE: {_SPACE}"
+    if any(token in thought.end for token in control):
+        yield f"thinking: {ANYTHING} {_marker(thought.end, control)}"
+    else:
+        yield f"thinking[suffix={json.dumps(thought.end)}]: {ANYTHING}"
+    if not thought.is_open:
+        yield f"begun: {_marker(thought.begin, control)} thinking"
+
+
+def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
+    yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
+    for number, way in enumerate(calls.ways):
+        # What has triggered a call is written; calls without a frame are triggered each by itself.
+        repeats = calls.several and (bool(way.before) or not calls.trigger)
+        more = f"({_marker(way.between, control)} call_{number})*" if repeats else ""
+        before = _marker(way.before.removeprefix(calls.trigger), control)
+        yield f"calls_{number}: {before} call_{number} {more} {_marker(way.after, control)}"
+        head = way.head if way.before else way.head.removeprefix(calls.trigger)
+        tail = _marker(way.tail, control)
+        yield f"call_{number}: " + " | ".join(
+            f"{_marker(head + tool.name + way.middle, control)} @arguments_{index} {tail}"
+            for index, tool in enumerate(calls.tools)
+        )
+
+
+def _marker(text: str, control: ControlTokens) -> str:
+    """A text as llguidance writes it: control tokens by their ids, numbers as any, the rest as
+    text."""
+    special = {token: f"<[{number}]>" for token, number in control.items()} | {NUMBER: _NUMBER}
+    inside = sorted((token for token in special if token in text), key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(map(re.escape, inside))})", text) if inside else [text]
+    return " ".join(special.get(piece) or json.dumps(piece) for piece in pieces if piece)

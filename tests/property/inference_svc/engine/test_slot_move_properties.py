@@ -1,0 +1,127 @@
+"""Sequences that move under random arrivals, ends, pauses, preemptions, adapters, drafts and
+failing decodes: nobody may ever read another's cells, nor lose its own."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.kv_cache.copies import CopyCosts
+from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
+from tests.support.examples import examples
+from tests.support.sequences import Bench, a_request
+
+SLOTS = 6
+# A filler costs less than a pass of its own, and clearly more than nothing.
+TIMES = {1: 10.0, SLOTS: 30.0}
+STACKS: list[AdapterStack] = [BASE, (AppliedAdapter("a", 1.0),)]
+SHARED = [100 + i % 7 for i in range(90)]
+
+_arrivals = st.fixed_dictionaries(
+    {
+        "cut": st.sampled_from([0, 0, 20, 70, 90]),
+        "own": st.lists(st.integers(97, 99), min_size=1, max_size=4),
+        "max_tokens": st.sampled_from([1, 3, 8, 40, 60]),
+        "max_draft": st.sampled_from([0, 5]),
+        "priority": st.sampled_from([1, 2, 3]),
+        "stack": st.sampled_from([0, 0, 0, 1]),
+        "keep": st.booleans(),
+        "at": st.integers(0, 6),
+        "cancel_after": st.one_of(st.none(), st.none(), st.integers(0, 12)),
+        "pause_after": st.one_of(st.none(), st.none(), st.integers(0, 5)),
+    }
+)
+
+
+def _bench(*, can_trim: bool = True, **options: Any) -> Bench:
+    limits = NativeLimits(48, SLOTS + 10, SLOTS, 160, VOCABULARY_SIZE)
+    fails = options.pop("fails", lambda _: 0)
+    backend = FakeBackend(limits, end_after=100, can_trim=can_trim, repeats=True, fails=fails)
+    bench = Bench(backend, chunk_cap=32, **options)
+    bench.engine.adapters.load("a", Path("a.gguf"))
+    return bench
+
+
+def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
+    bench.submit(
+        a_request(
+            i,
+            prompt=[*SHARED[: plan["cut"]], *plan["own"]],
+            max_tokens=plan["max_tokens"],
+            max_draft=plan["max_draft"],
+            priority=plan["priority"],
+            adapters=STACKS[plan["stack"]],
+            cache_key=b"stack %d" % plan["stack"],
+            keep=plan["keep"],
+            request_id=f"r{i}",
+        )
+    )
+
+
+def _alone(i: int, plan: dict[str, Any]) -> list[int]:
+    bench = _bench()
+    _submit(bench, i, plan)
+    bench.run()
+    return bench.tokens(i)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    plans=st.lists(_arrivals, min_size=3, max_size=12),
+    failing=st.sets(st.integers(0, 60), max_size=6),
+    code=st.sampled_from([1, -1, -2]),
+    refused=st.sets(st.integers(0, 40), max_size=8),
+    can_trim=st.booleans(),
+    saved_bytes=st.sampled_from([0, 1200, 10**6]),
+    stream_s=st.sampled_from([0.0, 20.0, 1e9]),
+)
+def test_moving_changes_no_text(
+    plans: list[dict[str, Any]],
+    failing: set[int],
+    code: int,
+    refused: set[int],
+    can_trim: bool,
+    saved_bytes: int,
+    stream_s: float,
+) -> None:
+    """Everybody says what it says alone and ends once, wherever it was."""
+    calls = iter(range(10**6))
+
+    def fails(batch: TokenBatch) -> int:
+        joint = len(set(batch.slots.tolist())) > 1
+        return code if next(calls) in failing and joint and can_trim else 0
+
+    bench = _bench(
+        can_trim=can_trim,
+        fails=fails,
+        step_times=TIMES,
+        saved_bytes=saved_bytes,
+        copy_costs=CopyCosts(stream_s, 0.0, 0.01),
+    )
+    for step in range(3000):
+        for i, plan in enumerate(plans):
+            if step == plan["at"]:
+                _submit(bench, i, plan)
+            if plan["cancel_after"] is not None and step == plan["at"] + plan["cancel_after"]:
+                bench.engine.cancel(i, arrived_in_step=step, step=step)
+            if plan["pause_after"] is not None:
+                since = step - plan["at"] - plan["pause_after"]
+                bench.engine.pause(i, paused=0 <= since < 4)
+        bench.backend.refuses_states = step in refused
+        bench.call()
+        if step > 20 and not bench.engine.has_sequences:
+            break
+
+    event(f"moves: {min(bench.engine._compactor.num_moves, 5)}")
+    assert not bench.engine.has_sequences
+    assert bench.failures() == {}
+    for i, plan in enumerate(plans):
+        whole = _alone(i, plan)
+        if plan["cancel_after"] is None:
+            assert bench.tokens(i) == whole
+            bench.finished(i)
+        else:
+            assert bench.tokens(i) == whole[: len(bench.tokens(i))]

@@ -1,0 +1,128 @@
+"""Drafts under random arrivals, options, cancels, pauses and failing decodes change no token."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.constraint import Constraint
+from inference_svc.engine.events import Delta
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.request import SequenceRequest
+from tests.support.examples import examples
+from tests.support.sequences import Bench, a_request
+
+SLOTS = 3
+
+_constraints = st.one_of(
+    st.none(),
+    st.lists(st.sampled_from(["?", "??", "abc", "zz"]), min_size=1, max_size=12).map(
+        lambda parts: Constraint("".join(parts) + "*", "c")
+    ),
+)
+_requests = st.fixed_dictionaries(
+    {
+        "prompt": st.lists(st.integers(97, 99), min_size=1, max_size=30),
+        "max_tokens": st.integers(0, 50),
+        "max_draft": st.sampled_from([0, 1, 5, 31]),
+        "seed": st.integers(0, 3),
+        "stop": st.sampled_from([(), ("ab",), ("q", "xyz")]),
+        "top_logprobs": st.sampled_from([None, 1]),
+        "constraint": _constraints,
+        "priority": st.integers(1, 3),
+    }
+)
+_arrivals = st.fixed_dictionaries(
+    {
+        "request": _requests,
+        "at": st.integers(0, 20),
+        "cancel_after": st.one_of(st.none(), st.none(), st.integers(0, 15)),
+        "pause_after": st.one_of(st.none(), st.integers(0, 5)),
+    }
+)
+
+
+def _bench(*, spare: int, repeats: bool, **options: Any) -> Bench:
+    limits = NativeLimits(40, SLOTS + spare, SLOTS, 90, VOCABULARY_SIZE)
+    fails = options.pop("fails", lambda _: 0)
+    backend = FakeBackend(limits, end_after=60, repeats=repeats, fails=fails)
+    return Bench(backend, chunk_cap=8, **options)
+
+
+def _deltas(bench: Bench, i: int) -> Delta:
+    """All that a sequence said, as one."""
+    deltas = bench.deltas(i)
+    return Delta(
+        i,
+        bench.text(i),
+        tuple(bench.tokens(i)),
+        tuple(logprob for delta in deltas for logprob in delta.logprobs),
+    )
+
+
+def _alone(request: SequenceRequest, *, repeats: bool) -> Bench:
+    bench = _bench(spare=0, repeats=repeats)
+    bench.submit(request)
+    bench.run()
+    return bench
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    plans=st.lists(_arrivals, min_size=1, max_size=6),
+    failing=st.sets(st.integers(0, 60), max_size=6),
+    code=st.sampled_from([1, -1, -2]),
+    repeats=st.booleans(),
+    spare=st.sampled_from([1, 8, 32]),
+    saved_bytes=st.sampled_from([0, 10**6]),
+    token_times=st.sampled_from([{}, {1: 1.0, 4: 1.0, 32: 3.0}]),
+)
+def test_what_is_said_does_not_depend_on_drafts(
+    plans: list[dict[str, Any]],
+    failing: set[int],
+    code: int,
+    repeats: bool,
+    spare: int,
+    saved_bytes: int,
+    token_times: dict[int, float],
+) -> None:
+    """Each sequence says, and ends, as it does alone without drafts; one that is cancelled says a
+    beginning of that. The books are checked after every step."""
+    calls = iter(range(10**6))
+
+    def fails(batch: TokenBatch) -> int:
+        # Only joint batches fail, so that retrying in halves must succeed.
+        return code if next(calls) in failing and len(set(batch.slots.tolist())) > 1 else 0
+
+    bench = _bench(
+        spare=spare,
+        repeats=repeats,
+        fails=fails,
+        saved_bytes=saved_bytes,
+        measured={1: 1.0},
+        token_times=token_times,
+    )
+    for step in range(3000):
+        for i, plan in enumerate(plans):
+            if plan["at"] == step:
+                bench.submit(a_request(i, **plan["request"]))
+            if plan["cancel_after"] is not None and plan["at"] + plan["cancel_after"] == step:
+                bench.engine.cancel(i, arrived_in_step=step, step=step)
+            if plan["pause_after"] is not None:
+                since = step - plan["at"] - plan["pause_after"]
+                bench.engine.pause(i, paused=0 <= since < 4)
+        bench.call()
+        if step > 25 and not bench.engine.has_sequences:
+            break
+
+    assert not bench.engine.has_sequences
+    assert bench.failures() == {}
+    for i, plan in enumerate(plans):
+        alone = _alone(a_request(i, **plan["request"]), repeats=repeats)
+        said, whole = _deltas(bench, i), _deltas(alone, i)
+        if plan["cancel_after"] is None:
+            assert said == whole
+            assert bench.finished(i)[1:5] == alone.finished(i)[1:5]
+        else:
+            assert said.tokens == whole.tokens[: len(said.tokens)]

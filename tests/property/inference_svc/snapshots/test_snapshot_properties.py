@@ -1,0 +1,127 @@
+"""Snapshots at any moment of a busy engine, and files damaged anywhere."""
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.kv_cache.copies import CopyCosts
+from inference_svc.engine.saved_state import SavedPrefix
+from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES
+from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
+from tests.support.examples import examples
+from tests.support.sequences import Bench, a_request
+from tests.support.snapshots import a_file, a_snapshot, carried_over, output_of, read
+
+BASE = [100 + (i * i) % 7 for i in range(90)]
+NEVER = 10**6
+
+_sequences = st.fixed_dictionaries(
+    {
+        "prompt": st.integers(1, len(BASE)).map(lambda length: BASE[:length]),
+        "max_tokens": st.integers(1, 9),
+        "priority": st.sampled_from([1, 2, 3]),
+        "keep": st.booleans(),
+        "seed": st.integers(0, 3),
+        "at": st.integers(0, 10),
+    }
+)
+
+
+def _bench(slots: int, *, can_trim: bool, stream_s: float) -> Bench:
+    limits = NativeLimits(32, slots, slots, 128, VOCABULARY_SIZE)
+    backend = FakeBackend(limits, end_after=NEVER, can_trim=can_trim)
+    costs = CopyCosts(stream_s, 0.0, 1.0)
+    return Bench(backend, chunk_cap=24, copy_costs=costs, saved_bytes=10**6)
+
+
+def _submit(bench: Bench, i: int, plan: dict[str, Any], resumed: "array[int]") -> None:
+    fields = {name: plan[name] for name in ("max_tokens", "priority", "keep", "seed")}
+    bench.submit(
+        a_request(i, plan["prompt"], request_id=f"r{i}", resumed=resumed, ignore_eos=True, **fields)
+    )
+
+
+def _play(bench: Bench, plans: list[dict[str, Any]], steps: range) -> None:
+    for step in steps:
+        for i, plan in enumerate(plans):
+            if plan["at"] == step:
+                _submit(bench, i, plan, array("i"))
+        bench.call()
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    plans=st.lists(_sequences, min_size=1, max_size=6),
+    stop_at=st.integers(1, 25),
+    slots=st.integers(1, 4),
+    other_slots=st.integers(1, 4),
+    can_trim=st.booleans(),
+    stream_s=st.sampled_from([0.0, 1e9]),
+)
+def test_every_sequence_goes_on_in_another_engine(
+    plans: list[dict[str, Any]],
+    stop_at: int,
+    slots: int,
+    other_slots: int,
+    can_trim: bool,
+    stream_s: float,
+) -> None:
+    """All that can be saved is, at the same moment; each says there what it had not said here."""
+    bench = _bench(slots, can_trim=can_trim, stream_s=stream_s)
+    _play(bench, plans, range(stop_at))
+    held: dict[int, SavedPrefix] = {}
+    for i in range(len(plans)):
+        prefix = bench.engine.snapshot(f"r{i}", 0)
+        if prefix is not None:
+            held[i] = carried_over(prefix, f"snap_{i:024}")
+    bench.engine.check_integrity()
+
+    other = _bench(other_slots, can_trim=can_trim, stream_s=stream_s)
+    for i, prefix in held.items():
+        assert other.engine.restore(prefix)
+        _submit(other, i, plans[i], array("i", output_of(prefix)))
+    other.run()
+    _play(bench, plans, range(stop_at, 12))
+    bench.run()
+
+    for i, prefix in held.items():
+        assert [*output_of(prefix), *other.tokens(i)] == bench.tokens(i)
+
+
+_SNAPSHOT = a_snapshot(recipe="x" * 300, hidden=(1.0, 2.0))
+_FILE = a_file(_SNAPSHOT, bytes(range(40)))
+_damages = st.lists(
+    st.tuples(st.integers(0, len(_FILE) - 1), st.binary(min_size=1, max_size=9)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(damages=_damages, cut=st.none() | st.integers(0, len(_FILE)), more=st.binary(max_size=20))
+def test_damage_anywhere_is_an_error_of_its_own(
+    damages: list[tuple[int, bytes]], cut: int | None, more: bytes
+) -> None:
+    """Bytes changed, cut off and added: typed, and never another snapshot."""
+    data = bytearray(_FILE)
+    for place, change in damages:
+        data[place : place + len(change)] = change
+    damaged = bytes(data[:cut] + more)
+    if damaged == _FILE:
+        assert read(damaged) == (_SNAPSHOT, bytes(range(40)))
+        return
+    with pytest.raises((SnapshotCorrupt, SnapshotIncompatible)):
+        read(damaged)
+
+
+@given(head=st.binary(max_size=60), sizes=st.tuples(st.integers(0, 2**32 - 1), st.integers(0)))
+def test_hostile_files_take_no_memory(head: bytes, sizes: tuple[int, int]) -> None:
+    """Whatever a file says of itself, no more is read than it has."""
+    claimed = min(sizes[0], MAX_DESCRIPTION_BYTES).to_bytes(4, "little")
+    data = _FILE[:20] + claimed + (sizes[1] % 2**96).to_bytes(12, "little") + head
+    with pytest.raises((SnapshotCorrupt, SnapshotIncompatible)):
+        read(data)

@@ -1,0 +1,23 @@
+"""Long texts are tokenized in a real child process."""
+
+from inference_svc.chat.tokenization import THREAD_BYTES, PromptTokenizer
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.sources import BUNDLED_PATH
+from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+
+
+async def test_a_child_gives_the_same_tokens() -> None:
+    """It loads the vocabulary itself, within its limits, and once."""
+    text = "The quick brown 🦊 <|im_end|> " * 5000
+    vocabulary = Vocabulary.load(BUNDLED_PATH)
+    async with SandboxPool(SandboxSettings(warm=1, most=1)) as pool:
+        tokenizer = PromptTokenizer(vocabulary, pool, BUNDLED_PATH)
+        found = [
+            await tokenizer.tokenize(text, add_special=False, parse_special=True, limit_bytes=10**6)
+            for _ in range(2)
+        ]
+    expected = vocabulary.tokenize(text, add_special=False, parse_special=True)
+    vocabulary.close()
+
+    assert len(text) > THREAD_BYTES
+    assert found == [expected, expected]

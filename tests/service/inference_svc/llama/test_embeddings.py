@@ -1,0 +1,214 @@
+"""Embeddings on llama.cpp: a tiny encoder beside plain numpy, and the demo model."""
+
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from inference_svc.engine.batch import BatchLimitExceeded, Row, TokenBatch, check_native_limits
+from inference_svc.engine.embedder import Embedder
+from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
+from inference_svc.engine.events import Embedded
+from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_process.model_load import load
+from inference_svc.llama import library
+from inference_svc.llama.backend import BackendSettings
+from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.llama.weights import ModelLoadError, load_model
+from inference_svc.models.metadata import Pooling, describe_model
+from inference_svc.models.placement import Placement
+from inference_svc.models.sources import BUNDLED_PATH
+from svc_kit.errors import ModelTooLarge
+from tests.support.bert import CLS, LAST, MEAN, TEXTS, Bert, random_bert
+from tests.support.causal_reranker import write_causal_reranker
+
+CLOSE = 2e-3
+"""llama.cpp looks GELU up in a table of 16-bit floats."""
+POOLINGS = {Pooling.MEAN: MEAN, Pooling.CLS: CLS, Pooling.LAST: LAST}
+
+
+@pytest.fixture(scope="module")
+def bert() -> Bert:
+    """The weights that the tests compute with."""
+    return random_bert()
+
+
+@pytest.fixture(scope="module")
+def encoder_path(bert: Bert, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a file."""
+    return bert.write(tmp_path_factory.mktemp("bert") / "encoder.gguf")
+
+
+@contextmanager
+def opened(
+    path: Path, pooling: Pooling, *, is_causal: bool, input_tokens: int, pack_tokens: int = 32
+) -> Iterator[tuple[LlamaEmbedding, Vocabulary]]:
+    """A model with an embedding context."""
+    library.start()
+    model = load_model(path, Placement())
+    settings = EmbeddingSettings(
+        "m",
+        pooling=pooling,
+        is_causal=is_causal,
+        input_tokens=input_tokens,
+        pack_tokens=pack_tokens,
+        threads=1,
+        cell_bytes=3072,
+    )
+    backend = LlamaEmbedding(model, settings)
+    try:
+        yield backend, Vocabulary.from_model(model)
+    finally:
+        backend.close()
+        llama_cpp.llama_model_free(model)
+
+
+def scored(backend: LlamaEmbedding, inputs: Sequence[Sequence[int]]) -> list[Vector]:
+    """What a rank head says of inputs."""
+    return embed(backend, inputs, normalize=False)[0]
+
+
+def embed(
+    backend: LlamaEmbedding, inputs: Sequence[Sequence[int]], *, normalize: bool = True
+) -> tuple[list[Vector], int]:
+    """The vectors of inputs, of length 1, and the number of decodes that they took."""
+    embedder = Embedder("m", backend, pack_tokens=backend.limits.batch_tokens, clock=time.monotonic)
+    embedder.submit(
+        EmbeddingRequest(0, "m", tuple(array("i", each) for each in inputs), normalize=normalize)
+    )
+    found: dict[int, Vector] = {}
+    steps = 0
+    while embedder.has_work:
+        steps += 1
+        found |= {e.input_index: e.vector for e in embedder.step() if isinstance(e, Embedded)}
+    return [vector for _, vector in sorted(found.items())], steps
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_an_encoder_gives_what_its_weights_say(
+    bert: Bert, encoder_path: Path, pooling: Pooling
+) -> None:
+    """All inputs in one decode, each as a plain forward pass in numpy has it alone."""
+    with opened(encoder_path, pooling, is_causal=False, input_tokens=64) as (backend, vocabulary):
+        inputs = [
+            vocabulary.tokenize(text, add_special=True, parse_special=False) for text in TEXTS
+        ]
+        vectors, steps = embed(backend, inputs)
+
+    assert [bert.words[token] for token in inputs[0]] == [
+        *("[CLS]", "the", "quick", "brown", "fox", "[SEP]")
+    ]
+    assert steps == 1
+    for vector, tokens in zip(vectors, inputs, strict=True):
+        assert np.abs(vector - bert.embedding(tokens, POOLINGS[pooling])).max() < CLOSE
+
+
+def test_the_longest_input_is_computed_and_a_longer_one_never_reaches_llama(
+    bert: Bert, encoder_path: Path
+) -> None:
+    """An encoder's limit is its table of positions; beyond it llama.cpp would end the process."""
+    with opened(encoder_path, Pooling.MEAN, is_causal=False, input_tokens=64) as (backend, _):
+        longest = [5 + index % 16 for index in range(64)]
+        (vector,), _ = embed(backend, [longest])
+
+        assert np.abs(vector - bert.embedding(longest)).max() < CLOSE
+        assert embed(backend, [[*longest, 5]]) == ([], 0)
+        batch = TokenBatch.of([Row(0, 0, [*longest, 5], output=True)])
+        with pytest.raises(BatchLimitExceeded):
+            check_native_limits(batch, backend.limits.native)
+
+
+@pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
+def test_a_decoder_embeds_a_long_input_in_parts(pooling: Pooling) -> None:
+    """Spread over many decodes and beside others, a vector is what it is in one decode."""
+    text = "Once upon a time there was a fox who lived in a forest. " * 8
+    with opened(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512) as (small, vocabulary):
+        long = vocabulary.tokenize(text, add_special=True, parse_special=False)
+        short = vocabulary.tokenize("A fox.", add_special=True, parse_special=False)
+        (in_parts, beside), steps = embed(small, [long, short])
+    with opened(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512, pack_tokens=512) as (
+        large,
+        _,
+    ):
+        ((whole,), one), ((alone,), _) = embed(large, [long]), embed(large, [short])
+
+    assert len(long) > 100
+    assert (steps > 3, one) == (True, 1)
+    assert float(in_parts @ whole) > 0.999
+    assert float(beside @ alone) > 0.999
+
+
+def test_a_ranking_decoder_scores_a_long_pair_in_parts(tmp_path: Path) -> None:
+    """Its head reads the last token: in parts it says what it says of the whole, and its outputs
+    are probabilities."""
+    path = write_causal_reranker(tmp_path / "ranks.gguf")
+    file = describe_model(path, "m")
+    found = []
+    for pack_tokens in (32, 512):
+        with opened(
+            path, Pooling.RANK, is_causal=True, input_tokens=512, pack_tokens=pack_tokens
+        ) as (backend, vocabulary):
+            pair = vocabulary.tokenize("A fox. " * 40, add_special=False, parse_special=False)
+            found.append(scored(backend, [pair, pair[:9]]))
+    in_parts, whole = found
+
+    assert (file.model_class, file.is_causal, file.gives_probabilities) == ("reranker", True, True)
+    assert np.abs(np.array(in_parts) - np.array(whole)).max() < 0.01
+    assert np.array(whole).sum(axis=1) == pytest.approx([1, 1], abs=1e-5)
+    assert np.abs(whole[0] - whole[1]).max() > 0.05
+
+
+def test_no_context_is_made_before_it_is_needed() -> None:
+    """A model that only chats pays nothing for embeddings."""
+    with opened(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=512) as (backend, _):
+        assert backend.limits.vector_size == 256
+        assert backend._context is None
+
+
+def test_a_context_that_does_not_fit_is_refused_with_the_sum() -> None:
+    """Both numbers, before llama.cpp allocates anything."""
+    with (
+        opened(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=10**9) as (backend, _),
+        pytest.raises(ModelTooLarge) as refusal,
+    ):
+        backend.embed(TokenBatch.of([Row(0, 0, (5,), output=True)]))
+
+    assert refusal.value.needed_bytes > refusal.value.available_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "answer", "problem"),
+    [
+        (["llama_init_from_model"], None, "encoder: no context for embeddings of 32 tokens"),
+        (["llama_encode", "llama_decode"], -3, "encoder cannot compute a first input"),
+    ],
+)
+def test_an_encoder_that_cannot_start_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    encoder_path: Path,
+    broken: list[str],
+    answer: int | None,
+    problem: str,
+) -> None:
+    """As an error of loading, which the engine's process hands on."""
+    for name in broken:
+        monkeypatch.setattr(llama_cpp, name, lambda *_: answer)
+    embedding = EmbeddingSettings(
+        "encoder",
+        pooling=Pooling.MEAN,
+        is_causal=False,
+        input_tokens=32,
+        pack_tokens=32,
+        threads=1,
+        cell_bytes=0,
+    )
+    backend = BackendSettings(encoder_path, 0, 32, 32, 32, threads=1, sampling_threads=1)
+    model = ModelConfig("encoder", backend, 32, 1, embedding=embedding, generates=False)
+    with pytest.raises(ModelLoadError, match=problem):
+        load(EngineConfig(model, 1, "INFO", None, 0.0))

@@ -1,0 +1,332 @@
+"""Sampler chains beside llama.cpp's own, with a real vocabulary, and rows shared out to threads."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from inference_svc.engine.backend import Sampled, SampleFailed, SampleTask
+from inference_svc.engine.defrag.batch_layout import BatchLayout
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
+from inference_svc.llama import library
+from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.llama.sampling.batch_sampler import _chain
+from inference_svc.llama.sampling.candidates import Candidates, Logits
+from inference_svc.llama.sampling.rng import SamplingRng
+from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.sequences import a_request
+
+SLOTS = 4
+CONTEXT = 256
+PROMPT = tuple(range(40, 80)) * 2
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[LlamaBackend]:
+    """The demo model with four slots."""
+    library.start()
+    settings = BackendSettings(
+        BUNDLED_PATH,
+        slots=SLOTS,
+        context_tokens=CONTEXT,
+        batch_tokens=256,
+        ubatch_tokens=256,
+        threads=1,
+        sampling_threads=2,
+    )
+    backend = LlamaBackend(settings)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(autouse=True)
+def _as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short lists, and threads, as with a large vocabulary."""
+    monkeypatch.setattr("inference_svc.llama.sampling.candidate_selection.LARGE", 0)
+
+
+def _row(backend: LlamaBackend, seed: int, spread: float = 3.0) -> Logits:
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, spread, backend.limits.vocabulary_size).astype(np.float32)
+
+
+# --- llama.cpp's chain, as `common_sampler_init` makes it -----------------------------------------
+
+
+def _native_filters(
+    sampling: Sampling, backend: LlamaBackend, draws: SamplingRng, draw: int
+) -> dict[Stage, Any]:
+    """Every filter, doing nothing where it is off."""
+    vocab = llama_cpp.llama_model_get_vocab(backend.model)
+    keep, dry = sampling.min_keep, sampling.dry or Dry()
+    return {
+        Stage.PENALTIES: llama_cpp.llama_sampler_init_penalties(
+            backend.limits.vocabulary_size,
+            sampling.penalty_last_n,
+            sampling.repetition_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        ),
+        Stage.DRY: llama_cpp.llama_sampler_init_dry(
+            vocab, dry.multiplier, dry.base, dry.allowed_length, CONTEXT, None, 0
+        ),
+        Stage.TOP_N_SIGMA: llama_cpp.llama_sampler_init_top_n_sigma(sampling.top_n_sigma),
+        Stage.TOP_K: llama_cpp.llama_sampler_init_top_k(sampling.top_k),
+        Stage.TYPICAL_P: llama_cpp.llama_sampler_init_typical(sampling.typical_p, keep),
+        Stage.TOP_P: llama_cpp.llama_sampler_init_top_p(sampling.top_p, keep),
+        Stage.MIN_P: llama_cpp.llama_sampler_init_min_p(sampling.min_p, keep),
+        Stage.XTC: llama_cpp.llama_sampler_init_xtc(
+            sampling.xtc_probability, sampling.xtc_threshold, keep, draws.seed(draw, b"xtc")
+        ),
+        Stage.TEMPERATURE: llama_cpp.llama_sampler_init_temp_ext(
+            sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent
+        ),
+        Stage.INFILL: llama_cpp.llama_sampler_init_infill(vocab),
+    }
+
+
+def _native_choice(
+    backend: LlamaBackend, sampling: Sampling, row: Logits, draw: int, seen: Sequence[int]
+) -> int:
+    """What llama.cpp chooses when all of its samplers look at the whole vocabulary."""
+    draws = SamplingRng(1, 0)
+    chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
+    biases = (llama_cpp.llama_logit_bias * len(sampling.logit_bias))()
+    for entry, (token, bias) in zip(biases, sampling.logit_bias, strict=True):
+        entry.token, entry.bias = token, bias
+    natives = [llama_cpp.llama_sampler_init_logit_bias(len(row), len(biases), biases)]
+    filters = _native_filters(sampling, backend, draws, draw)
+    natives += [filters.pop(stage) for stage in sampling.stages]
+    natives.append(llama_cpp.llama_sampler_init_dist(draws.seed(draw, b"draw")))
+    for native in natives:
+        llama_cpp.llama_sampler_chain_add(chain, native)
+    for token in seen:
+        llama_cpp.llama_sampler_accept(chain, token)
+    scratch = Candidates(len(row))
+    scratch.fill(row, None)
+    llama_cpp.llama_sampler_apply(chain, scratch.reference)
+    for native in (chain, *filters.values()):
+        llama_cpp.llama_sampler_free(native)
+    return scratch.selected()
+
+
+SAMPLINGS = {
+    "defaults": Sampling(),
+    "greedy": Sampling(temperature=0.0),
+    "dynamic temperature": Sampling(dynatemp_range=0.5, dynatemp_exponent=1.4),
+    "top_p": Sampling(top_k=0, top_p=0.7, min_p=0.0),
+    "min_p": Sampling(top_k=0, top_p=1.0, min_p=0.2),
+    "typical_p": Sampling(top_k=0, top_p=1.0, min_p=0.0, typical_p=0.6),
+    "top_n_sigma": Sampling(top_k=0, top_p=1.0, min_p=0.0, top_n_sigma=1.2),
+    "xtc": Sampling(xtc_probability=0.5, xtc_threshold=0.05),
+    "bias": Sampling(logit_bias=((9, 6.0), (11, -3.0))),
+    "repetition": Sampling(repetition_penalty=1.6),
+    "frequency": Sampling(frequency_penalty=0.7, presence_penalty=-0.4, penalty_last_n=20),
+    "dry": Sampling(dry=Dry(multiplier=3.0, allowed_length=1, sequence_breakers=())),
+    "all penalties, greedy": Sampling(
+        temperature=0.0,
+        repetition_penalty=1.3,
+        dry=Dry(multiplier=1.0, allowed_length=1, sequence_breakers=()),
+    ),
+    "infill": Sampling(stages=(Stage.TOP_K, Stage.TOP_P, Stage.INFILL)),
+    "penalties behind a filter": Sampling(
+        repetition_penalty=1.6,
+        stages=(Stage.TOP_K, Stage.PENALTIES, Stage.TEMPERATURE),
+    ),
+    "temperature first": Sampling(
+        temperature=1.7, stages=(Stage.TEMPERATURE, Stage.TOP_P, Stage.MIN_P)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_chain_chooses_what_llama_cpp_chooses(backend: LlamaBackend, name: str) -> None:
+    """Token for token over 60 rows, penalties remembering what was chosen before."""
+    sampling, scratch = SAMPLINGS[name], Candidates(backend.limits.vocabulary_size)
+    chain = backend.new_sampler(a_request(prompt=PROMPT, sampling=sampling))
+    seen = list(PROMPT)
+    for draw in range(60):
+        row = _row(backend, draw)
+        row[seen[-12:]] += 6.0  # repetitions are likely, so that penalties matter
+
+        chosen = chain.choose(row, draw, scratch)
+        assert chosen == _native_choice(backend, sampling, row, draw, seen)
+        chain.accept(chosen)
+        seen.append(chosen)
+    chain.close()
+
+
+@pytest.mark.parametrize("temperature", [0.8, 1.6])
+@pytest.mark.parametrize("version", [1, 2])
+def test_mirostat_steers_as_llama_cpp_does(
+    backend: LlamaBackend, version: int, temperature: float
+) -> None:
+    """From the same mu the same token, and a new mu by how much it surprised."""
+    tau, eta, size = 3.0, 0.4, backend.limits.vocabulary_size
+    sampling = Sampling(temperature=temperature, mirostat=Mirostat(version, tau, eta))
+    chain = backend.new_sampler(a_request(sampling=sampling))
+    scratch, draws = Candidates(size), SamplingRng(1, 0)
+    init = llama_cpp.llama_sampler_init_mirostat
+    for draw in range(20):
+        row, seed = _row(backend, draw), draws.seed(draw, b"draw")
+        (mu,) = chain.hidden
+        # A native sampler begins with twice its tau, so this one is where the chain is.
+        first = (
+            init(size, seed, mu / 2, eta, 100)
+            if version == 1
+            else llama_cpp.llama_sampler_init_mirostat_v2(seed, mu / 2, eta)
+        )
+        scratch.fill(row / np.float32(temperature), None)
+        llama_cpp.llama_sampler_apply(first, scratch.reference)
+        native, surprise = scratch.selected(), -np.log2(scratch.view()["p"][scratch.array.selected])
+        llama_cpp.llama_sampler_free(first)
+
+        assert chain.choose(row, draw, scratch) == native
+        assert chain.hidden == pytest.approx((mu - eta * (surprise - tau),), abs=1e-3)
+    chain.close()
+
+
+def test_adaptive_p_steers_as_llama_cpp_does(backend: LlamaBackend) -> None:
+    """The transformed logits of every draw are llama.cpp's, which learns from the same tokens."""
+    target, decay, size = 0.3, 0.8, backend.limits.vocabulary_size
+    sampling = Sampling(top_k=20, adaptive=Adaptive(target, decay))
+    chain = backend.new_sampler(a_request(sampling=sampling))
+    scratch, native_scratch = Candidates(size), Candidates(size)
+    native = llama_cpp.llama_sampler_init_adaptive_p(target, decay, 7)
+    filters = backend.new_sampler(a_request(sampling=Sampling(top_k=20)))
+    for draw in range(20):
+        row = _row(backend, draw)
+        chosen = chain.choose(row, draw, scratch)
+        while True:  # its draws are its own: until it is the same token, which it then accepts
+            filters.choose(row, draw, native_scratch)
+            llama_cpp.llama_sampler_apply(native, native_scratch.reference)
+            if native_scratch.selected() == chosen:
+                break
+        llama_cpp.llama_sampler_accept(native, chosen)
+
+        theirs = np.sort(native_scratch.view()["logit"])
+        assert np.sort(scratch.view()["logit"]) == pytest.approx(theirs, abs=1e-3)
+    llama_cpp.llama_sampler_free(native)
+    filters.close()
+    chain.close()
+
+
+# --- one row --------------------------------------------------------------------------------------
+
+
+def test_draws_follow_the_probabilities(backend: LlamaBackend) -> None:
+    """Two tokens at 3:1 come out at 3:1 over 4,000 derived seeds (4 sigma)."""
+    row = np.full(backend.limits.vocabulary_size, -np.inf, np.float32)
+    row[[5, 9]] = np.log([0.75, 0.25])
+    sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    chain = backend.new_sampler(a_request(sampling=sampling))
+    scratch = Candidates(len(row))
+    share = sum(chain.choose(row, draw, scratch) == 5 for draw in range(4000)) / 4000
+    chain.close()
+
+    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 4000) ** 0.5
+
+
+def test_bias_bans_limits_and_minimum_change_the_choice(backend: LlamaBackend) -> None:
+    """Logit bias, allowed tokens, ignored and early ends each do what they say on one row."""
+    row = np.zeros(backend.limits.vocabulary_size, np.float32)
+    end = min(backend.vocabulary.end_tokens)
+    row[[end, 5, 9]] = [9.0, 8.0, 7.0]
+    scratch = Candidates(len(row))
+
+    def choose(draw: int = 0, **changes: Any) -> int:
+        chain = backend.new_sampler(a_request(**changes))
+        token = chain.choose(row, draw, scratch)
+        chain.close()
+        return token
+
+    greedy = Sampling(temperature=0.0)
+    assert choose() == end
+    assert choose(ignore_eos=True) == 5
+    assert choose(min_tokens=1) == 5
+    assert choose(min_tokens=1, draw=1) == end
+    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((5, -100.0),))) == 9
+    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((9, 5.0),))) == 9
+    assert choose(ignore_eos=True, sampling=replace(greedy, allowed_token_ids=(9, 11))) == 9
+
+
+def test_logprobs_are_those_of_the_model(backend: LlamaBackend) -> None:
+    """Before any filter, best first, and summing to one over the vocabulary."""
+    row = np.random.default_rng(1).normal(0, 2, backend.limits.vocabulary_size).astype(np.float32)
+    chain = backend.new_sampler(a_request(top_logprobs=5))
+    best = int(row.argmax())
+    logprob = chain.logprobs(row, best, Candidates(len(row)))
+    chain.close()
+
+    assert logprob is not None
+    assert [entry.token for entry in logprob.top] == np.argsort(-row)[:5].tolist()
+    expected = row[best] - np.log(np.exp(row.astype(np.float64)).sum())
+    assert logprob.chosen.logprob == pytest.approx(float(expected), abs=1e-4)
+
+
+# --- rows and threads -----------------------------------------------------------------------------
+
+MIXED = (
+    Sampling(top_k=0, typical_p=0.8),
+    Sampling(stages=(Stage.TEMPERATURE, Stage.TOP_P)),
+    Sampling(top_k=0, top_p=1.0, dynatemp_range=0.3, repetition_penalty=1.2),
+    Sampling(temperature=0.0),
+    Sampling(),
+)
+
+
+def _random_request(rng: random.Random, sequence_id: int) -> SequenceRequest:
+    return a_request(
+        sequence_id,
+        [rng.randrange(40, 500) for _ in range(rng.randrange(5, 120))],
+        sampling=rng.choice(MIXED),
+        seed=sequence_id,
+        max_tokens=rng.randrange(2, 60),
+        top_logprobs=rng.choice([None, 3]),
+        ignore_eos=True,
+        reuse=False,
+    )
+
+
+@pytest.mark.timeout(120)  # four seconds on an idle machine
+def test_rows_on_threads_are_what_they_are_one_by_one(
+    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 steps of prompts and texts in all slots: every row gives the same token, and the same
+    log probabilities, and is the same afterwards."""
+    sampler = backend._row_sampler
+    shared_out = 0
+
+    def compare(
+        tasks: Sequence[SampleTask], rows: Sequence[Logits]
+    ) -> list[Sampled | SampleFailed]:
+        nonlocal shared_out
+        before = [row.copy() for row in rows]
+        alone = [sampler._choose(task, row) for task, row in zip(tasks, before, strict=True)]
+        together = type(sampler).sample(sampler, tasks, rows)
+        assert together == alone
+        assert all(map(np.array_equal, rows, before))
+        shared_out += sum(_chain(task).is_slow for task in tasks) > 1
+        return together
+
+    monkeypatch.setattr(sampler, "sample", compare)
+    engine = Engine(
+        "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=32, clock=time.monotonic
+    )
+    rng, mixed = random.Random(5), 0
+    for step in range(1000):
+        if len(engine.running) < SLOTS:
+            engine.submit(_random_request(rng, step))
+        decoding = {sequence.is_decoding for sequence in engine.running}
+        mixed += len(engine.running) == SLOTS and len(decoding) == 2
+        engine.step()
+
+    assert mixed > 100
+    assert shared_out > 100

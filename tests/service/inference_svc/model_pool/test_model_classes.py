@@ -1,0 +1,200 @@
+"""Reuse by the rules of each kind of memory, on small random models in llama.cpp: a sliding window,
+a recurrent state, and both attention and a state."""
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from inference_svc.engine.defrag.batch_layout import BatchLayout
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.events import (
+    CacheSource,
+    Delta,
+    Event,
+    Finished,
+    Preempted,
+    Started,
+)
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling_params import Sampling
+from inference_svc.llama import library
+from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from tests.support.model_kinds import write_model_of_kind
+from tests.support.sequences import a_request
+
+SLOTS = 3
+SYSTEM = random.Random(1).choices(range(3, 259), k=90)
+
+
+@pytest.fixture(
+    scope="module",
+    params=product(["window", "recurrent", "hybrid"], [None, SLOTS * 256]),
+    ids=lambda param: f"{param[0]}-{'unified' if param[1] else 'streams'}",
+)
+def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LlamaBackend]:
+    """A model of each kind, with three slots."""
+    library.start()
+    path: Path = tmp_path_factory.mktemp("models") / "model.gguf"
+    backend = LlamaBackend(
+        BackendSettings(
+            write_model_of_kind(request.param[0], path),
+            slots=SLOTS,
+            context_tokens=256,
+            batch_tokens=256,
+            ubatch_tokens=128,
+            threads=1,
+            sampling_threads=1,
+            draft_tokens=15,
+            shared_cells=request.param[1],
+        )
+    )
+    yield backend
+    backend.close()
+
+
+def _engine(backend: LlamaBackend) -> Engine:
+    for slot in range(SLOTS):
+        backend.trim(slot, 0)
+    return Engine(
+        "small",
+        backend,
+        shape=BatchLayout({}, SLOTS),
+        chunk_cap=256,
+        clock=time.monotonic,
+        saved_bytes=64 << 20,
+    )
+
+
+def _request(i: int, prompt: list[int], **changes: object) -> SequenceRequest:
+    options = {"max_tokens": 12, "ignore_eos": True, "max_draft": 0, **changes}
+    return a_request(i, prompt, **options)
+
+
+def _run(engine: Engine, steps: int = 10**6) -> list[Event]:
+    events: list[Event] = []
+    while engine.has_work and steps:
+        events += engine.step()
+        engine.check_integrity()
+        steps -= 1
+    return events
+
+
+def _tokens(events: list[Event], sequence_id: int) -> list[int]:
+    deltas = [event for event in events if isinstance(event, Delta)]
+    return [t for delta in deltas if delta.sequence_id == sequence_id for t in delta.tokens]
+
+
+def _alone(backend: LlamaBackend, prompt: list[int], count: int = 12) -> list[int]:
+    engine = _engine(backend)
+    engine.submit(_request(0, prompt, reuse=False, max_tokens=count))
+    return _tokens(_run(engine), 0)
+
+
+def _started(events: list[Event], sequence_id: int) -> Started:
+    (event,) = [
+        event for event in events if isinstance(event, Started) and event.sequence_id == sequence_id
+    ]
+    return event._replace(queue_s=0.0)  # by a real clock
+
+
+def test_the_models_are_of_their_kinds_and_their_words_depend_on_the_prompt(
+    backend: LlamaBackend, request: pytest.FixtureRequest
+) -> None:
+    """Else the tests below would show nothing."""
+    changed = [*SYSTEM[:-30], 3, *SYSTEM[-29:]]
+
+    assert backend.can_trim is ("window" in request.node.name)
+    assert _alone(backend, SYSTEM) != _alone(backend, changed)
+    assert len(set(_alone(backend, SYSTEM))) > 4
+
+
+def test_a_follow_up_continues_its_slot(backend: LlamaBackend) -> None:
+    """The whole of what was computed is reused, by every kind."""
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM))
+    said = _tokens(_run(engine), 0)
+    prompt = [*SYSTEM, *said, 7, 8, 9]
+    engine.submit(_request(1, prompt))
+    events = _run(engine)
+
+    assert _started(events, 1) == Started(1, 0, len(SYSTEM) + 11, CacheSource.SLOT)
+    assert _tokens(events, 1) == _alone(backend, prompt)
+
+
+def test_a_prompt_that_parts_reuses_only_what_can_be_shortened(backend: LlamaBackend) -> None:
+    """A window drops the end; a state is computed again, and says the same."""
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM))
+    _run(engine)
+    prompt = [*SYSTEM[:60], 7, 8, 9]
+    engine.submit(_request(1, prompt))
+    events = _run(engine)
+
+    assert _started(events, 1).cached_tokens == (60 if backend.can_trim else 0)
+    assert _tokens(events, 1) == _alone(backend, prompt)
+
+
+def test_a_running_sequence_lends_its_state(backend: LlamaBackend) -> None:
+    """All of what it has computed, while it goes on undisturbed."""
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM, max_tokens=30))
+    events = _run(engine, steps=5)
+    prompt = [*SYSTEM, *_tokens(events, 0), 7, 8]
+    engine.submit(_request(1, prompt))
+    events += _run(engine)
+
+    assert _started(events, 1) == Started(1, 1, len(SYSTEM) + 4, CacheSource.LIVE)
+    assert _tokens(events, 1) == _alone(backend, prompt)
+    assert _tokens(events, 0) == _alone(backend, SYSTEM, 30)
+
+
+def test_a_state_comes_back_from_memory(backend: LlamaBackend) -> None:
+    """Into another slot, after its own was taken."""
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM))
+    said = _tokens(_run(engine), 0)
+    for i in range(1, SLOTS + 1):
+        engine.submit(_request(i, [9 + i, *SYSTEM]))
+    _run(engine)
+    prompt = [*SYSTEM, *said, 7]
+    engine.submit(_request(9, prompt))
+    events = _run(engine)
+
+    assert _started(events, 9).source is CacheSource.MEMORY
+    assert _tokens(events, 9) == _alone(backend, prompt)
+
+
+def test_preemption_resumes_exactly(backend: LlamaBackend) -> None:
+    """Three batch sequences, one gives way; all say what they say alone."""
+    prompts = {i: [9 + i, *SYSTEM] for i in range(SLOTS)}
+    engine = _engine(backend)
+    for i, prompt in prompts.items():
+        engine.submit(_request(i, prompt, priority=1))
+    events = _run(engine, steps=4)
+    engine.submit(_request(9, [5, 6, 7], priority=3))
+    events += _run(engine)
+
+    assert [event for event in events if isinstance(event, Preempted)] == [Preempted(SLOTS - 1)]
+    for i, prompt in prompts.items():
+        assert _tokens(events, i) == _alone(backend, prompt)
+
+
+def test_drafts_go_where_they_can_be_undone(backend: LlamaBackend) -> None:
+    """Behind a window they may be dropped like any end; a state cannot be taken back."""
+    few = Sampling(temperature=1.0, allowed_token_ids=(70, 71, 72))
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM, sampling=few, max_tokens=80, reuse=False))
+    plain = _tokens(_run(engine), 0)
+    engine = _engine(backend)
+    engine.submit(_request(0, SYSTEM, sampling=few, max_tokens=80, reuse=False, max_draft=31))
+    events = _run(engine)
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+
+    assert _tokens(events, 0) == plain
+    assert (finished.num_drafted > finished.num_accepted > 0) is backend.can_trim

@@ -1,0 +1,189 @@
+"""Running sequences close the holes that others leave, where that is worth it."""
+
+from typing import Any
+
+import pytest
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
+from inference_svc.engine.defrag.compactor import PATIENCE_STEPS
+from inference_svc.engine.events import CacheSource, Moved, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.kv_cache.copies import CopyCosts
+from tests.support.sequences import Bench, a_request, said_alone
+
+SLOTS = 8
+# Every further row takes a little longer, every further run of rows much.
+TIMES = {1: 10.0, SLOTS: 17.0}
+LONG = 200
+NEVER = 10**6
+
+
+def a_bench(*, can_trim: bool = True, **options: Any) -> Bench:
+    """Eight slots whose holes cost a second for each filler."""
+    limits = NativeLimits(256, SLOTS, SLOTS, 512, VOCABULARY_SIZE)
+    return Bench(
+        FakeBackend(limits, end_after=NEVER, can_trim=can_trim),
+        step_times=TIMES,
+        chunk_cap=256,
+        **options,
+    )
+
+
+def _prompt(i: int, tokens: int = 20) -> list[int]:
+    return [65 + i] * tokens
+
+
+def _every_second_ends(bench: Bench, *, tokens: int = 20, **changes: Any) -> None:
+    """Start a sequence in each slot, and end those in odd ones once all have begun to speak."""
+    for i in range(SLOTS):
+        options = {"max_tokens": LONG, "ignore_eos": True, "cache_key": b"%d" % i, **changes}
+        bench.submit(a_request(i, _prompt(i, tokens), **options))
+    while not all(bench.tokens(i) for i in range(SLOTS)):
+        bench.step()
+    for i in range(1, SLOTS, 2):
+        bench.engine.cancel(i, arrived_in_step=0, step=0)
+
+
+def _slots(bench: Bench) -> list[int]:
+    return sorted(item.slot.index for item in bench.engine.running if item.slot is not None)
+
+
+def _moves(bench: Bench) -> list[Moved]:
+    return [event for event in bench.events if isinstance(event, Moved)]
+
+
+@pytest.mark.parametrize("can_trim", [True, False], ids=["attention", "recurrent"])
+def test_holes_that_stay_are_closed(*, can_trim: bool) -> None:
+    """The highest sequences take the lowest free slots, and say on what they would have said."""
+    bench = a_bench(can_trim=can_trim)
+    _every_second_ends(bench)
+    for _ in range(PATIENCE_STEPS - 1):
+        bench.step()
+    assert _slots(bench) == [0, 2, 4, 6]
+    bench.step()
+    assert _slots(bench) == [0, 1, 2, 3]
+    bench.run()
+
+    assert _moves(bench) == [Moved(6, 1), Moved(4, 3)]
+    for i in range(0, SLOTS, 2):
+        assert bench.tokens(i) == said_alone(_prompt(i), LONG, end_after=NEVER)
+
+
+def test_whoever_comes_soon_fills_the_hole_instead() -> None:
+    """Nobody makes room for a request that is on its way."""
+    bench = a_bench()
+    _every_second_ends(bench)
+    bench.step()
+    for i in range(1, SLOTS, 2):
+        bench.submit(a_request(10 + i, [97], max_tokens=LONG, ignore_eos=True))
+    bench.run()
+
+    started = [event.slot for event in bench.events if isinstance(event, Started)]
+    assert started == [*range(SLOTS), 1, 3, 5, 7]
+    assert _moves(bench) == []
+
+
+@pytest.mark.parametrize(
+    ("stream_s", "moves"), [(1.0, 2), (30.0, 0)], ids=["cheap copies", "dear copies"]
+)
+def test_a_move_must_pay(stream_s: float, moves: int) -> None:
+    """Three seconds a step for sixteen steps or more are worth two short copies, not two long."""
+    bench = a_bench(copy_costs=CopyCosts(stream_s, state_s=1e9))
+    _every_second_ends(bench)
+    for _ in range(2 * PATIENCE_STEPS):
+        bench.step()
+
+    assert len(_moves(bench)) == moves
+
+
+def test_a_step_that_goes_without_fillers_moves_nobody() -> None:
+    """It is an exception: what moves save is told from steps with fillers."""
+    bench = a_bench(copy_costs=CopyCosts(300.0, state_s=1e9))
+    _every_second_ends(bench)
+    decoded = len(bench.backend.batches)
+    bench.run()
+
+    rows = [len(batch.slots) for batch in bench.backend.batches[decoded:]]
+    assert rows.count(4) == len(rows) // TRIAL_INTERVAL > 0
+    assert _moves(bench) == []
+
+
+def test_sequences_that_have_said_much_are_worth_more() -> None:
+    """What did not pay at first pays for a text that turns out to be long."""
+    bench = a_bench(copy_costs=CopyCosts(30.0, state_s=1e9))
+    _every_second_ends(bench)
+    bench.run()
+
+    assert bench.finished(6).num_output_tokens == LONG
+    assert len(_moves(bench)) == 2
+
+
+def test_nobody_moves_shortly_before_the_end() -> None:
+    """The steps that are left bound what a move can save."""
+    bench = a_bench(copy_costs=CopyCosts(3.0, state_s=1e9))
+    _every_second_ends(bench, max_tokens=7)
+    bench.run()
+
+    assert _moves(bench) == []
+
+
+def test_the_moves_of_a_step_are_bounded() -> None:
+    """Copies that take long do not hold up everybody for all of them at once."""
+    bench = a_bench(copy_costs=CopyCosts(5.0, state_s=1e9))
+    _every_second_ends(bench)
+    for _ in range(PATIENCE_STEPS):
+        bench.step()
+    assert _moves(bench) == [Moved(6, 1)]
+    bench.run()
+
+    assert _moves(bench) == [Moved(6, 1), Moved(4, 3)]
+
+
+def test_what_an_idle_slot_remembers_changes_places() -> None:
+    """The next turn of the conversation that ended finds it where the sequence was."""
+    bench = a_bench(copy_costs=CopyCosts(0.1, 0.0, 0.001))
+    _every_second_ends(bench, tokens=70)
+    while not _moves(bench):
+        bench.step()
+    said = bench.tokens(1)
+    bench.submit(a_request(21, [*_prompt(1, 70), *said, 97], cache_key=b"1", max_tokens=4))
+    bench.run()
+
+    (event,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 21]
+    assert event == Started(21, 6, len(_prompt(1, 70)) + len(said) - 1, CacheSource.SLOT)
+    assert bench.tokens(21) == said_alone([*_prompt(1, 70), *said, 97], 4, end_after=NEVER)
+
+
+def test_a_state_that_is_refused_leaves_the_sequence_where_it_was() -> None:
+    """It goes on as if nobody had tried."""
+    bench = a_bench(can_trim=False)
+    _every_second_ends(bench)
+    bench.backend.refuses_states = True
+    for _ in range(3 * PATIENCE_STEPS):
+        bench.step()
+    assert _slots(bench) == [0, 2, 4, 6]
+    bench.backend.refuses_states = False
+    bench.run()
+
+    assert bench.tokens(6) == said_alone(_prompt(6), LONG, end_after=NEVER)
+
+
+def test_a_deterministic_sequence_in_between_stays() -> None:
+    """It is computed alone, so a hole beside it is nobody's."""
+    bench = a_bench()
+    for i in (0, 1, 2):
+        alone = {"deterministic": True, "reuse": False} if i == 1 else {}
+        bench.submit(a_request(i, _prompt(i), max_tokens=30, ignore_eos=True, max_draft=0, **alone))
+    bench.run()
+
+    assert _moves(bench) == []
+
+
+def test_the_load_counts_moves() -> None:
+    """Since the engine started."""
+    bench = a_bench()
+    _every_second_ends(bench)
+    bench.run()
+
+    assert bench.engine._load().num_moves == 2

@@ -1,0 +1,68 @@
+"""What steps take decides how later ones are filled."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
+from tests.support.sequences import Bench, ManualClock, a_request
+
+STACK: AdapterStack = (AppliedAdapter("a", 1.0),)
+
+
+class _Timed(FakeBackend):
+    """A step takes what `seconds` says of its rows, and three times that with adapters."""
+
+    def __init__(self, slots: int, seconds: Mapping[int, float]) -> None:
+        super().__init__(NativeLimits(64, slots, slots, 4096, VOCABULARY_SIZE), end_after=10**6)
+        self.clock = ManualClock()
+        self._seconds = seconds
+
+    def decode(self, batch: TokenBatch) -> None:
+        """Let the time pass."""
+        super().decode(batch)
+        rows = len(set(batch.slots.tolist()))
+        self.clock.now += self._seconds[rows] * (3 if self.stacks[-1] else 1)
+
+
+def _bench(backend: _Timed, believed: dict[int, float]) -> Bench:
+    bench = Bench(backend, step_times=believed, adapter_wait_s=1.0)
+    backend.clock = bench.clock
+    bench.engine.adapters.load("a", Path("a.gguf"))
+    return bench
+
+
+def _decode(bench: Bench, steps: int) -> Counter[tuple[AdapterStack, int]]:
+    """How often so many rows of a stack were computed in the next steps."""
+    before = len(bench.backend.batches)
+    for _ in range(steps):
+        bench.step()
+    decoded = zip(bench.backend.stacks[before:], bench.backend.batches[before:], strict=True)
+    return Counter((stack, len(batch.slots)) for stack, batch in decoded)
+
+
+def test_fillers_that_turn_out_to_pay_are_used() -> None:
+    """Believed were three rows to be the faster."""
+    true = {1: 10.0, 2: 20.0, 3: 26.0, 4: 20.0}
+    bench = _bench(_Timed(4, true), true | {4: 27.0})
+    bench.submit(*(a_request(i, max_tokens=4000) for i in range(3)))
+    first = _decode(bench, TRIAL_INTERVAL)
+    _decode(bench, 4 * TRIAL_INTERVAL)
+    last = _decode(bench, TRIAL_INTERVAL)
+
+    assert first[BASE, 3] > TRIAL_INTERVAL / 2
+    assert last[BASE, 4] == TRIAL_INTERVAL - 1
+
+
+def test_what_adapters_take_is_not_taken_for_the_rows() -> None:
+    """Three rows with an adapter take longer than four without, and are not filled for it."""
+    times = {1: 10.0, 2: 20.0, 3: 30.0, 4: 47.0, 7: 80.0, 8: 81.0}
+    bench = _bench(_Timed(8, times), times)
+    bench.submit(*(a_request(i, max_tokens=4000) for i in range(4)))
+    bench.submit(*(a_request(i, max_tokens=4000, adapters=STACK) for i in range(4, 7)))
+    _decode(bench, 20)
+
+    assert _decode(bench, 200).keys() == {(BASE, 4), (STACK, 3)}

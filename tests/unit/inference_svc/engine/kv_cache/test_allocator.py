@@ -1,0 +1,387 @@
+"""Where prefixes come from, on the fake backend with its queued copies."""
+
+import pytest
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
+from inference_svc.engine.kv_cache.copies import CopyCosts
+from inference_svc.engine.request import KeepFor
+from tests.support.sequences import Bench, a_request, said_alone
+
+SYSTEM = [65 + i % 26 for i in range(80)]
+
+
+def _bench(slots: int = 4, *, saved_bytes: int = 0, can_trim: bool = True) -> Bench:
+    limits = NativeLimits(256, slots, slots, 256, VOCABULARY_SIZE)
+    return Bench(FakeBackend(limits, can_trim=can_trim), chunk_cap=256, saved_bytes=saved_bytes)
+
+
+def _started(bench: Bench, sequence_id: int) -> Started:
+    (event,) = [
+        event
+        for event in bench.events
+        if isinstance(event, Started) and event.sequence_id == sequence_id
+    ]
+    return event
+
+
+def _run_together(bench: Bench, first_id: int, *prompts: list[int]) -> None:
+    for i, prompt in enumerate(prompts, start=first_id):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=2))
+    bench.run()
+
+
+@pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
+def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
+    """By either way of copying; both go on with the right text."""
+    bench = Bench(
+        FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)), chunk_cap=256, copy_costs=costs
+    )
+    bench.submit(a_request(0, prompt=[*SYSTEM, 1], max_tokens=12))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 2], max_tokens=12))
+    bench.run()
+
+    assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
+    assert bench.tokens(0) == said_alone([*SYSTEM, 1], 12)
+    assert bench.tokens(1) == said_alone([*SYSTEM, 2], 12)
+
+
+@pytest.mark.parametrize("idle_first", [True, False])
+@pytest.mark.parametrize(
+    ("more", "source"),
+    [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.LIVE)],
+)
+def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
+    more: int, source: CacheSource, idle_first: bool
+) -> None:
+    """A few tokens beyond the system prompt that a running sequence has by chance are no reason to
+    copy its slot, and to save what the target has; whichever slot comes first."""
+    bench, own = _bench(), [*range(70, 70 + MIN_REUSED_TOKENS)]
+    brief = a_request(0, prompt=[*SYSTEM, 1], max_tokens=2)
+    lasting = a_request(1, prompt=[*SYSTEM, *own], max_tokens=50)
+    for request in (brief, lasting) if idle_first else (lasting, brief):
+        bench.submit(request)
+        bench.step()
+    while len(bench.engine.running) != 1 or not bench.tokens(1):
+        bench.step()
+    prompt = [*SYSTEM, *own[:more], 2]
+    bench.submit(a_request(2, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert _started(bench, 0).slot == (0 if idle_first else 1)
+    assert _started(bench, 2).source is source
+    assert bench.tokens(2) == said_alone(prompt, 4)
+
+
+@pytest.mark.parametrize(
+    ("idle", "live"),
+    [(SYSTEM[: MIN_REUSED_TOKENS - 1], 2 * MIN_REUSED_TOKENS - 3), ([*SYSTEM, *[97] * 64], 80)],
+    ids=["has little", "would lose much"],
+)
+def test_an_idle_slot_is_not_always_better(idle: list[int], live: int) -> None:
+    """It has too little, or a conversation of its own; a running one has a bit more."""
+    bench = _bench(saved_bytes=10**6)
+    bench.submit(a_request(0, prompt=[*SYSTEM[:live], 1, 2], max_tokens=50))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=idle, max_tokens=1))
+    while len(bench.engine.running) != 1 or not bench.tokens(1):
+        bench.step()
+    prompt = [*SYSTEM[:live], 1, 3]
+    bench.submit(a_request(2, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert _started(bench, 2).source is CacheSource.LIVE
+    assert _started(bench, 2).cached_tokens == live + 1
+    assert bench.tokens(2) == said_alone(prompt, 4)
+
+
+@pytest.mark.parametrize(
+    ("more", "source"),
+    [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.MEMORY)],
+)
+def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSource) -> None:
+    """Than an idle slot that can be taken as it is."""
+    bench, own = _bench(1, saved_bytes=10**6), [*range(70, 70 + MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate(([*SYSTEM, *own], [98] * 3, [*SYSTEM, 1])):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=2))
+        bench.run()
+    prompt = [*SYSTEM, *own[:more], 2]
+    bench.submit(a_request(3, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert _started(bench, 2).source is CacheSource.MEMORY
+    assert _started(bench, 3).source is source
+    assert bench.tokens(3) == said_alone(prompt, 4)
+
+
+def test_generated_text_is_lent_too() -> None:
+    """A follow-up that quotes what another still says finds it there."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=20))
+    for _ in range(10):
+        bench.step()
+    prompt = [*SYSTEM, *bench.tokens(0)]
+    bench.submit(a_request(1, prompt=prompt, max_tokens=5))
+    bench.run()
+
+    assert _started(bench, 1).cached_tokens == len(prompt) - 1
+    assert bench.tokens(1) == said_alone(prompt, 5)
+
+
+def test_another_projects_prefix_is_not_lent() -> None:
+    """Not from a running sequence, an idle slot or memory: 0 cached tokens."""
+    bench = _bench(1, saved_bytes=10**6)
+    for i, key in enumerate([b"a", b"b", b"a", b"c"]):
+        bench.submit(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, cache_key=key))
+        bench.run()
+    assert [_started(bench, i).cached_tokens for i in range(4)] == [0, 0, len(SYSTEM), 0]
+
+    live = _bench()
+    live.submit(a_request(0, prompt=SYSTEM, max_tokens=50, cache_key=b"a"))
+    live.step()
+    live.submit(a_request(1, prompt=SYSTEM, max_tokens=2, cache_key=b"b"))
+    live.step()
+    assert _started(live, 1).cached_tokens == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
+def test_declining_reuse_works_both_ways(first: bool, second: bool) -> None:
+    """Neither does such a request take, nor does anybody take from it."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50, reuse=first))
+    bench.step()
+    bench.submit(a_request(1, prompt=SYSTEM, max_tokens=2, reuse=second))
+    bench.step()
+
+    assert _started(bench, 1).cached_tokens == 0
+
+
+def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> None:
+    """A conversation survives a stranger with the same system prompt."""
+    bench = _bench()
+    conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
+    bench.submit(a_request(0, prompt=conversation, max_tokens=1))
+    bench.run()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=1))
+    bench.run()
+    bench.submit(a_request(2, prompt=[*conversation, 5], max_tokens=1))
+    bench.run()
+
+    assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.SLOT)
+    assert _started(bench, 2) == Started(2, 0, len(conversation), CacheSource.SLOT)
+
+
+def test_what_lost_its_slot_comes_back_from_memory() -> None:
+    """Saved when it is overwritten, restored when it is asked for, with the right text after."""
+    bench = _bench(1, saved_bytes=10**6)
+    other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate([SYSTEM, other, [*SYSTEM, 1, 2]]):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=3))
+        bench.run()
+
+    assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
+    assert bench.tokens(2) == said_alone([*SYSTEM, 1, 2], 3)
+    load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
+    assert (load.saved.num_entries, load.saved.num_bytes > 0) == (2, True)
+    # The first two began with nothing; the third came back, for which the second was saved too.
+    assert load.saved[4:] == (1, 2, 2, 0)
+
+
+def test_a_common_beginning_is_saved_once() -> None:
+    """With the first of the slots that lose it: the others held little that was their own."""
+    bench = _bench(3, saved_bytes=10**6)
+    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=2) for i in range(3)))
+    bench.run()
+    bench.submit(*(a_request(3 + i, prompt=[i] * 90, max_tokens=2) for i in range(3)))
+    bench.run()
+    bench.submit(a_request(6, prompt=[*SYSTEM, 9], max_tokens=2))
+    bench.run()
+
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert loads[-1].saved.num_written == 1 + 1  # and what the seventh pushed out
+    assert _started(bench, 6).source is CacheSource.MEMORY
+
+
+def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None:
+    """Recurrent models: the next token of whoever has just computed it makes it another state."""
+    bench = _bench(2, saved_bytes=10**6, can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=3))
+    bench.step()
+    bench.step()
+    bench.submit(a_request(1, prompt=SYSTEM, max_tokens=9, seed=2))
+    bench.step()
+    assert bench.finished(0)
+    bench.submit(a_request(2, prompt=[1] * 90, max_tokens=2))
+    bench.run()
+    whole = [*SYSTEM, *bench.tokens(0)[:2]]
+    bench.submit(a_request(3, prompt=[*whole, 7], max_tokens=2))
+    bench.run()
+
+    assert _started(bench, 2).slot == _started(bench, 0).slot
+    assert _started(bench, 3)[2:4] == (len(whole), CacheSource.MEMORY)
+
+
+def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
+    """The slot is then the only one that has it."""
+    bench = _bench(2, saved_bytes=700)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=2, keep=True, request_id="r0"))
+    bench.submit(a_request(1, prompt=[97] * 150, max_tokens=2))
+    bench.run()
+    _run_together(bench, 2, [*[97] * 80, 98])  # saves what the second had, in the first one's place
+    assert bench.engine.snapshot("r0", 0) is None
+    _run_together(bench, 3, [99] * 70)
+    _run_together(bench, 4, [*SYSTEM, 9])
+
+    assert _started(bench, 3).slot == _started(bench, 0).slot
+    assert _started(bench, 4)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
+
+
+def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> None:
+    """Others that memory has for longer go before it."""
+    bench = _bench(2, saved_bytes=1100)  # three of these
+    _run_together(bench, 0, [*SYSTEM, 1], [*SYSTEM, 2])
+    _run_together(bench, 2, [97] * 90, [98] * 90)
+    _run_together(bench, 4, [*SYSTEM, 3])
+    _run_together(bench, 5, [*SYSTEM, 4], [99] * 90)
+    assert _started(bench, 5).source is CacheSource.SLOT
+    for i in (7, 8, 9):  # the first takes that slot, the others save the one before them
+        _run_together(bench, i, [i] * 90)
+    _run_together(bench, 10, [*SYSTEM, 5])
+
+    assert _started(bench, 10)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
+
+
+def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
+    """Its own file has to hold all of it."""
+    bench = _bench(2, saved_bytes=10**6)
+    objects = [KeepFor(f"thread_{i}", "d" * 64) for i in range(2)]
+    bench.submit(
+        *(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, keep_for=objects[i]) for i in range(2))
+    )
+    bench.run()
+    bench.submit(*(a_request(2 + i, prompt=[i] * 90, max_tokens=2) for i in range(2)))
+    bench.run()
+
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert loads[-1].saved.num_written == 2
+
+
+def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> None:
+    """Recurrent models: whole prefixes, from slots and from memory."""
+    bench = _bench(1, saved_bytes=10**6, can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=3))
+    bench.run()
+    whole = [*SYSTEM, *bench.tokens(0)[:2]]
+    other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate([other, [*SYSTEM, 1, 2, 3], [*whole, 7]], start=1):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=3))
+        bench.run()
+
+    assert _started(bench, 2).cached_tokens == 0
+    assert _started(bench, 3) == Started(3, 0, len(whole), CacheSource.MEMORY)
+    assert bench.tokens(3) == said_alone([*whole, 7], 3)
+
+
+def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
+    """And does not scatter running slots."""
+    bench = _bench()
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.submit(a_request(1, prompt=[*SYSTEM[: MIN_REUSED_TOKENS - 1], 1, 2], max_tokens=2))
+    bench.step()
+
+    assert _started(bench, 1) == Started(1, 1, 0, CacheSource.NONE)
+
+
+def test_flushing_forgets_idle_and_saved_prefixes() -> None:
+    """What runs goes on; the next request with that beginning computes it."""
+    bench = _bench(2, saved_bytes=10**6)
+    other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
+    for i, prompt in enumerate([SYSTEM, other]):
+        bench.submit(a_request(i, prompt=prompt, max_tokens=1))
+        bench.run()
+    bench.submit(a_request(2, prompt=[98, 99], max_tokens=30))
+    bench.step()
+    bench.engine.flush(7)
+    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=1))
+    bench.run()
+
+    (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
+    assert flushed == Flushed("m", 7, len(SYSTEM) + len(other))
+    assert _started(bench, 3).cached_tokens == 0
+    assert bench.tokens(2) == said_alone([98, 99], 30)
+
+
+def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
+    """Its target is not read or filled before a decode has carried it out."""
+    refuse = [False]
+    limits = NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE)
+    backend = FakeBackend(limits, fails=lambda _: -1 if refuse[0] else 0)
+    bench = Bench(backend, chunk_cap=256, saved_bytes=10**6)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1], max_tokens=2))
+    refuse[0] = True
+    bench.step()
+    refuse[0] = False
+    prompts = {2: [*SYSTEM, 2], 3: [*SYSTEM, 3]}
+    bench.submit(*(a_request(i, prompt=prompt, max_tokens=4) for i, prompt in prompts.items()))
+    bench.run()
+
+    assert bench.failures().keys() == {0, 1}
+    for i, prompt in prompts.items():
+        assert bench.tokens(i) == said_alone(prompt, 4)
+
+
+def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
+    """Two borrowers below the lender in one step: both take from the lender."""
+    bench = _bench()
+    bench.submit(*(a_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
+    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=50))
+    while len(bench.engine.running) > 1:
+        bench.step()
+    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=4) for i in (4, 5)))
+    bench.run()
+
+    for i in (4, 5):
+        assert _started(bench, i).source is CacheSource.LIVE
+        assert bench.tokens(i) == said_alone([*SYSTEM, i], 4)
+
+
+def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
+    """A recurrent model's lender has moved on past the common beginning."""
+    bench = _bench(can_trim=False)
+    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.step()
+    bench.step()
+    said = bench.tokens(0)[:1]
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2, 3], max_tokens=4))
+    bench.submit(a_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
+    bench.step()
+
+    assert _started(bench, 1).cached_tokens == 0
+    assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
+    bench.run()
+    assert bench.tokens(2) == said_alone([*SYSTEM, *said, 2, 3], 4)
+
+
+def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
+    """The next one waits a step; the copy is whole."""
+    bench = _bench(2)
+    conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
+    bench.submit(a_request(0, prompt=conversation, max_tokens=1))
+    bench.run()
+    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=3))
+    bench.submit(a_request(2, prompt=[98, 99], max_tokens=3))
+    bench.step()
+    assert _started(bench, 1).cached_tokens == len(SYSTEM)
+    bench.run()
+
+    assert _started(bench, 2).slot == 0
+    assert bench.tokens(1) == said_alone([*SYSTEM, 1, 2], 3)
+    assert bench.tokens(2) == said_alone([98, 99], 3)

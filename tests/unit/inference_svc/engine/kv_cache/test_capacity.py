@@ -1,0 +1,152 @@
+"""The unified layout: slots draw from one stock of cells, which can run out."""
+
+from typing import Any
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.constraint import Constraint
+from inference_svc.engine.events import CacheSource, Preempted, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from tests.support.sequences import Bench, a_request, said_alone
+
+SLOTS = 4
+NEVER = 10**6
+SYSTEM = [100 + i % 7 for i in range(80)]
+
+
+def a_bench(cells: int, **options: Any) -> Bench:
+    """Four slots over so many cells, any of which may be one sequence's."""
+    limits = NativeLimits(256, SLOTS, SLOTS, cells, VOCABULARY_SIZE, cells=cells)
+    return Bench(FakeBackend(limits, end_after=NEVER), chunk_cap=256, **options)
+
+
+def _request(i: int, prompt: list[int], tokens: int, **changes: Any) -> Any:
+    options = {"max_tokens": tokens, "ignore_eos": True, "max_draft": 0, **changes}
+    return a_request(i, prompt, **options)
+
+
+def _started(bench: Bench, i: int) -> Started:
+    (event,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == i]
+    return event
+
+
+def test_a_shared_prefix_is_a_reference() -> None:
+    """Four sequences over one prompt run in less than twice its cells."""
+    bench = a_bench(280)
+    bench.submit(_request(0, [*SYSTEM, 97], 30))
+    bench.step()
+    bench.submit(*(_request(i, [*SYSTEM, 97 + i], 30) for i in (1, 2, 3)))
+    bench.step()
+    bench.step()
+
+    assert len(bench.engine.running) == SLOTS
+    assert bench.backend.used_cells < 2 * len(SYSTEM)
+    bench.run()
+    for i in range(SLOTS):
+        assert bench.tokens(i) == said_alone([*SYSTEM, 97 + i], 30, end_after=NEVER)
+
+
+def test_what_does_not_fit_waits() -> None:
+    """It has a slot, but no cells; it starts when somebody has ended."""
+    bench = a_bench(250)
+    for i in range(3):
+        bench.submit(_request(i, [65 + i] * 100, 10, cache_key=b"%d" % i))
+    bench.step()
+    assert [event.sequence_id for event in bench.events if isinstance(event, Started)] == [0]
+    bench.run()
+
+    for i in range(3):
+        assert bench.tokens(i) == said_alone([65 + i] * 100, 10, end_after=NEVER)
+
+
+def test_idle_prefixes_give_way_and_go_to_memory() -> None:
+    """A conversation that ended is found there, whatever took its cells."""
+    bench = a_bench(200, saved_bytes=10**6)
+    bench.submit(_request(0, SYSTEM, 4, cache_key=b"a"))
+    bench.run()
+    bench.submit(_request(1, [65] * 150, 4, cache_key=b"b"))
+    bench.run()
+    bench.submit(_request(2, [*SYSTEM, 97], 4, cache_key=b"a"))
+    bench.run()
+
+    assert _started(bench, 2)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
+
+
+def test_a_prefix_that_is_in_its_own_way_is_dropped() -> None:
+    """Where nothing runs, the longest prompt starts, if only without what it shared."""
+    bench = a_bench(200)
+    bench.submit(_request(0, [*SYSTEM, *([65] * 110)], 4))
+    bench.run()
+    bench.submit(_request(1, [*SYSTEM[:40], *([66] * 155)], 4))
+    bench.run()
+
+    assert bench.tokens(1) == said_alone([*SYSTEM[:40], *([66] * 155)], 4, end_after=NEVER)
+
+
+def test_idle_prefixes_that_share_all_their_cells_give_way() -> None:
+    """Neither of two equal ones frees anything alone: they go together."""
+    limits = NativeLimits(256, SLOTS, SLOTS, 200, VOCABULARY_SIZE, cells=200)
+    bench = Bench(FakeBackend(limits, builds_after=NEVER), chunk_cap=256)
+    for i in (0, 1):
+        bench.submit(_request(i, SYSTEM, 4, constraint=Constraint("a", "constraint")))
+        bench.step()
+    for i in (0, 1):
+        bench.engine.cancel(i, arrived_in_step=0, step=0)
+    assert [bench.backend.freed_by(slot) for slot in (0, 1)] == [0, 0]
+    bench.submit(_request(2, [65] * 150, 4))
+    bench.run()
+
+    assert bench.tokens(2) == said_alone([65] * 150, 4, end_after=NEVER)
+
+
+def _run_out(bench: Bench) -> list[int]:
+    """Three start and grow until the cells run out; those that were preempted, in order."""
+    for i, size in enumerate((20, 60, 40)):
+        bench.submit(_request(i, [65 + i] * size, 120, cache_key=b"%d" % i))
+    bench.run()
+    return [event.sequence_id for event in bench.events if isinstance(event, Preempted)]
+
+
+def test_the_one_that_frees_most_waits_and_resumes_exactly() -> None:
+    """With memory for its cells, which are as they were."""
+    bench = a_bench(330, saved_bytes=10**6)
+    preempted = _run_out(bench)
+
+    assert preempted[0] == 1
+    for i, size in enumerate((20, 60, 40)):
+        assert bench.tokens(i) == said_alone([65 + i] * size, 120, end_after=NEVER)
+
+
+def test_without_memory_its_cells_are_computed_again() -> None:
+    """Work is repeated, not lost: the same text."""
+    bench = a_bench(330)
+    preempted = _run_out(bench)
+
+    assert preempted[0] == 1
+    for i, size in enumerate((20, 60, 40)):
+        assert bench.tokens(i) == said_alone([65 + i] * size, 120, end_after=NEVER)
+
+
+def test_urgent_work_keeps_its_cells() -> None:
+    """The least urgent waits, though it frees less."""
+    bench = a_bench(330, saved_bytes=10**6)
+    bench.submit(_request(0, [65] * 20, 120, priority=1, cache_key=b"0"))
+    bench.submit(_request(1, [66] * 100, 120, priority=3, cache_key=b"1"))
+    bench.run()
+    preempted = [event.sequence_id for event in bench.events if isinstance(event, Preempted)]
+
+    assert preempted == [0]
+
+
+def test_a_paused_sequence_does_not_keep_the_thread_busy() -> None:
+    """Who waits for its cells is looked at now and then, not all the time."""
+    bench = a_bench(300)
+    bench.submit(_request(0, [65] * 150, 10), _request(1, [66] * 150, 10))
+    bench.step()
+    bench.engine.pause(0, paused=True)
+    bench.step()
+    assert not bench.engine.has_work
+    bench.engine.cancel(0, arrived_in_step=0, step=0)
+    bench.step()
+    bench.run()
+
+    assert bench.tokens(1) == said_alone([66] * 150, 10, end_after=NEVER)

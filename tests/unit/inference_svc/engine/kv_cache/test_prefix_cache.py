@@ -1,0 +1,87 @@
+"""Prefixes in memory."""
+
+from array import array
+
+from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
+from inference_svc.engine.saved_state import SavedPrefix
+
+
+def _entry(
+    tokens: list[int], size: int = 10, *, key: bytes = b"k", whole: bool = False
+) -> SavedPrefix:
+    return SavedPrefix(key, array("i", tokens), bytearray(size), whole)
+
+
+def test_the_longest_prefix_under_the_key_is_found() -> None:
+    """Another owner's is not, however long."""
+    saved = PrefixCache(100)
+    short, long = _entry([1, 2, 9]), _entry([1, 2, 3, 8])
+    for entry in (short, long, _entry([1, 2, 3, 4], key=b"theirs")):
+        saved.put(entry)
+
+    assert saved.find(array("i", [1, 2, 3, 4, 5]), b"k", limit=4) == (long, 3)
+    assert saved.find(array("i", [1, 2, 3, 4, 5]), b"nobody", limit=4) == (None, 0)
+
+
+def test_a_whole_state_serves_only_prompts_that_continue_it() -> None:
+    """Recurrent states cannot be shortened."""
+    saved = PrefixCache(100)
+    saved.put(_entry([1, 2, 3], whole=True))
+
+    assert saved.find(array("i", [1, 2, 9, 9]), b"k", limit=3)[1] == 0
+    assert saved.find(array("i", [1, 2, 3, 9]), b"k", limit=3)[1] == 3
+
+
+def _gives(saved: PrefixCache, tokens: list[int]) -> bool:
+    return saved.find(array("i", tokens), b"k", limit=len(tokens))[1] == len(tokens)
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    """By bytes, and by entries."""
+    saved = PrefixCache(25, max_entries=2)
+    first, second, third = _entry([1, 2]), _entry([3, 4]), _entry([5, 6])
+    saved.put(first)
+    saved.put(second)
+    saved.use(first)
+    saved.put(third)
+
+    assert (len(saved), saved.num_bytes) == (2, 20)
+    assert not _gives(saved, [3, 4])
+    saved.put(_entry([7, 8], size=24))
+    assert (len(saved), saved.num_bytes) == (1, 24)
+
+
+def test_a_longer_prefix_takes_the_place_of_its_beginning() -> None:
+    """A conversation is kept once."""
+    saved = PrefixCache(100)
+    saved.put(_entry([1, 2]))
+    saved.put(_entry([1, 2, 3]))
+
+    assert len(saved) == 1
+    assert _gives(saved, [1, 2])
+
+
+def test_what_cannot_fit_is_not_kept() -> None:
+    """And drops nothing that does."""
+    saved = PrefixCache(20)
+    saved.put(_entry([1, 2]))
+    saved.put(_entry([3, 4], size=21))
+
+    assert _gives(saved, [1, 2])
+    assert not _gives(saved, [3, 4])
+
+
+def test_preempted_work_takes_room_from_prefixes_and_is_never_dropped() -> None:
+    """Reserved bytes stay until they are released, and are bounded too."""
+    saved = PrefixCache(25)
+    saved.put(_entry([1, 2]))
+
+    assert saved.reserve(20)
+    assert (len(saved), saved.num_bytes) == (0, 20)
+    assert not saved.reserve(10)
+    saved.put(_entry([1, 2]))
+    assert len(saved) == 0
+    saved.release(20)
+    saved.put(_entry([1, 2]))
+    assert saved.clear() == 2
+    assert saved.num_bytes == 0

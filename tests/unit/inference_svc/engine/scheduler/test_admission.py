@@ -1,0 +1,205 @@
+"""Batch work that gives way to interactive work."""
+
+import pytest
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.events import ModelLoad, Preempted, Resumed, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS
+from inference_svc.engine.scheduler.queue import AGEING_S
+from tests.support.sequences import Bench, a_request, said_alone
+
+PLENTY = 10**6
+
+
+def _bench(slots: int = 1, saved_bytes: int = PLENTY, batch_tokens: int = 64) -> Bench:
+    limits = NativeLimits(batch_tokens, slots, slots, 256, VOCABULARY_SIZE)
+    return Bench(FakeBackend(limits), saved_bytes=saved_bytes)
+
+
+def _preempted(bench: Bench) -> list[int]:
+    return [event.sequence_id for event in bench.events if isinstance(event, Preempted)]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
+    """In the middle of its prompt or its text; every token comes once, in the right place."""
+    prompt = [70 + i % 9 for i in range(30)]
+    bench = _bench()
+    bench.submit(a_request(0, prompt=prompt, priority=1, max_tokens=10))
+    for _ in range(steps):
+        bench.step()
+    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    assert bench.tokens(0) == said_alone(prompt, 10)
+    assert bench.tokens(1) == said_alone([65, 66, 67], 3)
+    assert [event for event in bench.events if isinstance(event, Resumed)] == [Resumed(0, 0)]
+    assert len([event for event in bench.events if isinstance(event, Started)]) == 2
+    computed = sum(len(batch.tokens) for batch in bench.backend.batches)
+    assert computed == 30 + 9 + 3 + 2
+
+
+def test_the_youngest_of_the_batch_work_gives_way_and_others_run_on() -> None:
+    """One slot is needed, so one sequence waits."""
+    bench = _bench(3)
+    bench.submit(*(a_request(i, priority=priority) for i, priority in enumerate([1, 2, 1])))
+    bench.step()
+    bench.submit(a_request(3, priority=3, max_tokens=2))
+    bench.step()
+
+    assert _preempted(bench) == [2]
+    bench.run()
+    assert [len(bench.tokens(i)) for i in range(4)] == [8, 8, 8, 2]
+
+
+@pytest.mark.parametrize(("running", "waiting"), [(2, 3), (1, 2), (3, 3)])
+def test_only_batch_work_gives_way_and_only_to_interactive_work(running: int, waiting: int) -> None:
+    """Everything else waits its turn."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=running))
+    bench.step()
+    bench.submit(a_request(1, priority=waiting))
+    bench.run()
+
+    assert _preempted(bench) == []
+
+
+def test_without_memory_nobody_is_preempted() -> None:
+    """Work that could not be kept is not interrupted."""
+    bench = _bench(saved_bytes=0)
+    bench.submit(a_request(0, priority=1))
+    bench.step()
+    bench.submit(a_request(1, priority=3))
+    bench.run()
+
+    assert _preempted(bench) == []
+    assert len(bench.tokens(0)) == 8
+
+
+def test_who_waited_itself_up_is_not_preempted_again() -> None:
+    """Under a stream of interactive work batch work still comes to its end."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=1, max_tokens=6))
+    bench.step()
+    bench.submit(a_request(1, priority=3, max_tokens=2))
+    bench.step()
+    bench.clock.now = 2 * AGEING_S
+    while not bench.tokens(1):
+        bench.step()
+    while len(bench.tokens(0)) < 3:
+        bench.step()
+    bench.submit(a_request(4, priority=3, max_tokens=2))
+    bench.run()
+    assert _preempted(bench) == [0]
+    assert len(bench.tokens(0)) == 6
+
+    bench.submit(a_request(2, priority=1, max_tokens=9))
+    bench.clock.now += 0.1
+    bench.step()
+    bench.submit(a_request(3, priority=3, max_tokens=2))
+    bench.step()
+    assert _preempted(bench) == [0, 2]
+
+
+def test_interactive_work_preempts_past_aged_work() -> None:
+    """Who aged to the head of the queue may not preempt, and does not stop one who may."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=1, max_tokens=6), a_request(1, priority=1, max_tokens=6))
+    bench.step()
+    bench.clock.now = 2 * AGEING_S
+    bench.submit(a_request(2, priority=3, max_tokens=2))
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    started = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert started == [0, 2, 1]
+    assert [len(bench.tokens(i)) for i in range(3)] == [6, 6, 2]
+
+
+def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
+    """Its cells are being copied in this step; an older one's are not."""
+    system = [65 + i % 26 for i in range(60)]
+    bench = _bench(3)
+    bench.submit(a_request(0, priority=1, max_tokens=20))
+    bench.submit(a_request(1, prompt=system, priority=1, max_tokens=20))
+    while not bench.tokens(1):
+        bench.step()
+    bench.submit(a_request(2, prompt=[*system, 1], priority=3))
+    bench.submit(a_request(3, prompt=[98, 99], priority=3))
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    assert bench.tokens(0) == said_alone([65, 66, 67], 20)
+    assert bench.tokens(3) == said_alone([98, 99], 8)
+
+
+def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
+    """What it computes is needed by the one that waits."""
+    system = [65 + i % 26 for i in range(90)]
+    bench = _bench(2, batch_tokens=16)
+    bench.submit(a_request(0, prompt=[*system, 1], priority=1, max_tokens=2))
+    bench.submit(a_request(1, prompt=[97] * 5, priority=2, max_tokens=3))
+    bench.step()
+    bench.submit(a_request(2, prompt=[*system, 2], priority=3, max_tokens=2))
+    bench.step()
+
+    assert _preempted(bench) == []
+    bench.run()
+    (started,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 2]
+    assert started.cached_tokens > len(system) - MIN_REUSED_TOKENS
+
+
+def test_a_preempted_sequence_can_be_cancelled() -> None:
+    """Its memory is free again."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=1, max_tokens=50))
+    bench.step()
+    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.step()
+    bench.engine.cancel(0, arrived_in_step=2, step=3)
+    bench.run()
+
+    load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
+    assert load.saved.num_bytes == 0
+    assert len(bench.tokens(1)) == 3
+
+
+def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() -> None:
+    """One interactive request takes its prefix over, the next one preempts it only then."""
+    system = [65 + i % 26 for i in range(60)]
+    bench = _bench(2)
+    bench.submit(a_request(0, prompt=system, priority=1, max_tokens=20))
+    while not bench.tokens(0):
+        bench.step()
+    prompts = {1: [*system, 1], 2: [98, 99]}
+    bench.submit(*(a_request(i, prompt=prompt, priority=3) for i, prompt in prompts.items()))
+    bench.step()
+    assert _preempted(bench) == []
+    bench.step()
+    assert _preempted(bench) == [0]
+    bench.run()
+
+    for i, prompt in prompts.items():
+        assert bench.tokens(i) == said_alone(prompt, 8)
+    assert bench.tokens(0) == said_alone(system, 20)
+
+
+def test_the_load_counts_those_who_gave_way() -> None:
+    """While one waits it is a gauge, afterwards a sum."""
+    bench = _bench()
+    bench.submit(a_request(0, priority=1, max_tokens=10))
+    bench.step()
+    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.clock.now = 1.0
+    bench.step()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+    assert (loads[-1].num_preempted, loads[-1].num_preemptions) == (1, 1)
+    bench.run()
+    loads = [event for event in bench.events if isinstance(event, ModelLoad)]
+
+    assert (loads[-1].num_preempted, loads[-1].num_preemptions) == (0, 1)

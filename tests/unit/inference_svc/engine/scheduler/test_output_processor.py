@@ -1,0 +1,142 @@
+"""From tokens to text and to the end of a sequence, through the engine."""
+
+from array import array
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.events import FinishReason, ModelLoad
+from inference_svc.engine.fake import (
+    END_TOKEN,
+    VOCABULARY_SIZE,
+    FakeBackend,
+)
+from tests.support.sequences import Bench, a_request, said_alone
+
+
+def test_the_end_token_stops_without_text() -> None:
+    """STOP names the token, which counts as output and has no text."""
+    bench = Bench(FakeBackend(end_after=1))
+    bench.submit(a_request())
+    bench.run()
+
+    finished = bench.finished(0)
+    assert (finished.reason, finished.stop_token) == (FinishReason.STOP, END_TOKEN)
+    assert (finished.num_output_tokens, bench.text(0)) == (1, "")
+
+
+def test_ignore_eos_goes_on() -> None:
+    """The end token is then an ordinary one."""
+    bench = Bench(FakeBackend(end_after=1))
+    bench.submit(a_request(ignore_eos=True, max_tokens=3))
+    bench.run()
+
+    assert bench.finished(0).reason is FinishReason.LENGTH
+    assert bench.tokens(0) == [END_TOKEN] * 3
+
+
+def test_a_stop_text_ends_the_sequence_and_is_not_sent() -> None:
+    """The text before it is; the slot is free at once."""
+    free = Bench()
+    free.submit(a_request(max_tokens=8))
+    free.run()
+    stop = free.text(0)[3:5]
+    bench = Bench()
+    bench.submit(a_request(max_tokens=8, stop=(stop,)))
+    bench.run()
+
+    assert bench.text(0) == free.text(0)[: free.text(0).index(stop)]
+    assert bench.finished(0).stop_text == stop
+
+
+def test_a_stop_token_ends_the_sequence() -> None:
+    """A caller's own stop token works as the model's."""
+    token = said_alone([65, 66, 67], 4)[3]
+    bench = Bench()
+    bench.submit(a_request(max_tokens=8, stop_tokens=frozenset({token})))
+    bench.run()
+
+    assert bench.finished(0).stop_token == token
+
+
+def test_a_full_window_ends_with_length() -> None:
+    """Nothing is shifted out."""
+    limits = NativeLimits(64, 4, 4, 10, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits))
+    bench.submit(a_request(prompt=[65] * 7, max_tokens=100))
+    bench.run()
+
+    assert bench.finished(0).reason is FinishReason.LENGTH
+    assert bench.finished(0).num_output_tokens == 3
+
+
+def test_resume_goes_on_exactly_where_it_was() -> None:
+    """Replayed tokens are not emitted again, and the rest equals the uninterrupted run."""
+    whole = Bench()
+    whole.submit(a_request(max_tokens=8))
+    whole.run()
+    bench = Bench()
+    bench.submit(a_request(max_tokens=8, resumed=array("i", whole.tokens(0)[:3])))
+    bench.run()
+
+    assert bench.tokens(0) == whole.tokens(0)[3:]
+    assert bench.finished(0).num_output_tokens == 8
+
+
+def test_resume_remembers_a_stop_text_that_had_begun() -> None:
+    """Text held back at the interruption is neither lost nor sent too early."""
+    tokens = said_alone([65, 66, 67], 8)
+    text = bytes(tokens).decode()
+    bench = Bench()
+    bench.submit(a_request(max_tokens=8, stop=(text[2:6],), resumed=array("i", tokens[:4])))
+    bench.run()
+
+    assert (bench.text(0), bench.finished(0).stop_text) == ("", text[2:6])
+
+
+def test_resuming_what_had_ended_ends_at_once() -> None:
+    """An end token, or the last allowed token, among the resumed ones needs no computing."""
+    bench = Bench()
+    bench.submit(
+        a_request(0, resumed=array("i", [97, END_TOKEN])),
+        a_request(1, max_tokens=2, resumed=array("i", [97, 98])),
+    )
+    bench.run()
+
+    assert bench.finished(0).reason is FinishReason.STOP
+    assert bench.finished(1).reason is FinishReason.LENGTH
+    assert bench.backend.batches == []
+
+
+def test_logprobs_ride_on_their_tokens() -> None:
+    """Each delta carries as many as it has tokens."""
+    bench = Bench()
+    bench.submit(a_request(max_tokens=3, top_logprobs=2))
+    bench.run()
+
+    assert all(
+        len(delta.logprobs) == len(delta.tokens) and len(delta.logprobs[0].top) == 2
+        for delta in bench.deltas(0)
+        if delta.tokens
+    )
+
+
+def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
+    """Penalties see what was said, resumed tokens included."""
+    bench = Bench()
+    made = []
+    new_sampler = bench.backend.new_sampler
+    bench.backend.new_sampler = lambda request: made.append(new_sampler(request)) or made[-1]  # type: ignore[method-assign, func-returns-value]
+    bench.submit(a_request(max_tokens=4, resumed=array("i", [97])))
+    bench.run()
+
+    assert made[0].seen == [97, *bench.tokens(0)]
+    assert made[0].closed
+
+
+def test_deltas_come_before_the_end() -> None:
+    """Order inside one step's events is the order in which things happened."""
+    bench = Bench()
+    bench.submit(a_request(max_tokens=1))
+    bench.run()
+
+    kinds = [type(event).__name__ for event in bench.events if not isinstance(event, ModelLoad)]
+    assert kinds == ["Started", "Delta", "Finished"]

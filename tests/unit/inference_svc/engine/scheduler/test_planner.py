@@ -1,0 +1,160 @@
+"""The decode calls of a step: what is told after each, and what may come between two."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.constraint import Constraint
+from inference_svc.engine.events import Delta, Event, Finished, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.request import AppliedAdapter
+from inference_svc.engine.sequence import Sequence
+from tests.support.sequences import Bench, a_request, said_alone
+
+
+def _bench() -> Bench:
+    return Bench(FakeBackend(NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)), chunk_cap=256)
+
+
+def _speaking(bench: Bench, *, max_tokens: int = 50) -> None:
+    """Have sequence 0 decode."""
+    bench.submit(a_request(0, max_tokens=max_tokens))
+    bench.step()
+
+
+def _who(events: list[Event]) -> list[int]:
+    return [event.sequence_id for event in events if isinstance(event, Delta)]
+
+
+def _slots(bench: Bench, since: int) -> list[set[int]]:
+    return [set(batch.slots.tolist()) for batch in bench.backend.batches[since:]]
+
+
+def test_a_text_is_told_before_the_prompts_behind_it() -> None:
+    """Its reader does not wait for them, nor does whoever comes when it has ended."""
+    bench = _bench()
+    _speaking(bench, max_tokens=2)
+    bench.submit(a_request(1, range(60, 100)))
+    known = len(bench.backend.batches)
+
+    told = bench.call()
+    assert _who(told) == [0]
+    assert any(isinstance(event, Finished) for event in told)
+    assert len(bench.backend.batches) == known + 1
+    assert _who(bench.call()) == [1]
+    assert len(bench.backend.batches) == known + 2
+
+
+def test_a_prompt_that_comes_while_texts_are_computed_is_next() -> None:
+    """It does not wait for their next token."""
+    bench = _bench()
+    _speaking(bench)
+    bench.call()
+    bench.submit(a_request(1, range(60, 100)))
+
+    told = bench.call()
+    assert [event.sequence_id for event in told if isinstance(event, Started)] == [1]
+    assert _who(told) == [1]
+    bench.run()
+    assert bench.tokens(1) == said_alone(range(60, 100), 8)
+
+
+def test_a_first_token_is_told_before_the_prompts_that_go_on() -> None:
+    """They are computed in a call of their own."""
+    bench = _bench()
+    bench.submit(a_request(0, range(60, 100)), a_request(1, [200 + i % 40 for i in range(300)]))
+    known = len(bench.backend.batches)
+
+    assert _who(bench.call()) == [0]
+    bench.call()
+    assert _slots(bench, known) == [{0}, {1}]
+
+
+def test_who_is_cancelled_between_two_calls_for_prompts_is_in_none() -> None:
+    """Its slot has another owner by then, perhaps."""
+    bench = _bench()
+    bench.submit(a_request(0, range(60, 100)), a_request(1, [200 + i % 40 for i in range(300)]))
+    known = len(bench.backend.batches)
+    bench.call()
+    bench.engine.cancel(1, arrived_in_step=1, step=2)
+    bench.engine.flush(1)
+
+    bench.run()
+    assert all(slots == {0} for slots in _slots(bench, known))
+    assert bench.tokens(0) == said_alone(range(60, 100), 8)
+
+
+def test_who_is_paused_while_texts_are_computed_computes_no_prompt() -> None:
+    """It was ready when the step began."""
+    bench = _bench()
+    _speaking(bench)
+    bench.submit(a_request(1, range(60, 100)))
+    bench.call()
+    bench.engine.pause(1, paused=True)
+    known = len(bench.backend.batches)
+
+    bench.step()
+    assert _slots(bench, known) == []
+    bench.engine.pause(1, paused=False)
+    bench.run()
+    assert bench.tokens(1) == said_alone(range(60, 100), 8)
+
+
+def test_an_adapter_that_is_freed_and_loaded_again_meanwhile_is_used() -> None:
+    """What is freed is not in use any more, though its name is the same afterwards."""
+    stack = (AppliedAdapter("a", 1.0),)
+    bench = _bench()
+    bench.engine.adapters.load("a", Path("a"))
+    bench.submit(a_request(0, adapters=stack, max_tokens=50))
+    bench.step()
+    bench.call()
+    bench.engine.cancel(0, arrived_in_step=1, step=2)
+    bench.engine.adapters.unload("a")
+    bench.engine.adapters.load("a", Path("a"))
+    bench.submit(a_request(1, range(60, 100), adapters=stack))
+    known = len(bench.backend.stacks)
+
+    bench.run()
+    assert set(bench.backend.stacks[known:]) == {stack}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_state_can_be_read_while_a_copy_of_it_waits_for_a_call(*, ends: bool) -> None:
+    """Who takes a prefix over in the middle of a step may have nothing to compute in it."""
+    limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)
+    bench = Bench(FakeBackend(limits, builds_after=20), chunk_cap=256, saved_bytes=10**6)
+    prompt = range(60, 120)
+    kept = a_request(0, prompt, max_tokens=99, keep=True, request_id="r", deadline=100.0)
+    bench.submit(kept)
+    bench.step()
+    bench.call()
+    bench.submit(a_request(1, prompt, constraint=Constraint("abc", "constraint")))
+    bench.step()  # the rest of it
+    assert any(isinstance(e, Started) and e.sequence_id == 1 for e in bench.events)
+    if ends:
+        bench.clock.now = 101.0
+        bench.call()
+
+    assert bench.engine.snapshot("r", 0) is not None
+
+
+def test_nobody_looks_at_the_queue_again_where_nothing_has_changed() -> None:
+    """Who holds back for a leader is looked at once a step, not twice."""
+    bench = _bench()
+    _speaking(bench)
+    passes: list[int] = []
+    admit = bench.engine._admitter.admit
+
+    def counted(is_left: Callable[[Sequence], bool]) -> None:
+        passes.append(1)
+        admit(is_left)
+
+    bench.engine._admitter.admit = counted  # type: ignore[method-assign]
+    bench.step()
+    assert len(passes) == 1
+    bench.call()
+    bench.submit(a_request(1, range(60, 100)))
+    bench.step()
+    assert len(passes) == 3

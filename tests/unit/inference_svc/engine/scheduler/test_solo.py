@@ -1,0 +1,107 @@
+"""Deterministic sequences have decode calls of their own, of shapes that nothing else changes."""
+
+from array import array
+from typing import Any
+
+from inference_svc.engine.batch import NativeLimits
+from inference_svc.engine.constraint import Constraint
+from inference_svc.engine.events import Finished, Started
+from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.scheduler.queue import AGEING_S, deterministic
+from inference_svc.engine.sequence import Sequence
+from tests.support.sequences import Bench, a_request
+
+DEAR_HOLES = {1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}
+
+
+def _alone(sequence_id: int, **changes: Any) -> SequenceRequest:
+    return a_request(
+        sequence_id,
+        range(65, 85),
+        deterministic=True,
+        reuse=False,
+        max_tokens=5,
+        ignore_eos=True,
+        **changes,
+    )
+
+
+def _shapes(bench: Bench, sequence_id: int) -> list[list[int]]:
+    """The positions in each decode call of a sequence, from its start to its end. Beside others its
+    slot may only be filled."""
+    known = len(bench.backend.batches)
+    while not any(isinstance(e, Finished) and e.sequence_id == sequence_id for e in bench.events):
+        bench.step()
+    (slot,) = [
+        event.slot
+        for event in bench.events
+        if isinstance(event, Started) and event.sequence_id == sequence_id
+    ]
+    batches = [batch for batch in bench.backend.batches[known:] if slot in batch.slots]
+    alone = [batch for batch in batches if set(batch.slots.tolist()) == {slot}]
+    filled = [batch for batch in batches if len(set(batch.slots.tolist())) > 1]
+    assert all(batch.tokens[batch.slots == slot].tolist() == [0] for batch in filled)
+    return [batch.positions.tolist() for batch in alone]
+
+
+def test_each_call_is_what_it_is_alone() -> None:
+    """Neither neighbours nor fillers nor their budget change the chunks of a prompt or the rows."""
+    quiet = Bench(step_times=DEAR_HOLES, chunk_cap=8)
+    quiet.submit(_alone(0))
+    expected = _shapes(quiet, 0)
+    busy = Bench(step_times=DEAR_HOLES, chunk_cap=8)
+    busy.submit(*(a_request(i, range(60, 90), max_tokens=30) for i in (1, 2)))
+    busy.step()
+    busy.submit(_alone(0), a_request(3, range(60, 100)))
+
+    assert [len(positions) for positions in expected] == [8, 8, 4, 1, 1, 1, 1]
+    assert _shapes(busy, 0) == expected
+    assert busy.tokens(0) == quiet.tokens(0)
+
+
+def test_one_of_their_prompts_computes_a_chunk_a_step() -> None:
+    """A step is bounded however many of them arrive; each gets its turn."""
+    backend = FakeBackend(NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE))
+    bench = Bench(backend, chunk_cap=8)
+    bench.submit(*(_alone(i) for i in range(4)))
+    bench.step()
+
+    assert [len(batch.tokens) for batch in backend.batches] == [8]
+    bench.run()
+    assert all(len(bench.tokens(i)) == 5 for i in range(4))
+
+
+def test_of_deterministic_prompts_none_waits_for_ever() -> None:
+    """Though it runs already, waiting raises its class; of equals the one is next that has waited
+    longest for its length."""
+    now = 2 * AGEING_S
+    old = Sequence(_alone(0, priority=1, deadline=9000.0), arrived_at=0.0)
+    urgent = Sequence(_alone(1, priority=3, deadline=100.0), arrived_at=now - 1)
+
+    assert deterministic([old, urgent], now - 0.5) == [urgent]
+    assert deterministic([urgent, old], now) == [old]
+
+
+def test_resumed_tokens_are_computed_one_by_one() -> None:
+    """As they were when they were sampled."""
+    bench = Bench(chunk_cap=8)
+    bench.submit(_alone(0))
+    bench.run()
+    whole = bench.tokens(0)
+    resumed = Bench(chunk_cap=8)
+    resumed.submit(_alone(0, resumed=array("i", whole[:3])))
+
+    assert [len(positions) for positions in _shapes(resumed, 0)] == [8, 8, 4, 1, 1, 1, 1]
+    assert resumed.tokens(0) == whole[3:]
+
+
+def test_a_grammar_that_comes_late_cuts_no_prompt_elsewhere() -> None:
+    """Others compute all but their last token meanwhile; these wait."""
+    shapes = []
+    for builds_after in (0, 3):
+        bench = Bench(FakeBackend(builds_after=builds_after), chunk_cap=8)
+        bench.submit(_alone(0, constraint=Constraint("a*", "response_format")))
+        shapes.append(_shapes(bench, 0))
+
+    assert shapes[0] == shapes[1]

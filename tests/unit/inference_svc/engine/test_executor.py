@@ -1,0 +1,98 @@
+"""One decode and what follows from it, where it succeeds and where it fails."""
+
+import pytest
+
+from inference_svc.engine.batch import TokenBatch
+from inference_svc.engine.events import FinishReason
+from inference_svc.engine.fake import (
+    FAILING_SEED,
+    FakeBackend,
+)
+from svc_kit.errors import DecodeFailed
+from tests.support.sequences import Bench, a_request, said_alone
+
+
+def test_two_sequences_share_decode_steps() -> None:
+    """Continuous batching: both have a row in the same call."""
+    bench = Bench()
+    bench.submit(a_request(0, max_tokens=6), a_request(1, prompt=[70, 71], max_tokens=6))
+    bench.run()
+
+    shared = [batch for batch in bench.backend.batches if set(batch.slots) == {0, 1}]
+    assert len(shared) >= 5
+    assert bench.tokens(1) == said_alone([70, 71], 6)
+
+
+def test_no_output_may_be_asked_for() -> None:
+    """`max_tokens` 0 computes the prompt only."""
+    bench = Bench()
+    bench.submit(a_request(max_tokens=0))
+    bench.run()
+
+    assert (bench.tokens(0), bench.finished(0).reason) == ([], FinishReason.LENGTH)
+
+
+def test_holes_between_slots_are_filled_and_cleaned() -> None:
+    """A filler row, with logits as the others, joins two slots into one batch and leaves no cell
+    behind."""
+    bench = Bench(step_times={1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0})
+    bench.submit(a_request(0, max_tokens=9), a_request(1, max_tokens=2), a_request(2, max_tokens=9))
+    bench.run()
+
+    assert any(
+        (batch.slots.tolist(), batch.outputs.tolist(), batch.tokens[1]) == ([0, 1, 2], [1, 1, 1], 0)
+        for batch in bench.backend.batches
+    )
+    assert bench.tokens(2) == said_alone([65, 66, 67], 9)
+
+
+@pytest.mark.parametrize("code", [1, -1, -2])
+def test_one_failing_row_fails_alone(code: int) -> None:
+    """A batch that cannot be computed is undone and retried until the bad row stands alone."""
+
+    def fails(batch: TokenBatch) -> int:
+        return code if 200 in batch.tokens else 0
+
+    bench = Bench(FakeBackend(fails=fails))
+    bench.submit(
+        a_request(0, max_tokens=6),
+        a_request(1, prompt=[65, 200, 66], request_id="req_1"),
+        a_request(2, max_tokens=6),
+    )
+    bench.run()
+
+    assert bench.failures()[1].error == DecodeFailed(request_id="req_1")
+    assert bench.tokens(0) == bench.tokens(2) == said_alone([65, 66, 67], 6)
+
+
+def test_a_sampler_that_fails_ends_its_own_sequence_only() -> None:
+    """Settings that cannot be sampled with disturb nobody else."""
+    bench = Bench()
+    bench.submit(a_request(0, seed=FAILING_SEED), a_request(1, max_tokens=4))
+    bench.run()
+
+    assert bench.failures().keys() == {0}
+    assert len(bench.tokens(1)) == 4
+
+
+@pytest.mark.parametrize(
+    ("chunk_cap", "fails"), [(16, True), (1, False)], ids=["failed", "without output"]
+)
+def test_only_rows_that_become_text_teach_what_a_row_takes(chunk_cap: int, fails: bool) -> None:
+    """What failed at once, and a row of a prompt whose logits nobody asks for, is no measure: it
+    would be believed for good."""
+
+    def decode(batch: TokenBatch) -> int:
+        is_quick = not batch.outputs.any() or (fails and len(batch.tokens) == 1)
+        bench.clock.now += 0.1 if is_quick else 20.0
+        return int(is_quick and fails)
+
+    times = {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
+    backend = FakeBackend(fails=decode)
+    bench = Bench(backend, step_times=times, measured=times, chunk_cap=chunk_cap)
+    bench.submit(a_request(0, max_tokens=3))
+    bench.run()
+
+    assert bool(bench.failures()) is fails
+    assert bench.engine._shape.seconds([0]) == 10.0
+    assert bench.engine._cost.prompt_tokens_within(13.0 / 4 + 10.0, num_decoding=1) == 1

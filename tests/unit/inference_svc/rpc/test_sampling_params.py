@@ -1,0 +1,36 @@
+"""Sampling parameters cross the wire."""
+
+from corral.inference.v1 import sampling_pb2 as sampling_pb
+
+from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
+from inference_svc.rpc.request_options import Target
+from inference_svc.rpc.sampling_params import from_sampling, to_sampling
+from svc_kit.auth import Principal, Priority
+
+TARGET = Target("demo", vocabulary_size=100, slot_tokens=64, default_sampling=Sampling(top_k=7))
+CALLER = Principal(
+    project="p", scopes=frozenset({"inference"}), priority=Priority.NORMAL, key_id="k"
+)
+
+
+def test_sampling_survives_the_wire() -> None:
+    """A model's defaults, sent and read back, are the same."""
+    # Numbers that a 32-bit float holds exactly.
+    sampling = Sampling(
+        temperature=0.5,
+        top_p=0.75,
+        min_p=0.25,
+        xtc_threshold=0.125,
+        stages=(Stage.TOP_K, Stage.TEMPERATURE),
+    )
+
+    assert to_sampling(from_sampling(sampling), Sampling()) == sampling
+
+
+def test_mirostat_zero_is_off() -> None:
+    """Version 0 says so explicitly."""
+    on = sampling_pb.SamplingParams(mirostat=sampling_pb.MirostatParams(version=2))
+    off = sampling_pb.SamplingParams(mirostat=sampling_pb.MirostatParams(version=0))
+
+    assert to_sampling(on, Sampling()).mirostat == Mirostat(2)
+    assert to_sampling(off, Sampling()).mirostat is None

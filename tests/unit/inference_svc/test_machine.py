@@ -1,0 +1,68 @@
+"""How many cores count, on machines and in containers."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inference_svc.machine import available_cores
+
+Machine = Callable[[str], tuple[Path, Path]]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Lays out /proc, with these control groups, and /sys/fs/cgroup of a machine of 16 cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+
+    def lay_out(groups: str) -> tuple[Path, Path]:
+        proc = tmp_path / "proc"
+        (proc / "self").mkdir(parents=True)
+        (proc / "self" / "cgroup").write_text(groups)
+        return proc, tmp_path / "cgroup"
+
+    return lay_out
+
+
+def _write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")
+
+
+def test_without_a_quota_all_cores_count(machine: Machine) -> None:
+    """Also where there are no control groups at all, and in one without a limit."""
+    proc, groups = machine("0::/job\n")
+    assert available_cores(proc / "elsewhere", groups) == 16
+    assert available_cores(proc, groups) == 16
+    _write(groups / "job", cpu_max="max 100000")
+    assert available_cores(proc, groups) == 16
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("400000 100000", 4), ("765000 100000", 7), ("50000 100000", 1), ("3200000 100000", 16)],
+)
+def test_a_quota_counts_in_whole_cores(machine: Machine, quota: str, cores: int) -> None:
+    """One thread more than it has time for would have all of them wait."""
+    proc, groups = machine("0::/\n")
+    _write(groups, cpu_max=quota)
+    assert available_cores(proc, groups) == cores
+
+
+def test_the_least_of_the_groups_around_counts(machine: Machine) -> None:
+    """A pod's quota holds for its containers."""
+    proc, groups = machine("0::/pod/container\n")
+    _write(groups / "pod", cpu_max="200000 100000")
+    _write(groups / "pod" / "container", cpu_max="300000 100000")
+    assert available_cores(proc, groups) == 2
+
+
+def test_version_one_has_two_files(machine: Machine) -> None:
+    """-1 is no quota."""
+    proc, groups = machine("3:memory:/x\n2:cpu,cpuacct:/job\n")
+    _write(groups / "cpu", **{"cpu_cfs_quota_us": "-1", "cpu_cfs_period_us": "100000"})
+    assert available_cores(proc, groups) == 16
+    _write(groups / "cpu/job", **{"cpu_cfs_quota_us": "150000", "cpu_cfs_period_us": "50000"})
+    assert available_cores(proc, groups) == 3
