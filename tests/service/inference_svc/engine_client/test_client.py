@@ -327,7 +327,7 @@ async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import asyncio
-            from tests.service.inference_svc.test_worker import a_worker
+            from tests.service.inference_svc.engine_client.test_client import a_worker
 
             async def main():
                 async with a_worker() as (worker, _, _):

@@ -14,7 +14,7 @@ QUOTA_US, PERIOD_US = 150_000, 100_000
 ENTER_AND_TELL = """
 import os, sys
 from pathlib import Path
-from inference_svc.machine.cores import available_cores
+from inference_svc.machine import available_cores
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 print(available_cores())
 """

@@ -83,7 +83,7 @@ def test_an_engine_is_told_what_it_may_use_and_what_its_files_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cores of the container, not of the machine."""
-    monkeypatch.setattr("inference_svc.loading.booting.available_cores", lambda: 3)
+    monkeypatch.setattr("inference_svc.model_pool.engine_config.available_cores", lambda: 3)
     given = InferenceSettings(models=["bundled"])
     (known,) = find_models(given)
     boot = EngineConfigBuilder(given, num_models=1).boot(
