@@ -9,7 +9,7 @@ from gateway.auth import Caller, Credentials
 from gateway.calls import OneAnswer, OneCall
 from gateway.control import SERVICE, ControlCalls
 
-StreamCall = OneCall[pb.StreamResponseResponse]
+ResponseStreamCall = OneCall[pb.StreamResponseResponse]
 WatchCall = OneCall[pb.WatchResponseResponse]
 
 
@@ -33,7 +33,7 @@ class ResponseClient(ControlCalls):
         )
         return OneAnswer(call, SERVICE)
 
-    def stream(self, request: pb.StreamResponseRequest, caller: Caller) -> StreamCall:
+    def stream(self, request: pb.StreamResponseRequest, caller: Caller) -> ResponseStreamCall:
         """Have the model answer, event by event."""
         call = self._stub.StreamResponse(
             request,
