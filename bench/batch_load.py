@@ -20,7 +20,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from bench.servers import MODEL_NAME
 from bench.streams import LoadError
-from openai_wire.requests import chat_request, parse_chat
+from openai_wire.chat.chat_request import chat_request, parse_chat
 
 LINES_AT_ONCE: Final = 32
 """As many as the control service has under way by itself."""

@@ -50,15 +50,14 @@ from control_svc.services import (
     thread_services,
 )
 from control_svc.sweeper import Sweeper
-from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
+from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
+from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
-from svc_kit.rpc_client import ClientTls, open_channel
-from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from svc_kit.signals import stop_on_signals
-from svc_kit.startup import StartupError
 
 log = logging.getLogger(__name__)
 _PAGE_TOKEN_KEY_BYTES: Final = 32

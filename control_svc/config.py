@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from svc_kit.settings import (
+from svc_kit.settings.groups import (
     ExistingFile,
     KeySettings,
     ListenAddress,

@@ -23,11 +23,11 @@ from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.model import StreamReader, StreamWriters
 from control_svc.event_log.reader import GroupReader, LogStreamReader
 from control_svc.event_log.tail_cache import Tails
-from svc_kit.auth import ServiceToken
+from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.errors import DomainError
+from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import StreamMetrics
 from svc_kit.sandbox.jobs import JobRunner
-from svc_kit.startup import StartupError
 
 
 @dataclass(frozen=True)

@@ -92,10 +92,10 @@ from control_svc.vector_stores.search.service import VectorSearch
 from control_svc.vector_stores.search.vector_index import VectorIndex
 from control_svc.vector_stores.service import VectorStores
 from control_svc.vector_stores.servicers import VectorStoreFileServicer, VectorStoreServicer
-from svc_kit.auth import Authenticator
-from svc_kit.folders import AllowedFolders
-from svc_kit.rpc_server import Service
-from svc_kit.sealing import KEY_BYTES, Sealer
+from svc_kit.auth.authenticator import Authenticator
+from svc_kit.encryption import KEY_BYTES, Sealer
+from svc_kit.local_files import AllowedFolders
+from svc_kit.rpc.server import Service
 
 
 def file_services(ground: Deps) -> list[Service]:

@@ -14,13 +14,13 @@ from corral_cli.config import config
 from corral_cli.db import db
 from corral_cli.jobs import jobs
 from corral_cli.keys import keys
+from corral_cli.migration.commands import export_group, import_group, threads
 from corral_cli.models import models
-from corral_cli.moving.commands import export_group, import_group, threads
 from corral_cli.projects import projects
 from corral_cli.serve import serve
-from corral_cli.up import up
+from corral_cli.up.command import up
 from corral_cli.usage import usage
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 _SERVERS = frozenset({"up", "serve"})
 _FILE_ERRORS = frozenset(

@@ -9,10 +9,9 @@ from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
-from corral_cli import registry
-from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
-from corral_cli.targets import INFERENCE, target_option
-from svc_kit.rpc_client import open_channel
+from corral_cli import adapter_registry
+from corral_cli.connection import CONNECT_PATIENCE_S, INFERENCE, explain_failures, target_option
+from svc_kit.rpc.client import open_channel
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
@@ -36,18 +35,18 @@ def adapters() -> None:
     """Register LoRA adapters for all servers, or load them into one that runs."""
 
 
-adapters.add_command(registry.add)
-adapters.add_command(registry.remove)
+adapters.add_command(adapter_registry.add)
+adapters.add_command(adapter_registry.remove)
 
 
 @adapters.command("list")
 @target_option(None, "Show what this inference server has in memory instead.")
-@registry.control_options
+@adapter_registry.control_options
 def list_adapters(target: str | None, control: str, api_key: str | None) -> None:
     """Show the registered adapters, or every one in a server's memory, draining ones too."""
     if target is None:
-        for registered in registry.ask(control, api_key, registry.registered):
-            click.echo(registry.describe(registered))
+        for registered in adapter_registry.ask(control, api_key, adapter_registry.registered):
+            click.echo(adapter_registry.describe(registered))
         return
 
     async def call(stub: "EngineServiceAsyncStub") -> pb.ListAdaptersResponse:

@@ -1,9 +1,11 @@
-"""`corral batch`: files of requests that a running server carries out, over gRPC."""
+"""How far a batch is, for people: a bar on a terminal, a line for each state elsewhere."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 import click
 import orjson
@@ -13,19 +15,87 @@ from corral.control.v1 import file_service_pb2 as files_pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
-from corral_cli.batch_progress import Progress, describe, state_of
-from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
-from corral_cli.targets import CONTROL, target_option
-from corral_cli.whole_files import whole_file
+from corral_cli.connection import CONNECT_PATIENCE_S, CONTROL, explain_failures, target_option
 from svc_kit.errors import Unavailable
-from svc_kit.rpc_client import open_channel, translate_errors
+from svc_kit.local_files import whole_file
+from svc_kit.rpc.client import open_channel, translate_errors
 
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+if TYPE_CHECKING:
     from corral.control.v1.batch_service_pb2_grpc import BatchServiceAsyncStub
     from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
 
-ResultT = TypeVar("ResultT")
 
+def state_of(batch: batch_pb2.Batch) -> str:
+    """Its state in words."""
+    return batch_pb2.Batch.State.Name(batch.state).removeprefix("STATE_").lower().replace("_", " ")
+
+
+def describe(batch: batch_pb2.Batch) -> str:
+    """One batch in one line."""
+    counts, usage = batch.request_counts, batch.usage
+    facts = [state_of(batch), f"{counts.completed} of {counts.total} completed"]
+    if counts.failed:
+        facts.append(f"{counts.failed} failed")
+    if usage.input_tokens or usage.output_tokens:
+        facts.append(f"{usage.input_tokens} tokens in, {usage.output_tokens} out")
+    return f"{batch.id}    {batch.endpoint}, {', '.join(facts)}"
+
+
+class Progress:
+    """Shows a batch while it changes, on stderr."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._state: batch_pb2.Batch.State | None = None
+        self._is_waiting = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.render_finish()
+
+    def show(self, batch: batch_pb2.Batch) -> None:
+        """The batch as it is now."""
+        self._is_waiting = False
+        counts = batch.request_counts
+        if not sys.stderr.isatty():
+            if batch.state != self._state:
+                click.echo(f"{state_of(batch)} {counts.completed}/{counts.total}", err=True)
+        elif counts.total:
+            self._draw(batch, counts.completed + counts.failed, counts.total)
+        self._state = batch.state
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was shown."""
+        return self._state is not None
+
+    def wait(self, target: str) -> None:
+        """Nobody knows how the batch is now: say so once, until it is shown again."""
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+        click.echo(f"waiting for the server at {target}", err=True)
+
+    def _draw(self, batch: batch_pb2.Batch, ended: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = click.progressbar(length=total, file=sys.stderr, show_pos=True)
+        self._bar.label = state_of(batch)
+        self._bar.update(ended - self._bar.pos)
+        self._bar.render_progress()
+
+
+ResultT = TypeVar("ResultT")
 _CHUNK_BYTES: Final = 256 * 1024
 _RETRY_S: Final = 1.0
 

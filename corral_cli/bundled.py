@@ -1,6 +1,6 @@
 """What the command says about the bundled model: it shows that everything works, and is no more."""
 
-from corral_cli.naming import command_name
+from corral_cli.connection import command_name
 from inference_svc.models.sources import BUNDLED_NAME
 
 REAL_MODEL = "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"

@@ -12,10 +12,9 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2,
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.bundled import is_bundled, real_model_command
-from corral_cli.remedies import CONNECT_PATIENCE_S, explain_failures
-from corral_cli.targets import INFERENCE, target_option
+from corral_cli.connection import CONNECT_PATIENCE_S, INFERENCE, explain_failures, target_option
 from svc_kit.errors import DomainError
-from svc_kit.rpc_client import open_channel, translate_errors
+from svc_kit.rpc.client import open_channel, translate_errors
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from corral_cli.services import SERVICES, load
-from svc_kit.settings import StartupError, describe
+from corral_cli.serve import SERVICES, load
+from svc_kit.lifecycle import StartupError
+from svc_kit.settings.groups import describe
 
 
 @click.group("config")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from corral_cli.services import load
+from corral_cli.serve import load
 
 
 @click.group("db")

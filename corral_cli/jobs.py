@@ -7,8 +7,8 @@ import grpc.aio
 from corral.control.v1 import job_service_pb2 as pb
 from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
-from corral_cli.control import ControlAccess, control_options, moment
-from corral_cli.remedies import CONNECT_PATIENCE_S
+from corral_cli.connection import CONNECT_PATIENCE_S
+from corral_cli.control_access import ControlAccess, control_options, moment
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.control.v1.job_service_pb2_grpc import JobServiceAsyncStub

@@ -13,10 +13,10 @@ from corral.control.v1 import key_service_pb2 as pb
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.control import DAYS, ControlAccess, control_options, moment
-from corral_cli.remedies import CONNECT_PATIENCE_S
-from corral_cli.services import SERVICES
-from svc_kit.auth import create_key, hash_key
+from corral_cli.connection import CONNECT_PATIENCE_S
+from corral_cli.control_access import DAYS, ControlAccess, control_options, moment
+from corral_cli.serve import SERVICES
+from svc_kit.auth.keys import create_key, hash_key
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.control.v1.key_service_pb2_grpc import KeyServiceAsyncStub

@@ -12,9 +12,8 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 
-from corral_cli.remedies import explain_failures
-from corral_cli.targets import INFERENCE, target_option
-from svc_kit.rpc_client import open_channel
+from corral_cli.connection import INFERENCE, explain_failures, target_option
+from svc_kit.rpc.client import open_channel
 
 if TYPE_CHECKING:  # stubs over an aio channel have a name for type checkers only
     from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub

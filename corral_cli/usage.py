@@ -10,8 +10,8 @@ from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.control import DAYS, ControlAccess, control_options, moment
-from corral_cli.remedies import CONNECT_PATIENCE_S
+from corral_cli.connection import CONNECT_PATIENCE_S
+from corral_cli.control_access import DAYS, ControlAccess, control_options, moment
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.control.v1.usage_service_pb2_grpc import UsageServiceAsyncStub

@@ -8,9 +8,9 @@ import uvloop
 
 from gateway.app import serve
 from gateway.config import GatewaySettings
+from svc_kit.lifecycle import StartupError
 from svc_kit.logs import configure_logging
-from svc_kit.settings import load_settings
-from svc_kit.startup import StartupError
+from svc_kit.settings.groups import load_settings
 
 
 def main(arguments: list[str]) -> int:

@@ -13,89 +13,87 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from gateway.adapters import AdapterClient
-from gateway.assistants import AssistantClient
+from gateway.active_calls import ActiveCalls
 from gateway.auth import Authentication, Credentials
+from gateway.clients.adapters import AdapterClient
+from gateway.clients.assistants import AssistantClient, MessageClient, ThreadClient
+from gateway.clients.control import ControlClient
+from gateway.clients.inference import InferenceClient
+from gateway.clients.responses import ConversationClient, ResponseClient
+from gateway.clients.runs import RunClient
+from gateway.clients.vector_stores import VectorStoreClient
 from gateway.config import GatewaySettings
-from gateway.control import ControlClient
-from gateway.conversations import ConversationClient
-from gateway.docs import describe_api, docs_page
-from gateway.edge import Edge
-from gateway.errors import EXCEPTION_HANDLERS, json_response
-from gateway.hosts import HostCheck, HostPolicy
-from gateway.inference import InferenceClient
-from gateway.listener import Listener, bind, listening
-from gateway.live import LiveCalls
-from gateway.parts import Parts
-from gateway.responses import ResponseClient
+from gateway.context import AppContext
+from gateway.http.docs import describe_api, docs_page
+from gateway.http.errors import EXCEPTION_HANDLERS, json_response
+from gateway.http.hosts import HostCheck, HostPolicy
+from gateway.http.listener import Listener, bind, listening
+from gateway.http.middleware import RequestMiddleware
 from gateway.routes.adapters import adapters_router
 from gateway.routes.assistants import assistants_router
 from gateway.routes.batches import batches_router
-from gateway.routes.chat import chat_router
-from gateway.routes.completions import completions_router
+from gateway.routes.completions import chat_router, completions_router
 from gateway.routes.conversations import conversation_items_router, conversations_router
-from gateway.routes.embeddings import embeddings_router
-from gateway.routes.files import files_router
-from gateway.routes.health import health_router
+from gateway.routes.embeddings import embeddings_router, rerank_router
+from gateway.routes.files import files_router, uploads_router
 from gateway.routes.lora import admin_loras_router, lora_router
-from gateway.routes.messages import messages_router
-from gateway.routes.models import models_router
-from gateway.routes.rerank import rerank_router
-from gateway.routes.response_socket import response_socket_router
-from gateway.routes.responses import responses_router, stored_responses_router
+from gateway.routes.models import health_router, models_router
+from gateway.routes.responses import (
+    response_socket_router,
+    responses_router,
+    stored_responses_router,
+)
 from gateway.routes.runs import run_details_router, run_router, runs_router
-from gateway.routes.threads import threads_router
-from gateway.routes.uploads import uploads_router
+from gateway.routes.threads import messages_router, threads_router
 from gateway.routes.vector_store_files import (
     vector_store_batches_router,
     vector_store_files_router,
 )
 from gateway.routes.vector_stores import vector_stores_router
-from gateway.runs import RunClient
-from gateway.threads import MessageClient, ThreadClient
-from gateway.vector_stores import VectorStoreClient
-from openai_wire.assistants.bodies import AssistantBody, AssistantUpdateBody
-from openai_wire.assistants.runs import RunBody, ThreadAndRunBody, ToolOutputsBody
-from openai_wire.assistants.threads import (
+from openai_wire.assistants.requests import AssistantBody, AssistantUpdateBody
+from openai_wire.assistants.run_requests import RunBody, ThreadAndRunBody, ToolOutputsBody
+from openai_wire.assistants.thread_requests import (
     MessageBody,
     MetadataBody,
     ThreadBody,
     ThreadUpdateBody,
 )
-from openai_wire.requests import (
+from openai_wire.chat.chat_request import ChatCompletionBody
+from openai_wire.chat.completion_request import CompletionBody
+from openai_wire.chat.embeddings import EmbeddingBody, RerankBody
+from openai_wire.resources.adapters import (
     AdapterBody,
     AdapterFields,
     AdapterUpdateBody,
-    BatchBody,
-    ChatCompletionBody,
-    CompleteUploadBody,
-    CompletionBody,
-    EmbeddingBody,
-    FileFields,
     LoadLoraBody,
     NamedPathBody,
-    RerankBody,
     UnloadLoraBody,
-    UploadBody,
 )
-from openai_wire.requests.vector_search import VectorSearchBody
-from openai_wire.requests.vector_stores import (
+from openai_wire.resources.batches import BatchBody
+from openai_wire.resources.files import CompleteUploadBody, FileFields, UploadBody
+from openai_wire.resources.vector_search import VectorSearchBody
+from openai_wire.resources.vector_stores import (
     VectorStoreBody,
     VectorStoreFileBatchBody,
     VectorStoreFileBody,
     VectorStoreFileUpdateBody,
     VectorStoreUpdateBody,
 )
-from openai_wire.responses.bodies import CompactBody, ResponseBody
-from openai_wire.responses.lists import ConversationBody, ConversationUpdateBody, NewItemsBody
-from svc_kit.addresses import Address, parse_address
-from svc_kit.auth import Scope, ServiceToken, build_authenticator
-from svc_kit.control_keys import ControlKeys, key_look_up
+from openai_wire.responses.conversations import (
+    ConversationBody,
+    ConversationUpdateBody,
+    NewItemsBody,
+)
+from openai_wire.responses.requests import CompactBody, ResponseBody
+from svc_kit.auth.authenticator import ServiceToken, build_authenticator
+from svc_kit.auth.control_keys import ControlKeys, key_look_up
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining
+from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
-from svc_kit.rpc_client import ClientTls, open_channel
-from svc_kit.signals import stop_on_signals
+from svc_kit.network import Address, parse_address
+from svc_kit.rpc.client import ClientTls, open_channel
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +146,7 @@ class Gateway:
     app: ASGIApp
     api: FastAPI
     """The routes inside the application, for whoever reads the OpenAPI document."""
-    live: LiveCalls
+    live: ActiveCalls
     registry: CollectorRegistry
     inference: InferenceClient
 
@@ -182,7 +180,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         )
         credentials, patience_s = Credentials(token), settings.request_timeout_s
         inference = InferenceClient(inference_channel, credentials, patience_s)
-        parts = Parts(
+        parts = AppContext(
             settings=settings,
             authentication=Authentication(authenticator),
             operators=Authentication(authenticator, Scope.ADMIN),
@@ -196,14 +194,16 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             threads=ThreadClient(control_channel, credentials, patience_s),
             messages=MessageClient(control_channel, credentials, patience_s),
             runs=RunClient(control_channel, credentials, patience_s),
-            live=LiveCalls(),
+            live=ActiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
         api = build_api(parts, corral_version)
         policy = HostPolicy.of(
             parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
         )
-        app = Edge(HostCheck(api, policy), HttpMetrics(registry), settings.max_requests)
+        app = RequestMiddleware(
+            HostCheck(api, policy), HttpMetrics(registry), settings.max_requests
+        )
         yield Gateway(app, api, parts.live, registry, inference)
 
 
@@ -267,7 +267,7 @@ async def serve(settings: GatewaySettings) -> None:
         _log.info("draining")
 
 
-async def _drain(live: LiveCalls, listener: Listener, grace_s: float) -> None:
+async def _drain(live: ActiveCalls, listener: Listener, grace_s: float) -> None:
     live.close()
     listener.stop_accepting()
     if not await live.finished(grace_s):
@@ -292,7 +292,7 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
         await server.close()
 
 
-def build_api(parts: Parts, corral_version: str) -> FastAPI:
+def build_api(parts: AppContext, corral_version: str) -> FastAPI:
     """The routes, with their description at /openapi.json and /docs."""
     api = FastAPI(
         title="Corral",

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection, Request
 
-from svc_kit.auth import Authenticator, Principal, Scope, ServiceToken, on_behalf_of, set_principal
+from svc_kit.auth.authenticator import Authenticator, ServiceToken, on_behalf_of
+from svc_kit.auth.principal import Principal, set_principal
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
 from svc_kit.logs import current_request_id, project_var
 

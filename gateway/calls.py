@@ -13,7 +13,7 @@ import grpc.aio
 
 from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
 from svc_kit.logs import current_request_id
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Calls(Protocol[Message_co]):
         """Cancels the calls."""
 
 
-class OneCall(Generic[Message]):
+class StreamCall(Generic[Message]):
     """A single call: the token path, and the bytes of files."""
 
     def __init__(
@@ -87,7 +87,7 @@ class OneCall(Generic[Message]):
         return None if message is grpc.aio.EOF else cast(Message, message)
 
 
-class OneAnswer(Generic[Message]):
+class UnaryCall(Generic[Message]):
     """A call whose whole answer is one message. It is accepted when the answer is there."""
 
     def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Message], service: str = SERVICE) -> None:
@@ -120,12 +120,12 @@ class OneAnswer(Generic[Message]):
             self._call.cancel()
 
 
-class ManyCalls(Generic[Message]):
+class CallGroup(Generic[Message]):
     """Several calls read as one stream, at most PARALLEL_PROMPTS of them at a time."""
 
     def __init__(
         self,
-        starts: Sequence[Callable[[], OneCall[Message]]],
+        starts: Sequence[Callable[[], StreamCall[Message]]],
         numbered: Callable[[DomainError, int], DomainError],
     ) -> None:
         """`numbered` says in an error which of the calls it is of."""
@@ -136,7 +136,7 @@ class ManyCalls(Generic[Message]):
         )
         self._early: list[tuple[int, Message]] = []
         self._stopped: DomainError | None = None
-        self._running: set[OneCall[Message]] = set()
+        self._running: set[StreamCall[Message]] = set()
         pending = iter(list(enumerate(starts)))
         self._workers = [asyncio.create_task(self._work(pending)) for _ in range(self._width)]
         self._unfinished = self._width
@@ -180,7 +180,7 @@ class ManyCalls(Generic[Message]):
             raise event
         return event
 
-    async def _work(self, pending: Iterator[tuple[int, Callable[[], OneCall[Message]]]]) -> None:
+    async def _work(self, pending: Iterator[tuple[int, Callable[[], StreamCall[Message]]]]) -> None:
         for number, start in pending:
             call = start()
             self._running.add(call)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from svc_kit.settings import (
+from svc_kit.settings.groups import (
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,

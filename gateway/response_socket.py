@@ -1,28 +1,27 @@
-"""Responses over a WebSocket: one connection, several lanes, one response at a time in each.
+"""What a connection remembers of responses that are stored nowhere, so that it can go on from them.
 
-The client's frames are read one after the other, and what cannot be taken is refused: nothing of a
-connection grows without a bound. A client that goes away ends what is not stored; stored responses
-are finished all the same.
+Only the connection that made them knows these ids. What it remembers is bounded; the oldest are
+forgotten first, and a continuation that failed takes the response that it went on from with it.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from corral.control.v1 import response_event_pb2, response_pb2
+from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.auth import Caller
-from gateway.edge import new_request_id
-from gateway.local_history import LocalHistory
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.middleware import new_request_id
 from openai_wire.errors import RESPONSE_PARAMS, with_openai_names
-from openai_wire.responses.bodies import new_response
 from openai_wire.responses.events import event_object
+from openai_wire.responses.requests import new_response
 from openai_wire.responses.socket_frames import (
     CreateFrame,
     create_frame,
@@ -41,8 +40,61 @@ from svc_kit.errors import (
 )
 from svc_kit.logs import request_id_var
 
-_log = logging.getLogger(__name__)
+MOST_RESPONSES: Final = 16
 
+
+@dataclass(frozen=True)
+class _Past:
+    """How a response was reached."""
+
+    base: str
+    """The stored response before the items; empty: none."""
+    items: tuple[item_pb2.Item, ...]
+    num_bytes: int
+
+
+class LocalHistory:
+    """The responses of one connection that are stored nowhere."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._pasts: dict[str, _Past] = {}
+
+    def resumed(self, asked: response_pb2.NewResponse) -> response_pb2.NewResponse:
+        """The same request, in words that the service understands: with the items themselves in
+        the place of an id that only this connection knows."""
+        past = self._pasts.get(asked.previous_response_id)
+        if past is None:
+            return asked
+        resumed = response_pb2.NewResponse(
+            settings=asked.settings, previous_response_id=past.base, input=past.items
+        )
+        resumed.input.extend(asked.input)
+        return resumed
+
+    def keep(
+        self,
+        response_id: str,
+        asked: response_pb2.NewResponse,
+        output: Iterable[item_pb2.Item],
+    ) -> None:
+        """Remember a response: `asked` is the request as the service got it."""
+        items = (*asked.input, *output)
+        num_bytes = sum(item.ByteSize() for item in items)
+        self._pasts[response_id] = _Past(asked.previous_response_id, items, num_bytes)
+        while len(self._pasts) > MOST_RESPONSES or self._num_bytes > self._most_bytes:
+            del self._pasts[next(iter(self._pasts))]
+
+    def forget(self, response_id: str) -> None:
+        """Forget a response that could not be gone on from."""
+        self._pasts.pop(response_id, None)
+
+    @property
+    def _num_bytes(self) -> int:
+        return sum(past.num_bytes for past in self._pasts.values())
+
+
+_log = logging.getLogger(__name__)
 MAX_LANES: Final = 16
 MAX_WAITING: Final = 16
 """Frames that wait in one lane."""
@@ -52,7 +104,7 @@ _COMPLETED: Final = ("completed", "incomplete")
 _ENDED: Final = (*_COMPLETED, "failed", "cancelled")
 
 
-async def identified(websocket: WebSocket, parts: Parts) -> Caller:
+async def identified(websocket: WebSocket, parts: AppContext) -> Caller:
     """Who has a connection: asked when it opens and for each response, because a key may be revoked
     meanwhile. Raises what `Authentication.identify` does."""
     return await parts.authentication.identify(websocket, "GET /v1/responses")
@@ -61,7 +113,7 @@ async def identified(websocket: WebSocket, parts: Parts) -> Caller:
 class ResponseSocket:
     """One connection of one caller."""
 
-    def __init__(self, websocket: WebSocket, parts: Parts) -> None:
+    def __init__(self, websocket: WebSocket, parts: AppContext) -> None:
         self._websocket = websocket
         self._parts = parts
         self._history = LocalHistory(parts.settings.body_limit_bytes)

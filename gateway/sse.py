@@ -13,10 +13,10 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
-from gateway.edge import mark_disconnected
-from gateway.errors import json_response
-from gateway.live import LiveCalls
+from gateway.http.errors import json_response
+from gateway.http.middleware import mark_disconnected
 from openai_wire.errors import ParamNames, error_body, with_openai_names
 from svc_kit.errors import CallerCancelled, DomainError
 
@@ -129,7 +129,7 @@ class CallResponse(Response):
         self,
         start: Callable[[], Calls[Any]],
         answer: Answer,
-        live: LiveCalls,
+        live: ActiveCalls,
         params: ParamNames,
     ) -> None:
         super().__init__()

@@ -7,9 +7,9 @@ import uvloop
 
 from inference_svc.app import serve
 from inference_svc.config import InferenceSettings
+from svc_kit.lifecycle import StartupError
 from svc_kit.logs import configure_logging
-from svc_kit.settings import load_settings
-from svc_kit.startup import StartupError
+from svc_kit.settings.groups import load_settings
 
 
 def main() -> int:

@@ -42,14 +42,14 @@ from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import SnapshotStore
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.usage import Count, UsageCounter, UsageReporter, sender, uncounted
-from svc_kit.auth import Authenticator, ServiceToken, build_authenticator
-from svc_kit.control_keys import ControlKeys, key_look_up
+from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
+from svc_kit.auth.control_keys import ControlKeys, key_look_up
+from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, ProcessMetrics
-from svc_kit.rpc_client import ClientTls, open_channel
-from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from svc_kit.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from inference_svc.chat.parsers import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from model_files.ggml_types import KvType
-from svc_kit.settings import (
+from svc_kit.settings.groups import (
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,

@@ -17,7 +17,7 @@ from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from svc_kit.errors import DomainError, InvalidArgument
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn
 
-from model_files.file_window import FileEnds, FileWindow
+from model_files.bounded_reader import FileEnds, FileWindow
 from model_files.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
 
 MAX_METADATA = 65_536

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from svc_kit.error_table import openai_error
 from svc_kit.errors import KINDS, DomainError, MissingField, TooShort
+from svc_kit.errors.status import openai_error
 
 ParamNames = Mapping[str, str]
 """Proto field names (without their message) and what the caller calls them."""

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from svc_kit.addresses import Address, parse_address
-from svc_kit.sockets import open_listener
+from svc_kit.network import Address, open_listener, parse_address
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from corral_cli.services import SERVICES, settings_class
-from svc_kit.settings import ServiceSettings
+from corral_cli.serve import SERVICES, settings_class
+from svc_kit.settings.groups import ServiceSettings
 
 HEAD = """\
 # Configuration

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from svc_kit.error_table import DOMAIN, OPENAI_CODES, row_of
 from svc_kit.errors import ERROR_CLASSES, KINDS, DomainError, kind_of
+from svc_kit.errors.status import DOMAIN, OPENAI_CODES, row_of
 
 PROTO = Path(__file__).resolve().parent.parent / "protos/corral/error/v1/error_reason.proto"
 

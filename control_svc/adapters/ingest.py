@@ -18,11 +18,9 @@ from control_svc.db.transaction import Clock, Transactions
 from control_svc.files.model import File, FileLimits
 from control_svc.files.queries import FileQueries
 from model_files.adapter_facts import AdapterFacts
-from model_files.jobs import READ_ADAPTER
-from svc_kit.disk import disk_errors
+from model_files.sandbox_jobs import READ_ADAPTER
 from svc_kit.errors import AdapterInvalid, ChecksumMismatch, InvalidField, MissingField
-from svc_kit.folders import AllowedFolders
-from svc_kit.private_file import PrivateFile
+from svc_kit.local_files import AllowedFolders, PrivateFile, disk_errors
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
 _BLOCK_BYTES: Final = 1 << 20

@@ -28,9 +28,9 @@ from control_svc.base.pagination import PageRequest
 from control_svc.base.proto import is_newest_first, timestamp
 from control_svc.base.validation import check_text
 from control_svc.db.transaction import Clock
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import InvalidField, ScopeMissing
-from svc_kit.scopes import Scope
 
 _STATES: Final = {
     adapter_pb2.AdapterReport.STATE_FETCHING: ReportedState.FETCHING,

@@ -25,8 +25,8 @@ from control_svc.items.model import (
 from control_svc.tools.model import FileSearchTool
 from control_svc.vector_stores.filters import filter_from_json
 from control_svc.vector_stores.search.model import Ranking, Search, SearchHit
-from svc_kit.error_table import is_retryable
 from svc_kit.errors import DomainError
+from svc_kit.errors.status import is_retryable
 
 _MARKER: Final = re.compile(r"\[(\d{1,3})\]")
 

@@ -37,7 +37,7 @@ from control_svc.agent.mcp import McpFailed
 from control_svc.config import McpServerSettings
 from control_svc.items.input import MAX_TOOLS
 from control_svc.items.model import McpToolDescription
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 _log = logging.getLogger(__name__)
 _MAX_PROBLEM_CHARACTERS: Final = 2000

@@ -25,7 +25,7 @@ from control_svc.assistants.proto import (
 from control_svc.assistants.threads import Threads
 from control_svc.base.proto import page_request
 from control_svc.conversations.servicer import conversation_to_pb
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]
 

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from svc_kit.disk import disk_errors
-from svc_kit.private_file import PrivateFile
+from svc_kit.local_files import PrivateFile, disk_errors
 
 
 @asynccontextmanager

@@ -21,7 +21,10 @@ from control_svc.batches.concurrency import ByteSemaphore
 from control_svc.batches.lines import LineResult, PendingLine, answered, line_id
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from control_svc.inference.client import SERVICE, Metadata, acting_for, answering
-from openai_wire.answers import (
+from openai_wire.chat.chat_request import chat_request, parse_chat
+from openai_wire.chat.completion_request import parse_completion, prompt_requests
+from openai_wire.chat.embeddings import embed_request, parse_embedding
+from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
     chat_params,
@@ -34,19 +37,12 @@ from openai_wire.answers import (
 )
 from openai_wire.envelope import Envelope
 from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
-from openai_wire.requests import (
-    chat_request,
-    embed_request,
-    parse_chat,
-    parse_completion,
-    parse_embedding,
-    prompt_requests,
-)
-from openai_wire.requests.json_body import check_depth
-from svc_kit.auth import Priority, ServiceToken
-from svc_kit.error_table import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
+from openai_wire.shared.json_body import check_depth
+from svc_kit.auth.authenticator import ServiceToken
+from svc_kit.auth.principal import Priority
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue
-from svc_kit.rpc_client import Option, translate_errors
+from svc_kit.errors.status import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
+from svc_kit.rpc.client import Option, translate_errors
 
 _log = logging.getLogger(__name__)
 CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]

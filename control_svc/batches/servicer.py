@@ -14,7 +14,7 @@ from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import optional_timestamp, time_span, timestamp
 from control_svc.batches.model import Batch, LineProblem, NewBatch
 from control_svc.batches.service import Batches
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 
 _TIMES: Final = (
     "in_progress",

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, uninterrupted
-from svc_kit.disk import disk_errors
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import disk_errors
 
 READ_BYTES: Final = 256 * 1024
 _GATHERED_BYTES: Final = 1024 * 1024

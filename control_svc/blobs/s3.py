@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, uninterrupted
 from svc_kit.errors import StorageFailed
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult

@@ -10,7 +10,7 @@ from control_svc.base.proto import is_newest_first, timestamp
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
 from control_svc.items.proto import given_items, includes_of, items_to_pb
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 
 
 def conversation_to_pb(conversation: Conversation) -> conversation_pb2.Conversation:

@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.transaction import Clock, Transactions
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 FILE_NAME: Final = "control.sqlite3"
 _LOCK_NAME: Final = "control.lock"

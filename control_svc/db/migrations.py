@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_svc.db.tables import Table
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 _log = logging.getLogger(__name__)
 _PACKAGE: Final = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from control_svc.base.proto import is_newest_first, time_span, timestamp
 from control_svc.files.model import Completion, File, FilePurpose, NewFile, NewUpload, UploadPart
 from control_svc.files.service import Files
 from control_svc.files.uploads import Uploads, UploadWithFile
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
 
 _PURPOSE: Final = "FILE_PURPOSE_"

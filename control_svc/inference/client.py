@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from svc_kit.auth import Principal, Priority, Scope, ServiceToken, on_behalf_of
-from svc_kit.rpc_client import translate_errors
+from svc_kit.auth.authenticator import ServiceToken, on_behalf_of
+from svc_kit.auth.principal import Principal, Priority
+from svc_kit.auth.scopes import Scope
+from svc_kit.rpc.client import translate_errors
 
 SERVICE: Final = "inference"
 Metadata = Sequence[tuple[str, str]]

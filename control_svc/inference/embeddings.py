@@ -10,8 +10,9 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.inference.client import SERVICE, acting_for
-from svc_kit.auth import Priority, ServiceToken
-from svc_kit.rpc_client import translate_errors
+from svc_kit.auth.authenticator import ServiceToken
+from svc_kit.auth.principal import Priority
+from svc_kit.rpc.client import translate_errors
 
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]

@@ -9,8 +9,9 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.inference.client import SERVICE, Metadata, acting_for
-from svc_kit.auth import Priority, ServiceToken
-from svc_kit.rpc_client import translate_errors
+from svc_kit.auth.authenticator import ServiceToken
+from svc_kit.auth.principal import Priority
+from svc_kit.rpc.client import translate_errors
 
 
 @dataclass(frozen=True)

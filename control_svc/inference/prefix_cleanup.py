@@ -18,9 +18,9 @@ from control_svc.inference.client import SERVICE
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, Job, JobPriority, NewJob
 from control_svc.jobs.queries import JobQueries
-from svc_kit.auth import ServiceToken
+from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.errors import Unavailable
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 
 
 class DiskPrefixCache(Protocol):

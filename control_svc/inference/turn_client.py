@@ -42,9 +42,10 @@ from control_svc.inference.turns import (
 )
 from control_svc.jobs.model import EngineDied, JobPriority
 from openai_wire.errors import CHAT_PARAMS, openai_names
-from svc_kit.auth import Priority, ServiceToken
+from svc_kit.auth.authenticator import ServiceToken
+from svc_kit.auth.principal import Priority
 from svc_kit.errors import EngineRestarting
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 
 _KEY_ID: Final = "turn"
 _ROLES: Final[Mapping[TurnRole, chat.Role]] = {

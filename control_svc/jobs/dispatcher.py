@@ -26,8 +26,8 @@ from control_svc.jobs.model import (
     Outcome,
 )
 from control_svc.jobs.queries import JobQueueQueries
-from svc_kit.error_table import is_retryable
 from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavailable
+from svc_kit.errors.status import is_retryable
 from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)

@@ -21,6 +21,8 @@ from control_svc.base.validation import (
 from control_svc.db.tables import Instant, Key, Table
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.projects.projects import ProjectQueries, ProjectRow
+from svc_kit.auth.keys import create_key, has_key_form, hash_key
+from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (
     ApiKeyExpired,
     ApiKeyInvalid,
@@ -31,8 +33,6 @@ from svc_kit.errors import (
     MissingField,
     ProjectArchived,
 )
-from svc_kit.keys import create_key, has_key_form, hash_key
-from svc_kit.principal import Principal, Priority
 
 PREFIX_CHARACTERS: Final = 14
 """How much of a key is kept readable: the common prefix, and four characters to tell it by."""

@@ -15,6 +15,7 @@ from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
 from control_svc.base.validation import PROJECT_ID_PATTERN, check_form, check_request_id, check_text
 from control_svc.db.tables import Instant, Key, Table
 from control_svc.db.transaction import Clock, Transaction, Transactions
+from svc_kit.auth.principal import DEFAULT_PROJECT
 from svc_kit.errors import (
     InvalidField,
     MissingField,
@@ -22,7 +23,6 @@ from svc_kit.errors import (
     ProjectExists,
     ProjectNotFound,
 )
-from svc_kit.principal import DEFAULT_PROJECT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,9 @@ from control_svc.projects.usage import (
     UsageSum,
     hour_of,
 )
+from svc_kit.auth.principal import DEFAULT_PROJECT, Priority
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import InvalidField
-from svc_kit.principal import DEFAULT_PROJECT, Priority
-from svc_kit.scopes import Scope
 
 _SCOPE: Final = "KEY_SCOPE_"
 _PRIORITY: Final = "PRIORITY_"

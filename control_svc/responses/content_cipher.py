@@ -5,7 +5,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from control_svc.responses.model import Summary
-from svc_kit.sealing import Sealer
+from svc_kit.encryption import Sealer
 
 _SUMMARY: Final = TypeAdapter(Summary)
 

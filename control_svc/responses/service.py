@@ -29,8 +29,8 @@ from control_svc.responses.tools import check_approvals_once
 from control_svc.responses.transitions import Endings
 from control_svc.responses.worker import KIND
 from control_svc.tools.file_search_resources import check_searched
-from svc_kit.error_table import error_of
 from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
+from svc_kit.errors.status import error_of
 
 CREATE: Final = "CreateResponse"
 MAX_PAGE: Final = 100

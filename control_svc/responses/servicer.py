@@ -19,9 +19,9 @@ from control_svc.responses.event_codec import event_to_pb
 from control_svc.responses.proto import compact_request, new_response, response_to_pb, usage_to_pb
 from control_svc.responses.service import Responses
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses import bodies
+from openai_wire.responses import requests
 from openai_wire.responses.objects import response_object
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -155,14 +155,14 @@ class ResponseLines:
 
         Raises what a caller of HTTP would get, and what another try may end better.
         """
-        body = bodies.parse_response(fields)
+        body = requests.parse_response(fields)
         for name in ("stream", "background"):
             if getattr(body, name):
                 raise UnsupportedValue(field=name, value="true")
         if body.conversation is not None:
             raise UnsupportedField(field="conversation")
         with openai_names(RESPONSE_PARAMS):
-            asked = bodies.new_response(body)
+            asked = requests.new_response(body)
             _check_tools(asked.settings.tools)
             asked.settings.store = False
             response = await self._answering.answer(project, new_response(asked), JobPriority.BATCH)

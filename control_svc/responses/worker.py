@@ -32,7 +32,6 @@ from control_svc.responses.recorder import ResponseRecorder, StoredSink
 from control_svc.responses.tools import McpPreparing, ResponseTools
 from control_svc.responses.transitions import Endings
 from control_svc.tools.model import ResponseFormat, ToolChoice
-from svc_kit.error_table import is_retryable
 from svc_kit.errors import (
     ContextLengthExceeded,
     DomainError,
@@ -43,6 +42,7 @@ from svc_kit.errors import (
     ResponseNotFound,
     TooLong,
 )
+from svc_kit.errors.status import is_retryable
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from control_svc.tools.proto import (
     tools_to_pb,
 )
 from control_svc.vector_stores.proto import new_store
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 
 
 def new_run(asked: run_service_pb2.RunOptions, request_id: str) -> NewRun:

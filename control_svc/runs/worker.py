@@ -45,8 +45,8 @@ from control_svc.runs.recorder import LastChange, ResumeState, RunRecorder
 from control_svc.runs.transitions import CANCELLED, COMPLETED, RunEnd, end_run, fail_run, let_wait
 from control_svc.tools.model import FileSearchTool, ResponseFormat
 from control_svc.vector_stores.search.model import Search
-from svc_kit.error_table import is_retryable
 from svc_kit.errors import DomainError
+from svc_kit.errors.status import is_retryable
 
 
 class RunTools:

@@ -16,7 +16,7 @@ from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.files import DEFAULT_TEXTS, VectorFiles
 from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.service import VectorStores
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]
 DEFAULT_RESULTS = 10

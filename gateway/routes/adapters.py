@@ -7,17 +7,21 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.adapters import AdapterSending
 from gateway.auth import Caller
-from gateway.docs import answers, form_body, json_body
-from gateway.errors import json_response
-from gateway.multipart import MEDIA_TYPE, FormField, FormFile, read_form
-from gateway.parts import Parts
+from gateway.clients.adapters import AdapterSending
+from gateway.context import AppContext
+from gateway.http.docs import answers, form_body, json_body
+from gateway.http.errors import json_response
+from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
 from gateway.routes.files import FILE_FIELD, name_request
-from openai_wire.adapters import adapter_list, adapter_object, deleted_adapter
 from openai_wire.errors import ADAPTER_PARAMS, openai_names
-from openai_wire.requests import AdapterBody, AdapterFields, AdapterUpdateBody
-from openai_wire.requests.adapters import (
+from openai_wire.resources.adapters import (
+    AdapterBody,
+    AdapterFields,
+    AdapterUpdateBody,
+    adapter_list,
+    adapter_object,
+    deleted_adapter,
     header_of_body,
     header_of_form,
     list_adapters_request,
@@ -37,7 +41,7 @@ _BODIES = {
 }
 
 
-def adapters_router(parts: Parts) -> APIRouter:
+def adapters_router(parts: AppContext) -> APIRouter:
     """The routes of adapters."""
     router = APIRouter(prefix="/v1/adapters")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -107,7 +111,9 @@ def adapters_router(parts: Parts) -> APIRouter:
     return router
 
 
-async def _create_from_form(parts: Parts, request: Request, caller: Caller) -> adapter_pb2.Adapter:
+async def _create_from_form(
+    parts: AppContext, request: Request, caller: Caller
+) -> adapter_pb2.Adapter:
     sending = parts.adapters.send(caller)
     with parts.live.holding(sending):
         try:

@@ -8,22 +8,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
-from openai_wire.assistants.bodies import (
+from openai_wire.assistants.objects import assistant_object, deleted_object, list_object
+from openai_wire.assistants.requests import (
     AssistantBody,
     AssistantUpdateBody,
     create_assistant_request,
     update_assistant_request,
 )
-from openai_wire.assistants.objects import assistant_object, deleted_object, list_object
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.requests.listing import PageQuery, page_fields, page_query
+from openai_wire.shared.listing import PageQuery, page_fields, page_query
 
 
-def assistants_router(parts: Parts) -> APIRouter:
+def assistants_router(parts: AppContext) -> APIRouter:
     """The routes of assistants."""
     router = APIRouter(prefix="/v1/assistants")
     known_caller = Annotated[Caller, Depends(parts.authentication)]

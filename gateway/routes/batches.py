@@ -7,16 +7,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
-from openai_wire.batches import batch_list, batch_object
 from openai_wire.errors import BATCH_PARAMS, openai_names
-from openai_wire.requests import BatchBody, create_batch_request, list_batches_request
+from openai_wire.resources.batches import (
+    BatchBody,
+    batch_list,
+    batch_object,
+    create_batch_request,
+    list_batches_request,
+)
 
 
-def batches_router(parts: Parts) -> APIRouter:
+def batches_router(parts: AppContext) -> APIRouter:
     """The routes of batches."""
     router = APIRouter(prefix="/v1/batches")
     known_caller = Annotated[Caller, Depends(parts.authentication)]

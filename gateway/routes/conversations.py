@@ -8,14 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses.bodies import includes_from
-from openai_wire.responses.items_out import item_object
-from openai_wire.responses.lists import (
+from openai_wire.responses.conversations import (
     ConversationBody,
     ConversationUpdateBody,
     NewItemsBody,
@@ -26,6 +24,8 @@ from openai_wire.responses.lists import (
     item_page,
     update_conversation_request,
 )
+from openai_wire.responses.output_items import item_object
+from openai_wire.responses.requests import includes_from
 
 
 def asked_includes(request: Request) -> list[str]:
@@ -34,7 +34,7 @@ def asked_includes(request: Request) -> list[str]:
     return [*query.getlist("include[]"), *query.getlist("include")]
 
 
-def conversations_router(parts: Parts) -> APIRouter:
+def conversations_router(parts: AppContext) -> APIRouter:
     """The routes of conversations."""
     router = APIRouter(prefix="/v1/conversations")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -83,7 +83,7 @@ def conversations_router(parts: Parts) -> APIRouter:
     return router
 
 
-def conversation_items_router(parts: Parts) -> APIRouter:
+def conversation_items_router(parts: AppContext) -> APIRouter:
     """The routes of the items of conversations."""
     router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
     known_caller = Annotated[Caller, Depends(parts.authentication)]

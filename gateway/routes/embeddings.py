@@ -8,14 +8,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.parts import Parts
-from openai_wire.answers import embedding_list
-from openai_wire.errors import EMBEDDING_PARAMS
-from openai_wire.requests import EmbeddingBody, embed_request, parse_embedding
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from openai_wire.chat.embeddings import (
+    EmbeddingBody,
+    RankedList,
+    RerankBody,
+    documents_of,
+    embed_request,
+    parse_embedding,
+    parse_rerank,
+    rerank_request,
+)
+from openai_wire.chat.objects import embedding_list
+from openai_wire.errors import EMBEDDING_PARAMS, RERANK_PARAMS
 
 
-def embeddings_router(parts: Parts) -> APIRouter:
+def embeddings_router(parts: AppContext) -> APIRouter:
     """The routes of embeddings."""
     router = APIRouter(prefix="/v1")
 
@@ -32,5 +41,31 @@ def embeddings_router(parts: Parts) -> APIRouter:
         body = parse_embedding(await parts.read_body(request))
         start = functools.partial(parts.inference.embed, embed_request(body), caller)
         return parts.whole(start, embedding_list(body), EMBEDDING_PARAMS)
+
+    return router
+
+
+ID_PREFIX = "rerank-"
+
+
+def rerank_router(parts: AppContext) -> APIRouter:
+    """The routes of ranking."""
+    router = APIRouter(prefix="/v1")
+
+    @router.post(
+        "/rerank",
+        summary="Order documents by a query",
+        openapi_extra=json_body(RerankBody),
+        responses=answers("The documents' scores, best first."),
+    )
+    async def create_rerank(
+        request: Request, caller: Annotated[Caller, Depends(parts.authentication)]
+    ) -> Response:
+        """How relevant each document is to the query, from 0 to 1."""
+        body = parse_rerank(await parts.read_body(request))
+        start = functools.partial(parts.inference.rerank, rerank_request(body), caller)
+        envelope = parts.new_envelope(ID_PREFIX, body.model)
+        documents = documents_of(body) if body.return_documents else None
+        return parts.whole(start, RankedList(envelope.id, body.model, documents), RERANK_PARAMS)
 
     return router

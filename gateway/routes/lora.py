@@ -10,16 +10,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
-from openai_wire.adapters import llama_server_list, problems_of
 from openai_wire.errors import ADAPTER_PARAMS, LOAD_LORA_PARAMS, openai_names
-from openai_wire.requests import LoadLoraBody, NamedPathBody, UnloadLoraBody
-from openai_wire.requests.adapters import (
+from openai_wire.resources.adapters import (
+    LoadLoraBody,
+    NamedPathBody,
+    UnloadLoraBody,
     header_of_load,
     header_of_path,
+    llama_server_list,
+    problems_of,
     scales_by_place,
     unload_name,
 )
@@ -29,7 +32,7 @@ LOAD_WAIT: Final = Duration(seconds=30)
 """How long a client that expects a loaded adapter waits for the engines."""
 
 
-def lora_router(parts: Parts) -> APIRouter:
+def lora_router(parts: AppContext) -> APIRouter:
     """The routes of llama-server and vLLM."""
     router = APIRouter()
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -85,7 +88,7 @@ def lora_router(parts: Parts) -> APIRouter:
     return router
 
 
-def admin_loras_router(parts: Parts) -> APIRouter:
+def admin_loras_router(parts: AppContext) -> APIRouter:
     """The routes by name and path."""
     router = APIRouter(prefix="/admin/loras")
     operator = Annotated[Caller, Depends(parts.operators)]
@@ -118,7 +121,7 @@ def admin_loras_router(parts: Parts) -> APIRouter:
     return router
 
 
-async def _load(parts: Parts, header: adapter_pb2.AdapterHeader, caller: Caller) -> None:
+async def _load(parts: AppContext, header: adapter_pb2.AdapterHeader, caller: Caller) -> None:
     """Register an adapter and wait for the engines. One that an engine cannot use is taken back,
     unless it replaced another. Raises AdapterInvalid."""
     made = await parts.adapters.create(header, caller)

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /health and /ready: whether the process lives, and whether requests can be answered."""
 
 from typing import Annotated
 
@@ -6,14 +6,34 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers
-from gateway.errors import json_response
-from gateway.parts import Parts
-from openai_wire.objects import model_list, model_object
+from gateway.context import AppContext
+from gateway.http.docs import answers
+from gateway.http.errors import json_response
+from openai_wire.chat.objects import model_list, model_object
 from svc_kit.errors import ModelNotFound
 
 
-def models_router(parts: Parts) -> APIRouter:
+def health_router(parts: AppContext) -> APIRouter:
+    """The routes of probes; they need no key."""
+    router = APIRouter()
+
+    @router.head("/health", include_in_schema=False)
+    @router.get("/health", summary="Liveness", responses=answers("The process lives."))
+    async def health() -> Response:
+        """Answers while the process lives, whatever the state of the services behind it."""
+        return json_response({"status": "ok"})
+
+    @router.head("/ready", include_in_schema=False)
+    @router.get("/ready", summary="Readiness", responses=answers("Requests are served."))
+    async def ready() -> Response:
+        """Answers 503 while the inference service cannot be reached, loads, or drains."""
+        await parts.check_ready()
+        return json_response({"status": "ready"})
+
+    return router
+
+
+def models_router(parts: AppContext) -> APIRouter:
     """The routes of models."""
     router = APIRouter(prefix="/v1/models")
 

@@ -1,22 +1,28 @@
-"""The routes under /v1/responses."""
+"""The events of responses as server-sent events, and whole responses."""
 
 import functools
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from corral.control.v1 import response_service_pb2 as pb
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
-from gateway.response_stream import ResponseFrames, ResponseStream, WholeResponse
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import error_response, json_response
+from gateway.response_socket import ResponseSocket, identified
 from gateway.routes.conversations import asked_includes
 from gateway.routes.files import name_request
-from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses.bodies import (
+from gateway.sse import EventStream
+from openai_wire.errors import RESPONSE_PARAMS, openai_names, with_openai_names
+from openai_wire.responses.conversations import item_list, item_page, starting_after
+from openai_wire.responses.events import DONE, error_event, event_frame, event_object
+from openai_wire.responses.objects import compaction_object, response_object
+from openai_wire.responses.requests import (
     CompactBody,
     ResponseBody,
     compact_request,
@@ -24,11 +30,66 @@ from openai_wire.responses.bodies import (
     new_response,
     parse_response,
 )
-from openai_wire.responses.lists import item_list, item_page, starting_after
-from openai_wire.responses.objects import response_object
+from svc_kit.errors import DomainError, Draining
 
 
-def responses_router(parts: Parts) -> APIRouter:
+class ResponseFrames:
+    """Turns the messages of StreamResponse or WatchResponse into frames."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def payloads(
+        self, message: pb.StreamResponseResponse | pb.WatchResponseResponse, _call: int = 0
+    ) -> Iterable[bytes]:
+        """The frame of one event."""
+        self._next = message.event.sequence_number + 1
+        return (event_frame(event_object(message.event)),)
+
+    def closing(self) -> Iterable[bytes]:
+        """What ends the stream."""
+        return (DONE,)
+
+    def failure(self, error: DomainError) -> bytes:
+        """The frame of an error after which nothing comes."""
+        return event_frame(error_event(error, self._next))
+
+
+class ResponseStream(EventStream):
+    """Server-sent events that bring their own names and numbers."""
+
+    def __init__(self, frames: ResponseFrames, ping_interval_s: float) -> None:
+        super().__init__(frames, RESPONSE_PARAMS, ping_interval_s)
+        self._frames = frames
+
+    def _framed(self, payload: bytes) -> bytes:
+        return payload
+
+    def _failure(self, error: DomainError) -> bytes:
+        return self._frames.failure(with_openai_names(error, RESPONSE_PARAMS))
+
+
+class WholeResponse:
+    """The answer of CreateResponse or CompactResponse as an object."""
+
+    def __init__(self) -> None:
+        self._object: dict[str, Any] = {}
+
+    def add(
+        self, message: pb.CreateResponseResponse | pb.CompactResponseResponse, _call: int = 0
+    ) -> None:
+        """Takes the answer."""
+        if isinstance(message, pb.CreateResponseResponse):
+            self._object = response_object(message.response)
+        else:
+            self._object = compaction_object(message)
+
+    def as_object(self) -> dict[str, object]:
+        """The object."""
+        return self._object
+
+
+def responses_router(parts: AppContext) -> APIRouter:
     """The routes that have a model answer."""
     router = APIRouter(prefix="/v1/responses")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -81,7 +142,7 @@ def responses_router(parts: Parts) -> APIRouter:
     return router
 
 
-def stored_responses_router(parts: Parts) -> APIRouter:
+def stored_responses_router(parts: AppContext) -> APIRouter:
     """The routes of responses that are kept."""
     router = APIRouter(prefix="/v1/responses/{response_id}")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -130,5 +191,27 @@ def stored_responses_router(parts: Parts) -> APIRouter:
     return router
 
 
-def _stream(parts: Parts) -> ResponseStream:
+def _stream(parts: AppContext) -> ResponseStream:
     return ResponseStream(ResponseFrames(), parts.settings.ping_interval_s)
+
+
+def response_socket_router(parts: AppContext) -> APIRouter:
+    """The route of the WebSocket; what is refused before it opens is answered as over HTTP."""
+    router = APIRouter()
+
+    @router.websocket("/v1/responses")
+    async def serve_socket(websocket: WebSocket) -> None:
+        """Responses in both directions."""
+        try:
+            if parts.live.closed:
+                raise Draining
+            await identified(websocket, parts)
+        except DomainError as error:
+            await websocket.send_denial_response(error_response(error))
+            return
+        try:
+            await ResponseSocket(websocket, parts).run()
+        except WebSocketDisconnect:
+            return  # the client left while something was written
+
+    return router

@@ -1,8 +1,8 @@
-"""The routes under /v1/threads/{thread_id}/runs, and the one that makes a thread with its run."""
+"""The events of runs as server-sent events."""
 
 import functools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated
 
 from corral.control.v1 import run_pb2
@@ -12,15 +12,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.clients.runs import FollowedRun
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
-from gateway.run_stream import RunStream
-from gateway.runs import FollowedRun
+from gateway.sse import EventStream
 from openai_wire.assistants.objects import list_object
-from openai_wire.assistants.run_objects import poll_after_ms, run_object, step_object
-from openai_wire.assistants.runs import (
+from openai_wire.assistants.run_objects import (
+    DONE,
+    error_frame,
+    event_frame,
+    poll_after_ms,
+    run_object,
+    step_object,
+)
+from openai_wire.assistants.run_requests import (
     RunBody,
     ThreadAndRunBody,
     ToolOutputsBody,
@@ -34,14 +41,46 @@ from openai_wire.assistants.runs import (
     update_run_request,
     watch_request,
 )
-from openai_wire.assistants.threads import MetadataBody
-from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.requests.listing import PageQuery, page_fields, page_query
+from openai_wire.assistants.thread_requests import MetadataBody
+from openai_wire.errors import ASSISTANT_PARAMS, openai_names, with_openai_names
+from openai_wire.shared.listing import PageQuery, page_fields, page_query
+from svc_kit.errors import DomainError
+
+
+class RunFrames:
+    """Turns the messages of WatchRun into frames."""
+
+    def __init__(self, *, with_results: bool) -> None:
+        """`with_results`: with the passages that searches found."""
+        self._with_results = with_results
+
+    def payloads(self, message: pb.WatchRunResponse, _call: int = 0) -> Iterable[bytes]:
+        """The frame of one event, where OpenAI has one."""
+        frame = event_frame(message, with_results=self._with_results)
+        return () if frame is None else (frame,)
+
+    def closing(self) -> Iterable[bytes]:
+        """What ends the stream."""
+        return (DONE,)
+
+
+class RunStream(EventStream):
+    """Server-sent events that bring their own names and numbers."""
+
+    def __init__(self, ping_interval_s: float, *, with_results: bool) -> None:
+        super().__init__(RunFrames(with_results=with_results), ASSISTANT_PARAMS, ping_interval_s)
+
+    def _framed(self, payload: bytes) -> bytes:
+        return payload
+
+    def _failure(self, error: DomainError) -> bytes:
+        return error_frame(with_openai_names(error, ASSISTANT_PARAMS))
+
 
 _POLL_HEADER = "openai-poll-after-ms"
 
 
-def runs_router(parts: Parts) -> APIRouter:
+def runs_router(parts: AppContext) -> APIRouter:
     """The routes that begin runs and list them."""
     router = APIRouter(prefix="/v1/threads")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -91,7 +130,7 @@ def runs_router(parts: Parts) -> APIRouter:
     return router
 
 
-def run_router(parts: Parts) -> APIRouter:
+def run_router(parts: AppContext) -> APIRouter:
     """The routes of one run."""
     router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -141,7 +180,7 @@ def run_router(parts: Parts) -> APIRouter:
     return router
 
 
-def run_details_router(parts: Parts) -> APIRouter:
+def run_details_router(parts: AppContext) -> APIRouter:
     """The routes of what happens in a run: its events and its steps."""
     router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -203,14 +242,14 @@ def _gone_on(submit: Callable[[], Awaitable[pb.SubmitToolOutputsResponse]]) -> _
     return begin
 
 
-def _followed(parts: Parts, request: Request, caller: Caller, begin: _Begin) -> Response:
+def _followed(parts: AppContext, request: Request, caller: Caller, begin: _Begin) -> Response:
     def start() -> FollowedRun:
         return FollowedRun(begin, lambda asked: parts.runs.watch(asked, caller))
 
     return parts.answered(start, _stream(parts, request), ASSISTANT_PARAMS)
 
 
-def _stream(parts: Parts, request: Request) -> RunStream:
+def _stream(parts: AppContext, request: Request) -> RunStream:
     return RunStream(parts.settings.ping_interval_s, with_results=_with_results(request))
 
 

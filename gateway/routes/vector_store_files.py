@@ -8,32 +8,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
 from gateway.routes.vector_stores import polled
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
-from openai_wire.requests.vector_stores import (
+from openai_wire.resources.vector_stores import (
     VectorStoreFileBatchBody,
     VectorStoreFileBody,
     VectorStoreFileUpdateBody,
+    content_page,
     create_file_batch_request,
     create_file_request,
-    list_store_files_request,
-    update_file_request,
-)
-from openai_wire.vector_stores import (
-    content_page,
     deleted_object,
     file_batch_object,
+    list_store_files_request,
     listed,
     status_of,
     store_file_object,
+    update_file_request,
 )
 
 
-def vector_store_files_router(parts: Parts) -> APIRouter:
+def vector_store_files_router(parts: AppContext) -> APIRouter:
     """The routes of files in stores."""
     router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
     known_caller = Annotated[Caller, Depends(parts.authentication)]
@@ -103,7 +101,7 @@ def vector_store_files_router(parts: Parts) -> APIRouter:
     return router
 
 
-def vector_store_batches_router(parts: Parts) -> APIRouter:
+def vector_store_batches_router(parts: AppContext) -> APIRouter:
     """The routes of batches."""
     router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")
     known_caller = Annotated[Caller, Depends(parts.authentication)]

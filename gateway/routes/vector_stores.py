@@ -8,32 +8,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.docs import answers, json_body
-from gateway.errors import json_response
-from gateway.parts import Parts
+from gateway.context import AppContext
+from gateway.http.docs import answers, json_body
+from gateway.http.errors import json_response
 from gateway.routes.files import name_request
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
-from openai_wire.requests.vector_search import VectorSearchBody, search_request
-from openai_wire.requests.vector_stores import (
+from openai_wire.resources.vector_search import VectorSearchBody, search_request
+from openai_wire.resources.vector_stores import (
     VectorStoreBody,
     VectorStoreUpdateBody,
     create_store_request,
-    list_stores_request,
-    update_store_request,
-)
-from openai_wire.vector_stores import (
     deleted_object,
+    list_stores_request,
     listed,
     search_page,
     status_of,
     store_object,
+    update_store_request,
 )
 
 POLL_AFTER_MS = "250"
 """When clients that wait for a file should look again: a short file takes about as long."""
 
 
-def vector_stores_router(parts: Parts) -> APIRouter:
+def vector_stores_router(parts: AppContext) -> APIRouter:
     """The routes of stores."""
     router = APIRouter(prefix="/v1/vector_stores")
     known_caller = Annotated[Caller, Depends(parts.authentication)]

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from svc_kit.disk import disk_errors
 from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge
+from svc_kit.local_files import disk_errors
 
 
 class ChangeSignal:

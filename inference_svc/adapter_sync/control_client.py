@@ -10,7 +10,7 @@ from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 
 from inference_svc.adapter_sync.state import Wanted, WantedState
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 
 SERVICE: Final = "control"
 REPORT_TIMEOUT_S: Final = 10.0

@@ -15,7 +15,7 @@ from inference_svc.adapter_sync.state import frontend_id
 from inference_svc.config import InferenceSettings
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.rpc.adapters import AdapterService
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 def open_follower(

@@ -12,7 +12,7 @@ from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import AdapterCrashedEngine, AdapterInvalid, AdapterNotFound, DomainError
-from svc_kit.private_file import PrivateFile
+from svc_kit.local_files import PrivateFile
 
 
 class AdapterKey(NamedTuple):

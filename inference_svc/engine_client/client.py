@@ -43,7 +43,7 @@ from inference_svc.engine_client.snapshot_requests import SnapshotJobs
 from inference_svc.machine import resident_bytes
 from inference_svc.models.device_memory import PlacedBytes
 from svc_kit.errors import DomainError, Draining, EngineRestarting
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 log = logging.getLogger(__name__)
 _MAX_BACKOFF_S = 10.0

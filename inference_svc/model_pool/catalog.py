@@ -26,7 +26,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.structured_output.compiler import GrammarVocabulary
 from svc_kit.errors import AdapterNotFound, Draining, EngineRestarting, ModelCannot, ModelNotFound
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 @dataclass(slots=True)

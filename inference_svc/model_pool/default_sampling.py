@@ -9,7 +9,7 @@ from typing import Any
 from inference_svc.config import SamplingSettings
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from svc_kit.errors import DomainError
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 # The file's names of numbers, which are llama.cpp's, to ours.
 _NUMBERS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {

@@ -11,7 +11,7 @@ from inference_svc.models.device_memory import Spread
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.sources import Download, RemoteFile, resolve_models
 from svc_kit.errors import ModelCannot
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 def find_models(settings: InferenceSettings) -> Catalog:

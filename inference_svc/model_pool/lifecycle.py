@@ -30,7 +30,7 @@ from inference_svc.models.memory_plan import (
     planned_bytes,
 )
 from svc_kit.errors import DomainError, MemoryInUse, ModelLoadFailed, ModelTooLarge, ModelUnloaded
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 class ModelChangeSignal:

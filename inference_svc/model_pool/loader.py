@@ -20,9 +20,9 @@ from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.models.file_identity import digest_of, recognise
 from inference_svc.models.memory_plan import ResolvedLimits
 from model_files.gguf import ModelFileInvalid
+from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.pool import SandboxPool
-from svc_kit.startup import StartupError
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from svc_kit.errors import (
     ModelTooLarge,
     ModelUnloaded,
 )
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 _START_RETRY_S = 2.0
 _LOAD_RETRY_S = 5.0

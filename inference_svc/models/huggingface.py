@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 )
 
 from inference_svc.models.sources import RemoteFile
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 class HubClient(Protocol):

@@ -22,7 +22,7 @@ from inference_svc.models.metadata import (
     split_paths,
 )
 from model_files.gguf import ModelFileInvalid
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 BUNDLED = "bundled"
 BUNDLED_NAME = "demo-chat"

@@ -17,7 +17,7 @@ from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.catalog import Catalog, KnownModel, Named
 from model_files.adapter_file import AdapterDescription
-from model_files.jobs import CHECK_ADAPTER
+from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
 from svc_kit.errors import (
     AdapterBaseMismatch,
@@ -31,10 +31,9 @@ from svc_kit.errors import (
     ModelExists,
     TooLong,
 )
-from svc_kit.folders import AllowedFolders
-from svc_kit.private_file import PrivateFile
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import AllowedFolders, PrivateFile
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
-from svc_kit.startup import StartupError
 
 MAX_ADAPTERS = 64
 

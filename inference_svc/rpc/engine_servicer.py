@@ -21,9 +21,9 @@ from inference_svc.rpc.model_info import to_limits
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
 from inference_svc.rpc.validation import checked_seconds, page
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, MissingField, TooLong
-from svc_kit.scopes import Scope
 
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000

@@ -32,7 +32,7 @@ from inference_svc.rpc.request_options import Prompt, Target, to_requests
 from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
-from svc_kit.auth import Principal
+from svc_kit.auth.principal import Principal
 from svc_kit.errors import MissingField, ModelNotFound
 
 

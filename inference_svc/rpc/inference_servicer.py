@@ -20,9 +20,10 @@ from inference_svc.rpc.rerank import RerankService
 from inference_svc.rpc.streaming import Event, stream_events
 from inference_svc.rpc.validation import page
 from inference_svc.usage import Count
-from svc_kit.auth import current_principal
+from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
-from svc_kit.interceptors import current_deadline, current_request_id
+from svc_kit.logs import current_request_id
+from svc_kit.rpc.interceptors import current_deadline
 
 Context = grpc.aio.ServicerContext[object, object]
 ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)

@@ -7,7 +7,7 @@ from corral.inference.v1 import generation_pb2 as generation
 
 from inference_svc.engine.request import AdapterStack, KeepFor
 from inference_svc.rpc.validation import check_bytes
-from svc_kit.auth import Principal
+from svc_kit.auth.principal import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
 
 MAX_SALT_BYTES = 256

@@ -32,7 +32,7 @@ from inference_svc.rpc.validation import (
     check_tokens,
     checked_seconds,
 )
-from svc_kit.auth import Principal
+from svc_kit.auth.principal import Principal
 from svc_kit.errors import (
     ContextLengthExceeded,
     FeatureUnsupported,

@@ -8,10 +8,10 @@ import orjson
 from corral.control.v1 import tool_pb2, vector_store_service_pb2
 from pydantic import Field, Tag
 
-from openai_wire.requests.constraints import JsonSchemaFormat
-from openai_wire.requests.fields import BY_KIND, WireModel
-from openai_wire.requests.tools import FunctionDefinition
-from openai_wire.requests.vector_stores import create_store_request
+from openai_wire.chat.output_format import JsonSchemaFormat
+from openai_wire.chat.tools import FunctionDefinition
+from openai_wire.resources.vector_stores import create_store_request
+from openai_wire.shared.fields import BY_KIND, WireModel
 from svc_kit.errors import MissingField, UnsupportedField, UnsupportedValue
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
-from openai_wire.requests.fields import BY_KIND, WireModel
+from openai_wire.shared.fields import BY_KIND, WireModel
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 Json = dict[str, Any]

@@ -8,13 +8,13 @@ import orjson
 from corral.control.v1 import response_event_pb2 as pb
 
 from openai_wire.errors import error_body
-from openai_wire.responses.items_out import (
+from openai_wire.responses.objects import response_object
+from openai_wire.responses.output_items import (
     citation_object,
     item_object,
     logprob_objects,
     part_object,
 )
-from openai_wire.responses.objects import response_object
 from svc_kit.errors import DomainError
 
 Json = dict[str, Any]

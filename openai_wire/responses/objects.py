@@ -7,7 +7,7 @@ from corral.control.v1 import response_service_pb2 as service_pb
 
 from openai_wire.errors import RESPONSE_PARAMS, openai_name
 from openai_wire.responses.choices import format_object, selection_object
-from openai_wire.responses.items_out import item_objects
+from openai_wire.responses.output_items import item_objects
 from openai_wire.responses.tools import tool_object
 
 Json = dict[str, Any]

@@ -7,9 +7,8 @@ from typing import Any, Final
 import orjson
 
 from openai_wire.errors import error_body
-from openai_wire.requests.json_body import parse_object
-from openai_wire.responses.bodies import ResponseBody, parse_response
-from svc_kit.error_table import http_status
+from openai_wire.responses.requests import ResponseBody, parse_response
+from openai_wire.shared.json_body import parse_object
 from svc_kit.errors import (
     DomainError,
     InvalidType,
@@ -18,6 +17,7 @@ from svc_kit.errors import (
     UnsupportedField,
     UnsupportedValue,
 )
+from svc_kit.errors.status import http_status
 
 CREATE: Final = "response.create"
 MAX_LANE_CHARACTERS: Final = 64

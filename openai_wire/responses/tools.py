@@ -8,7 +8,7 @@ import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
-from openai_wire.requests.fields import BY_KIND, WireModel, validated, without_neutral
+from openai_wire.shared.fields import BY_KIND, WireModel, validated, without_neutral
 from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
 Json = dict[str, Any]

@@ -1,7 +1,7 @@
 """Every way a request can fail, as one tree of exceptions.
 
 The standard library is all these classes need, so that the engine and the domain may raise them
-without knowing of gRPC or HTTP; `svc_kit.error_table` maps them to both.
+without knowing of gRPC or HTTP; `svc_kit.errors.status` maps them to both.
 
     DomainError
     ├── InvalidArgument      the request is wrong, whatever the state of the server

@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from svc_kit.sandbox.answering import answer
-from svc_kit.sandbox.frames import read_reply, write_request
+from svc_kit.sandbox.frames import answer, read_reply, write_request
 from svc_kit.sandbox.jobs import Job
 
 

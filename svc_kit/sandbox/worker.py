@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from svc_kit.sandbox import frames
-from svc_kit.sandbox.answering import answer
+from svc_kit.sandbox.frames import answer
 from svc_kit.sandbox.jobs import FailureKind
 
 _ALARM_SLACK_S = 1.0

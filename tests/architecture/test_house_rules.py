@@ -68,8 +68,8 @@ def test_the_environment_is_read_by_settings_alone() -> None:
 
 
 ENVIRONMENT_READERS = (
-    "svc_kit/settings.py",  # the one reader of every setting
-    "corral_cli/children.py",  # hands the environment on to the services that it starts
+    "svc_kit/settings/groups.py",  # the one reader of every setting
+    "corral_cli/up/children.py",  # hands the environment on to the services that it starts
     "inference_svc/engine_client/process.py",  # and this to the engine, with malloc's variable
     "svc_kit/sandbox/process.py",  # hands on where native libraries are, and nothing else
 )

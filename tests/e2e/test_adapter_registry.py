@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from inference_svc.models.sources import BUNDLED_FOLDER
-from svc_kit.auth import hash_key
+from svc_kit.auth.keys import hash_key
 from tests.e2e.conftest import PIRATE_FILE, ROBOT_FILE
 from tests.support.processes import Ends
 from tests.support.rpc import PARIS

@@ -11,7 +11,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from svc_kit.auth import ServiceToken
+from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
 from tests.support.rpc import Answer, Rpc, connect, gather, options, rich
 from tests.support.services import inference_alone, wait_until_serving

@@ -14,7 +14,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from svc_kit.auth import create_key, hash_key
+from svc_kit.auth.keys import create_key, hash_key
 from tests.support.processes import Program
 from tests.support.rpc import (
     CAPITAL,

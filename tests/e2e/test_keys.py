@@ -14,7 +14,7 @@ from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from openai.types.chat import ChatCompletion
 
 from svc_kit.errors import ApiKeyRevoked
-from svc_kit.rpc_client import open_channel, translate_errors
+from svc_kit.rpc.client import open_channel, translate_errors
 from tests.support.rpc import CAPITAL, PARIS, Rpc, a_chat, connect, failure_of, gather
 from tests.support.services import MODEL, Corral, corral_up, start
 

@@ -14,7 +14,7 @@ from corral.control.v1.response_event_pb2 import ResponseEvent
 
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
-from svc_kit.rpc_client import open_channel
+from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
 from tests.support.postgres import a_postgres, create_database, value_of
 from tests.support.processes import Program

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from openai import OpenAI
 
-from svc_kit.auth import ServiceToken
+from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, Caller
 from tests.support.rpc import connect
 from tests.support.sdk import WEATHER

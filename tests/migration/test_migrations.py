@@ -14,7 +14,7 @@ from control_svc.config import ControlSettings
 from control_svc.db import migrations
 from control_svc.db.engine import open_database
 from control_svc.db.tables import Table
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.postgres import a_postgres, create_database, execute
 
 

@@ -21,7 +21,7 @@ from control_svc.batches.output import BatchWriter
 from control_svc.jobs.handler import JobContext
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import BATCH, Client, RunningControl, a_control, a_service_token
 from tests.support.loopback_gateway import an_inference_service
 

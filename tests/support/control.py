@@ -22,9 +22,10 @@ from control_svc.config import ControlSettings
 from control_svc.db.engine import FILE_NAME
 from control_svc.deps import data_folder
 from control_svc.services import ModelParts
-from svc_kit.auth import Principal, ServiceToken, on_behalf_of
+from svc_kit.auth.authenticator import ServiceToken, on_behalf_of
+from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed
-from svc_kit.rpc_client import open_channel, translate_errors
+from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.sandbox.inline import InlineJobs
 from svc_kit.sandbox.jobs import JobRunner
 

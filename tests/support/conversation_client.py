@@ -7,7 +7,7 @@ from corral.control.v1 import conversation_pb2, item_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only

@@ -17,7 +17,7 @@ from inference_svc.model_pool.catalog import Catalog
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import DomainError, UpstreamUnavailable
-from svc_kit.private_file import PrivateFile
+from svc_kit.local_files import PrivateFile
 from tests.support.pooled import a_known, settle
 
 

@@ -10,9 +10,9 @@ from control_svc.app import build
 from control_svc.config import ControlSettings
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim
+from svc_kit.lifecycle import stop_on_signals
 from svc_kit.logs import configure_logging
-from svc_kit.settings import load_settings
-from svc_kit.signals import stop_on_signals
+from svc_kit.settings.groups import load_settings
 from tests.support.jobs import Handler
 
 log = logging.getLogger(__name__)

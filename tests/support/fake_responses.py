@@ -12,9 +12,9 @@ from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1 import response_service_pb2_grpc as rpc
 from prometheus_client import CollectorRegistry
 
-from svc_kit.auth import build_authenticator
+from svc_kit.auth.authenticator import build_authenticator
 from svc_kit.errors import DomainError, InvalidField
-from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.rpc.server import RpcServer, Service
 from tests.support.loopback_gateway import LOOPBACK
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from gateway.app import running
 from gateway.config import GatewaySettings
 from gateway.fake_inference import FakeInference
-from svc_kit.addresses import Address
-from svc_kit.auth import build_authenticator
-from svc_kit.rpc_server import RpcServer, Service
-from svc_kit.settings import KeySettings
+from svc_kit.auth.authenticator import build_authenticator
+from svc_kit.network import Address
+from svc_kit.rpc.server import RpcServer, Service
+from svc_kit.settings.groups import KeySettings
 
 LOOPBACK = "127.0.0.1:0"
 PATIENCE_S = 20.0

@@ -17,8 +17,8 @@ from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from svc_kit.auth import hash_key
-from svc_kit.rpc_client import translate_errors
+from svc_kit.auth.keys import hash_key
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import RunningControl
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only

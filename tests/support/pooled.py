@@ -16,7 +16,7 @@ from inference_svc.models.memory_plan import RequestedLimits, ResolvedLimits, pl
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
 from svc_kit.errors import DomainError, EngineRestarting
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.sequences import ManualClock
 from tests.unit.inference_svc.models.test_memory_plan import a_model
 

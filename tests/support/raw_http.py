@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from svc_kit.addresses import Address
+from svc_kit.network import Address
 
 
 def a_post(path: str, body: Any, *headers: str) -> bytes:

@@ -9,7 +9,7 @@ from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
 from tests.support.gguf_files import F32Tensor, gguf_bytes
 

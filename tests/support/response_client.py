@@ -13,7 +13,7 @@ from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 from control_svc.inference.models import ModelFacts
 from control_svc.inference.turns import TextPart, TurnClient, TurnRequest
 from control_svc.services import ModelParts
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl, a_control
 from tests.support.conversation_client import a_message
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says

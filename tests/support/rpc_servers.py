@@ -11,9 +11,9 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
-from svc_kit.auth import Authenticator
-from svc_kit.rpc_client import ClientTls, open_channel
-from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.auth.authenticator import Authenticator
+from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.server import RpcServer, Service
 
 SERVICE = "corral.inference.v1.InferenceService"
 METHOD = f"/{SERVICE}/"

@@ -9,7 +9,7 @@ from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.control.v1.tool_pb2 import FunctionTool, Tool
 from google.protobuf.message import Message
 
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
 from tests.support.threads import ThreadClient, saying
 

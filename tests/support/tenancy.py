@@ -28,9 +28,9 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, Servic
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import DomainError
-from svc_kit.rpc_client import translate_errors
-from svc_kit.scopes import METHOD_SCOPES, Scope
+from svc_kit.rpc.client import translate_errors
 from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
 from tests.support.control import BATCH, Client
 from tests.support.conversation_client import ConversationClient, a_message

@@ -17,7 +17,7 @@ from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
 from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
 from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only

@@ -22,7 +22,7 @@ from corral.inference.v1 import inference_service_pb2
 from control_svc.inference.embeddings import Embedded, EmbeddingModel
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from svc_kit.sandbox.jobs import JobRunner
 from tests.support.batches import MODEL
 from tests.support.control import Client, RunningControl, a_control, a_service_token

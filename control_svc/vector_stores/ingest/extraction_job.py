@@ -10,7 +10,7 @@ from control_svc.blobs.store import BlobStore
 from control_svc.files.model import File
 from control_svc.vector_stores.ingest.text_extraction import UNSUPPORTED
 from control_svc.vector_stores.model import ProblemCode
-from svc_kit.disk import disk_errors
+from svc_kit.local_files import disk_errors
 from svc_kit.sandbox.jobs import MIB, FailureKind, Job, JobFailed, JobRunner
 
 

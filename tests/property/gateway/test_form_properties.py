@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from gateway.multipart import FormField, FormFile, FormPiece, read_form
-from gateway.ranges import parse_range
+from gateway.http.file_content import parse_range
+from gateway.http.multipart import FormField, FormFile, FormPiece, read_form
 from svc_kit.errors import DomainError, RangeNotSatisfiable
 
 HEADERS = [(b"content-type", b"multipart/form-data; boundary=frontier")]

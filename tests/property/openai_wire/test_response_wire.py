@@ -21,9 +21,9 @@ from control_svc.items.model import (
 from control_svc.items.proto import given_item, item_to_pb
 from openai_wire.responses.choices import selection_from, selection_object
 from openai_wire.responses.events import EVENT_TYPES, event_frame, event_object
-from openai_wire.responses.items_in import item_from
-from openai_wire.responses.items_out import item_object
+from openai_wire.responses.input_items import item_from
 from openai_wire.responses.objects import response_object
+from openai_wire.responses.output_items import item_object
 from openai_wire.responses.tools import tool_object, tools_from
 from tests.support.examples import examples
 from tests.support.fake_responses import completed, numbered, turn

@@ -8,8 +8,8 @@ from corral.inference.v1 import chat_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_wire.events import DONE, ChatChunks, CompletionChunks
-from openai_wire.objects import ChatCompletion, TextCompletion
+from openai_wire.chat.chunks import DONE, ChatChunks, CompletionChunks
+from openai_wire.chat.objects import ChatCompletion, TextCompletion
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc_kit.error_table import from_rpc_error, openai_error, to_status
 from svc_kit.errors import ERROR_CLASSES, KINDS, DomainError
+from svc_kit.errors.status import from_rpc_error, openai_error, to_status
 from tests.support.examples import examples
 
 TEXTS = st.text(st.characters(), max_size=1500)

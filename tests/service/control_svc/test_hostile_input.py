@@ -15,10 +15,10 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from svc_kit.auth import METHOD_SCOPES
+from svc_kit.auth.scopes import METHOD_SCOPES
 from svc_kit.errors import DomainError, Internal
-from svc_kit.interceptors import LONG_LIVED
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.interceptors import LONG_LIVED
 from tests.support.control import Client, RunningControl
 from tests.support.threads import ThreadClient, saying
 

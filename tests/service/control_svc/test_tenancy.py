@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from svc_kit.scopes import METHOD_SCOPES
+from svc_kit.auth.scopes import METHOD_SCOPES
 from tests.support.control import Client, RunningControl
 from tests.support.examples import examples
 from tests.support.postgres import empty

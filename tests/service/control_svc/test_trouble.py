@@ -8,7 +8,7 @@ import pytest
 from corral.control.v1 import file_pb2, file_service_pb2
 
 from svc_kit import errors
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.control import USER_DATA, RunningControl, a_control
 
 WRITERS = 50

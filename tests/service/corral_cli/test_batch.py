@@ -16,8 +16,8 @@ from corral.control.v1 import batch_service_pb2_grpc as batch_rpc
 
 from corral_cli.batch import batch
 from corral_cli.jobs import jobs
-from svc_kit.error_table import to_status
 from svc_kit.errors import Draining
+from svc_kit.errors.status import to_status
 from tests.support.batches import (
     RunningBatches,
     a_chat_line,

@@ -5,7 +5,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from corral_cli.__main__ import cli
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 def db(command: str, folder: Path) -> Result:

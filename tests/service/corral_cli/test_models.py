@@ -14,8 +14,8 @@ from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from corral.inference.v1 import model_pb2
 
 from corral_cli.models import models
-from svc_kit.error_table import to_status
 from svc_kit.errors import EngineRestarting
+from svc_kit.errors.status import to_status
 
 Model = model_pb2.Model
 Progress = model_pb2.LoadProgress

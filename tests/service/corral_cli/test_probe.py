@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from corral_cli.children import answers_ok
-from svc_kit.addresses import Address
+from corral_cli.up.children import answers_ok
+from svc_kit.network import Address
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 
 from gateway.app import BODIES, build
 from gateway.config import GatewaySettings
-from gateway.docs import describe_api
+from gateway.http.docs import describe_api
 from tests.support.batches import LinesFake, an_inference_for
 from tests.support.control import a_control
 from tests.support.hostile_http import Call, Document

@@ -10,7 +10,7 @@ import pytest
 from gateway.app import running
 from gateway.config import GatewaySettings
 from gateway.fake_inference import FakeInference, Script
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.loopback_gateway import LOOPBACK, Loopback, a_gateway, a_gateway_until
 from tests.support.raw_http import a_connection, a_post
 

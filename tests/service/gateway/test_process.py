@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.fake_inference import FakeInference, Script
-from svc_kit.addresses import Address, parse_address
+from svc_kit.network import Address, parse_address
 from tests.support.loopback_gateway import LOOPBACK, PATIENCE_S, an_inference_service
 from tests.support.raw_http import a_connection, a_post
 

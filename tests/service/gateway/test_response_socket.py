@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from svc_kit.errors import EngineRestarting
-from svc_kit.settings import KeySettings
+from svc_kit.settings.groups import KeySettings
 from tests.support.fake_responses import FakeResponses, a_response_service
 from tests.support.loopback_gateway import Loopback, a_gateway
 from tests.support.open_responses import check_response, check_stream

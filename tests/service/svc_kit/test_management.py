@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from svc_kit.lifecycle import StartupError
 from svc_kit.management import ManagementServer
-from svc_kit.startup import StartupError
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bench.workload import SAMPLINGS, Workload
-from openai_wire.requests.sampling import SamplingFields
+from openai_wire.chat.sampling import SamplingFields
 
 
 def a_workload(**changes: Any) -> Workload:

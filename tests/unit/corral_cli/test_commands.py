@@ -10,14 +10,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from corral_cli import up
 from corral_cli.__main__ import Commands, cli, main
-from corral_cli.planning import Plan
-from corral_cli.up import NamedFile, listen_flag
+from corral_cli.up import command
+from corral_cli.up.command import NamedFile, listen_flag
+from corral_cli.up.plan import Plan
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
-from svc_kit.auth import SettingsKeys, hash_key
-from svc_kit.settings import load_settings
+from svc_kit.auth.keys import SettingsKeys, hash_key
+from svc_kit.settings.groups import load_settings
 
 
 def test_every_subcommand_explains_itself() -> None:
@@ -249,7 +249,7 @@ def test_ports_are_kept_for_the_services_while_they_are_supervised(
                 except OSError:
                     kept.append(True)
 
-    monkeypatch.setattr(up, "keep_running", supervise)
+    monkeypatch.setattr(command, "keep_running", supervise)
     names = ("--listen", "--inference-listen", "--control-listen")
     anywhere = [word for name in names for word in (name, "127.0.0.1:0")]
     result = CliRunner().invoke(cli, ["up", "--data-dir", str(tmp_path), *anywhere])

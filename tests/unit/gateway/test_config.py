@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import GatewaySettings
-from svc_kit.settings import load_settings
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
+from svc_kit.settings.groups import load_settings
 
 
 def test_the_defaults_are_for_one_machine() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from gateway.parts import Parts
+from gateway.context import AppContext
 from gateway.response_socket import ResponseSocket
 from svc_kit.errors import ApiKeyInvalid
 
@@ -21,12 +21,12 @@ class Unknown:
         raise ApiKeyInvalid
 
 
-def some_parts(**settings: Any) -> Parts:
+def some_parts(**settings: Any) -> AppContext:
     """What a connection needs of a gateway."""
     bounds = {"websocket_max_age_s": 60.0, "drain_grace_s": 60.0, "body_limit_bytes": 1024}
     parts = SimpleNamespace(settings=SimpleNamespace(**bounds | settings))
     parts.authentication = Unknown()
-    return cast("Parts", parts)
+    return cast("AppContext", parts)
 
 
 async def test_a_client_that_does_not_read_keeps_nothing_for_ever() -> None:

@@ -20,7 +20,7 @@ from control_svc.batches.queries import READ_AT_ONCE, BatchLineQueries, BatchQue
 from control_svc.db.transaction import Transaction
 from control_svc.sweeper import CleanupQueries
 from gateway.fake_inference import Script
-from openai_wire.requests import ChatCompletionBody, parse_chat
+from openai_wire.chat.chat_request import ChatCompletionBody, parse_chat
 from svc_kit.errors import (
     BatchNotCancellable,
     BatchNotFound,

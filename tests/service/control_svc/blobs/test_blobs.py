@@ -12,8 +12,8 @@ from control_svc.blobs.s3 import PART_BYTES, open_bucket
 from control_svc.blobs.store import BlobMissing, BlobStore
 from control_svc.config import ControlSettings
 from svc_kit.errors import StorageFailed
-from svc_kit.rpc_client import open_channel
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
+from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
 from tests.support.s3 import CREDENTIALS, Bucket, a_bucket
 

@@ -14,7 +14,7 @@ from control_svc.db.engine import open_database
 from control_svc.db.transaction import Transaction
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
 

@@ -10,7 +10,7 @@ import pytest
 from corral.control.v1 import upload_service_pb2
 
 from svc_kit import errors
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import BATCH, RunningControl, a_control
 
 Upload = upload_service_pb2.Upload

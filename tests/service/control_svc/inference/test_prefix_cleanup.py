@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from control_svc.inference.prefix_cleanup import KIND, MOST_POSTPONED, PrefixCleanupWorker
 from control_svc.jobs.model import Claim
-from svc_kit.auth import Authenticator, ServiceToken
+from svc_kit.auth.authenticator import Authenticator, ServiceToken
 from svc_kit.errors import DomainError, EngineRestarting, ScopeMissing, Unavailable
-from svc_kit.rpc_server import RpcServer, Service
+from svc_kit.rpc.server import RpcServer, Service
 from tests.support.control import Client, RunningControl, a_control, a_service_token
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.operators import JobPb, Operator

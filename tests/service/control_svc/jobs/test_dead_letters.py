@@ -18,7 +18,7 @@ from control_svc.runs.transitions import EXPIRY_KIND
 from control_svc.tools.model import FunctionTool
 from gateway.fake_inference import Context
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
-from svc_kit.rpc_client import translate_errors
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import SetClock, a_control
 from tests.support.jobs import PROJECT, a_database
 from tests.support.operators import JobPb, Operator

@@ -8,7 +8,7 @@ import pytest
 from corral.control.v1 import project_service_pb2
 from corral.inference.v1 import generation_pb2
 
-from svc_kit.auth import create_key, hash_key
+from svc_kit.auth.keys import create_key, hash_key
 from svc_kit.errors import (
     ApiKeyExpired,
     ApiKeyInvalid,
@@ -333,7 +333,7 @@ async def test_whoever_asks_with_nonsense_is_told_the_field(operator: Operator) 
     """A hash is a hash."""
     from corral.control.v1 import key_service_pb2
 
-    from svc_kit.rpc_client import translate_errors
+    from svc_kit.rpc.client import translate_errors
 
     for sha256, error in (("", MissingField), ("x", InvalidField), ("\x00" * 64, InvalidField)):
         request = key_service_pb2.VerifyKeyRequest(sha256=sha256)

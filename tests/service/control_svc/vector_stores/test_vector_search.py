@@ -14,7 +14,7 @@ from control_svc.vector_stores.membership import FileAdder
 from control_svc.vector_stores.search.model import Ranking
 from control_svc.vector_stores.search.service import VectorSearch
 from control_svc.vector_stores.search.vector_index import VectorIndex
-from svc_kit.auth import DEFAULT_PROJECT
+from svc_kit.auth.principal import DEFAULT_PROJECT
 from svc_kit.errors import EmbeddingModelChanged
 from tests.support.batches import MODEL
 from tests.support.postgres import execute

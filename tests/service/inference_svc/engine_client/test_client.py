@@ -41,7 +41,7 @@ from svc_kit.errors import (
     QueueFull,
     SlowReader,
 )
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.sequences import a_request
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

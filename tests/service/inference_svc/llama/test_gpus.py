@@ -30,7 +30,7 @@ from inference_svc.models.metadata import Pooling, describe_model
 from inference_svc.models.placement import ON_PROCESSOR, Placement
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.rpc import model_info
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 def free_bytes() -> dict[str, int]:

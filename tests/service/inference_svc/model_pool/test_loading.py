@@ -6,7 +6,7 @@ import pytest
 
 from inference_svc.app import build
 from inference_svc.config import InferenceSettings
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.gguf_files import gguf_bytes, model_metadata
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from control_svc.agent.mcp_client import mcp_servers
 from control_svc.config import McpServerSettings
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 SECRET = "hush"
 

@@ -11,7 +11,7 @@ from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Response, ResponseSettings, ResponseState
 from control_svc.responses.recorder import NullSink, ResponseRecorder
-from svc_kit.sealing import KEY_BYTES, Sealer
+from svc_kit.encryption import KEY_BYTES, Sealer
 from tests.support.response_client import ScriptedModels
 from tests.support.scripted_turns import ScriptedTurns, says
 

@@ -16,7 +16,7 @@ from svc_kit.errors import (
     Draining,
     EngineRestarting,
 )
-from svc_kit.private_file import PrivateFile
+from svc_kit.local_files import PrivateFile
 
 RESTARTING = EngineRestarting(retry_after=1.0)
 

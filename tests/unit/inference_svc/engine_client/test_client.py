@@ -29,8 +29,8 @@ from inference_svc.models.device_memory import PlacedBytes
 from inference_svc.snapshots.store import FolderUse
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import ModelUnloaded
-from svc_kit.private_file import PrivateFile
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import PrivateFile
 from tests.support.pooled import settle
 
 MODEL = ModelConfig("m", BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1), 16, 1)

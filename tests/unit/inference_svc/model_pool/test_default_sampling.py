@@ -7,7 +7,7 @@ import pytest
 from inference_svc.config import SamplingSettings
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.model_pool.default_sampling import default_sampling
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 
 def chosen(hints: dict[str, str | float] | None = None, **settings: Any) -> Sampling:

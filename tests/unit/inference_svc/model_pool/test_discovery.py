@@ -21,7 +21,7 @@ from inference_svc.models.memory_plan import Layout, RequestedLimits, ResolvedLi
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.placement import FlashAttention, LoadPolicy, Rope, RopeScaling, SplitMode
 from model_files.ggml_types import KvType
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 ENGINE = EngineSettings(slots=4, threads=2, gpu_layers=7)
 

@@ -25,7 +25,7 @@ from svc_kit.errors import (
     ModelTooLarge,
     ModelUnloaded,
 )
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.pooled import GIB, Pooled, a_known, settle
 
 

@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 
 from inference_svc.models.huggingface import HuggingFaceDownloads
 from inference_svc.models.sources import RemoteFile
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 
 REMOTE = RemoteFile("owner/repo", "model.gguf", None)
 

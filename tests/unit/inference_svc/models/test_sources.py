@@ -12,7 +12,7 @@ from inference_svc.models.sources import (
     parse_reference,
     resolve_models,
 )
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.gguf_files import write_model
 
 

@@ -11,7 +11,7 @@ from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.model_pool.catalog import Catalog, KnownModel
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from svc_kit.errors import AdapterExists, InvalidField
-from svc_kit.startup import StartupError
+from svc_kit.lifecycle import StartupError
 from tests.support.pooled import a_known, settle
 
 

@@ -13,7 +13,7 @@ from inference_svc.engine.request import BASE, MAX_DRAFT, AppliedAdapter, KeepFo
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.rpc.prefix_sharing import NO_GROUPS, PrefixGroups
 from inference_svc.rpc.request_options import Prompt, Target, to_requests
-from svc_kit.auth import Principal, Priority
+from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (
     ContextLengthExceeded,
     DomainError,

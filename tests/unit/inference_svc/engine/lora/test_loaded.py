@@ -10,8 +10,8 @@ from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.fake import FAILING_ADAPTER, FakeBackend
 from inference_svc.engine.kv_cache.origin import prefix_origin
 from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter, stack_of
+from svc_kit.auth.principal import Priority
 from svc_kit.errors import AdapterNotFound
-from svc_kit.principal import Priority
 from tests.support.sequences import Bench, a_request
 
 FILE = Path("a.gguf")

@@ -1,1 +1,0 @@
-"""Moving house: assistants, threads and messages out of one server and into another."""

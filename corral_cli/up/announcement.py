@@ -1,0 +1,97 @@
+"""What `corral up` prints once everything answers: where, what, and a request to paste."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.inference.v1 import model_pb2
+
+from corral_cli.bundled import is_bundled, real_model_command
+from corral_cli.connection import command_name
+from corral_cli.up.ports import reachable
+from svc_kit.network import Address
+
+QUESTION = "What is the capital of France?"
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """The facts to print."""
+
+    gateway: Address
+    inference: Address
+    control: Address
+    gateway_management: Address
+    inference_management: Address
+    control_management: Address
+    models: Sequence[model_pb2.Model]
+    data_dir: Path
+    elapsed_s: float
+    needs_key: bool
+    """Whether callers must show an API key."""
+    token_file: Path | None = None
+    """What its owner shows instead of a key to make the first; None: keys are in the settings."""
+
+    def text(self) -> str:
+        """Everything, ready to print."""
+        base = f"http://{reachable(self.gateway)}"
+        management = (self.gateway_management, self.inference_management, self.control_management)
+        metrics = [f"http://{address}/metrics" for address in management]
+        rows = [
+            ("OpenAI API", f"{base}/v1    (description: {base}/docs)"),
+            ("gRPC", f"{reachable(self.inference)}    (reflection is on)"),
+            ("", f"{reachable(self.control)}    (files, uploads, batches)"),
+            ("metrics", "  ".join(metrics)),
+            ("data", str(self.data_dir)),
+            *([] if self.token_file is None else [("keys", self.key_command())]),
+            *(("model", describe(model)) for model in self.models),
+        ]
+        lines = [f"Corral is ready after {self.elapsed_s:.1f} s", ""]
+        lines += [f"  {title:<11} {value}" for title, value in rows]
+        lines += ["", "Try it:", f"  {self.request()}", f"  {command_name()} chat{self.target()}"]
+        if any(is_bundled(model.name) for model in self.models):
+            lines += [
+                "",
+                "The bundled demo-chat is a tiny model: it shows that everything works, and it",
+                f"knows very little. A real one: {real_model_command()}",
+            ]
+        return "\n".join([*lines, "", "Ctrl-C stops everything."])
+
+    def request(self) -> str:
+        """A command line that gets an answer from the first model."""
+        model = next((model.name for model in self.models if not model.parent), "")
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
+        key = " -H 'authorization: Bearer '$CORRAL_API_KEY" if self.needs_key else ""
+        return (
+            f"curl http://{reachable(self.gateway)}/v1/chat/completions{key}"
+            f" -H 'content-type: application/json' -d '{json.dumps(body)}'"
+        )
+
+    def key_command(self) -> str:
+        """A command line that makes a key."""
+        target = reachable(self.control)
+        return (
+            f"{command_name()} keys create --target {target} --service-token-file {self.token_file}"
+        )
+
+    def target(self) -> str:
+        """The flag that `corral chat` needs to find this server; empty at the default address."""
+        reached = str(reachable(self.inference))
+        return "" if reached == "127.0.0.1:50051" else f" --target {reached}"
+
+
+def describe(model: model_pb2.Model) -> str:
+    """One model in one line: name, size, and how many sequences of which length run at once."""
+    limits = model.resolved_limits
+    if model.state == model_pb2.Model.STATE_FAILED:
+        return f"{model.name}    failed: {model.problem}"
+    if model.parent:
+        return f"{model.name}    adapter of {model.parent}, {model.size_bytes / 1e6:,.1f} MB"
+    sizes = f"{model.num_parameters / 1e6:,.0f} M parameters, {model.size_bytes / 1e6:,.0f} MB"
+    if not limits.slots:
+        return f"{model.name}    {sizes}"
+    return (
+        f"{model.name}    {sizes}, {limits.slots} slots of {limits.context_tokens:,} tokens"
+        f" ({limits.kv_bytes / 1e6:,.0f} MB of KV cache), {limits.threads} compute thread(s)"
+    )

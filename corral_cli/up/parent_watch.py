@@ -1,0 +1,42 @@
+"""How a child process learns that its supervisor is gone, however it went.
+
+A pipe runs from the supervisor to each child. Nothing is ever written to it: the kernel closes the
+supervisor's end when that process ends, by whatever signal, and the child reads the end of file.
+Unlike PR_SET_PDEATHSIG this works on every Unix, and it does not care which thread made the child.
+"""
+
+import os
+import signal
+import threading
+import time
+
+DRAIN_PATIENCE_S = 5.0
+
+
+class ParentPipe:
+    """The supervisor's end: open for as long as the supervisor lives."""
+
+    def __init__(self) -> None:
+        self.child_end, self._own_end = os.pipe()
+
+    def close(self) -> None:
+        """Let go; children that still follow end."""
+        os.close(self.child_end)
+        os.close(self._own_end)
+
+
+def exit_with_parent(child_end: int, patience_s: float = DRAIN_PATIENCE_S) -> None:
+    """Make this process end when its supervisor does: by SIGTERM, `patience_s` later by SIGKILL.
+
+    The second signal goes to the process group, so that the engine goes too; the supervisor starts
+    each service in a group of its own.
+    """
+
+    def wait_for_end() -> None:
+        while os.read(child_end, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(patience_s)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=wait_for_end, name="lifeline", daemon=True).start()

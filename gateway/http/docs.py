@@ -1,0 +1,93 @@
+"""The HTTP API described: an OpenAPI document with the request bodies, and a page that shows it.
+
+The page is one file without references to other hosts, because a machine that serves its own models
+may have no way to the internet.
+"""
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.responses import HTMLResponse
+
+_SCHEMAS = "#/components/schemas/"
+_KEYED = ("/v1/", "/lora-adapters", "/admin/")
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
+}
+ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """The `openapi_extra` of a route whose JSON body it reads itself."""
+    schema = {"$ref": _SCHEMAS + model.__name__}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def form_body(fields: type[BaseModel] | None, file_field: str) -> dict[str, Any]:
+    """The `openapi_extra` of a route that takes a form: a file, and the fields of a model."""
+    file = {
+        "type": "object",
+        "required": [file_field],
+        "properties": {file_field: {"type": "string", "format": "binary"}},
+    }
+    parts = [file] if fields is None else [{"$ref": _SCHEMAS + fields.__name__}, file]
+    content = {"multipart/form-data": {"schema": {"allOf": parts}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def answers(summary: str, *, stream: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: its answer, and the envelope of every failure."""
+    content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    if stream:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    failure = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
+    return {
+        200: {"description": summary, "content": content},
+        "default": {"description": "A failure.", "content": failure},
+    }
+
+
+def describe_api(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> Mapping[str, Any]:
+    """The OpenAPI document of the application with the schemas of the bodies its routes name."""
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    _, schemas = models_json_schema(
+        [(body, "validation") for body in bodies], ref_template=_SCHEMAS + "{model}"
+    )
+    components = document.setdefault("components", {})
+    components["schemas"] = schemas["$defs"] | {"Error": ERROR_SCHEMA}
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [{"key": []}] if path.startswith(_KEYED) else []
+    return document
+
+
+def docs_page() -> HTMLResponse:
+    """The page at /docs."""
+    page = resources.files("gateway").joinpath("docs_page.html").read_text(encoding="utf-8")
+    return HTMLResponse(page, headers=PAGE_HEADERS)

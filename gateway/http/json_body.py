@@ -1,0 +1,78 @@
+"""Request bodies: JSON only, bounded while they are read."""
+
+import asyncio
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from openai_wire.shared.json_body import parse_array, parse_object
+from svc_kit.errors import (
+    CallerCancelled,
+    DeadlineExpired,
+    InvalidField,
+    RequestTooLarge,
+    UnsupportedMediaType,
+)
+
+_MEDIA_TYPE = "application/json"
+
+
+async def read_json(request: Request, limit: int, timeout_s: float) -> dict[str, Any]:
+    """Reads a JSON object of at most `limit` bytes within `timeout_s` seconds.
+
+    Raises UnsupportedMediaType, RequestTooLarge, DeadlineExpired, InvalidJson, or CallerCancelled
+    when the client leaves before its body is complete.
+    """
+    return parse_object(await _read_text(request, limit, timeout_s))
+
+
+async def read_json_array(request: Request, limit: int, timeout_s: float) -> list[Any]:
+    """Reads a JSON array, as `read_json` an object."""
+    return parse_array(await _read_text(request, limit, timeout_s))
+
+
+async def _read_text(request: Request, limit: int, timeout_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(timeout_s):
+            raw = await _read(request, limit)
+    except TimeoutError:
+        raise DeadlineExpired(phase="call") from None
+    except ClientDisconnect:
+        raise CallerCancelled from None
+    if raw:
+        check_media_type(request.headers.get("content-type", ""))
+    return raw
+
+
+def check_media_type(given: str) -> None:
+    """Raises UnsupportedMediaType for anything but JSON in UTF-8.
+
+    A browser asks no permission before it sends a form or plain text to another site. For JSON it
+    does.
+    """
+    media_type, *parameters = (part.strip().lower() for part in given.split(";"))
+    is_json = media_type == _MEDIA_TYPE or (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    )
+    charsets = [part for part in parameters if part.startswith("charset=")]
+    if not is_json or any(part.strip('"')[8:].strip('"') != "utf-8" for part in charsets):
+        raise UnsupportedMediaType(media_type=given)
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType(
+            media_type=f"content-encoding {request.headers['content-encoding']}"
+        )
+    if not declared.isdigit():
+        raise InvalidField(field="content-length", problem="it is not a number")
+    if int(declared) > limit:
+        raise RequestTooLarge(size=int(declared), limit=limit)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise RequestTooLarge(size=size, limit=limit)
+        chunks.append(chunk)
+    return b"".join(chunks)

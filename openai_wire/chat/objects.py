@@ -1,0 +1,344 @@
+"""Protos to OpenAI's objects: whole answers, usage and models."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
+from google.protobuf.duration_pb2 import Duration
+
+from openai_wire.chat.chat_request import ChatCompletionBody
+from openai_wire.chat.completion_request import CompletionBody, prompts_of
+from openai_wire.chat.embeddings import EmbeddingBody, EmbeddingList
+from openai_wire.chat.logprobs import chat_logprobs, completion_logprobs
+from openai_wire.envelope import Envelope
+from openai_wire.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
+
+FINISH_REASONS = {
+    generation_pb2.FINISH_REASON_STOP: "stop",
+    generation_pb2.FINISH_REASON_LENGTH: "length",
+    generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
+OWNER = "corral"
+_CACHE_SOURCES = {
+    generation_pb2.CACHE_SOURCE_SLOT: "slot",
+    generation_pb2.CACHE_SOURCE_LIVE: "live",
+    generation_pb2.CACHE_SOURCE_MEMORY: "memory",
+    generation_pb2.CACHE_SOURCE_DISK: "disk",
+}
+
+
+@dataclass(slots=True)
+class _ToolCall:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One choice of a chat while its pieces arrive."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: dict[int, _ToolCall] = field(default_factory=dict)
+    logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, delta: inference_service_pb2.ChatDelta) -> None:
+        self.content.append(delta.content)
+        self.reasoning.append(delta.reasoning)
+        self.logprobs.extend(delta.logprobs)
+        for piece in delta.tool_calls:
+            call = self.tool_calls.setdefault(piece.index, _ToolCall())
+            call.id = call.id or piece.id
+            call.name = call.name or piece.name
+            call.arguments.append(piece.arguments_json)
+
+    def message(self) -> dict[str, object]:
+        content = "".join(self.content)
+        message: dict[str, object] = {
+            "role": "assistant",
+            "content": content if content or not self.tool_calls else None,
+            "refusal": None,
+            "annotations": [],
+        }
+        reasoning = "".join(self.reasoning)
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": "".join(call.arguments)},
+                }
+                for _, call in sorted(self.tool_calls.items())
+            ]
+        return message
+
+
+class ChatCompletion:
+    """Collects the events of one Chat call into a chat.completion."""
+
+    def __init__(self, envelope: Envelope, *, num_choices: int, logprobs: bool) -> None:
+        self._envelope = envelope
+        self._logprobs = logprobs
+        self._turns = [_Turn() for _ in range(num_choices)]
+        self._done: list[generation_pb2.Done] = []
+
+    def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
+        """Takes one event of the call."""
+        match message.WhichOneof("event"):
+            case "delta":
+                self._turns[message.delta.index].add(message.delta)
+            case "accepted":
+                self._envelope = self._envelope.answered_by(message.accepted.model)
+            case "finished":
+                finished = message.finished
+                self._turns[finished.index].finish_reason = FINISH_REASONS[finished.reason]
+            case "done":
+                self._done.append(message.done)
+
+    def as_object(self) -> dict[str, object]:
+        """The whole answer."""
+        return self._envelope.fields("chat.completion") | {
+            "choices": [
+                {
+                    "index": index,
+                    "message": turn.message(),
+                    "logprobs": self._choice_logprobs(turn),
+                    "finish_reason": turn.finish_reason,
+                }
+                for index, turn in enumerate(self._turns)
+            ],
+            **accounts(self._done),
+        }
+
+    def _choice_logprobs(self, turn: _Turn) -> dict[str, object] | None:
+        if not self._logprobs:
+            return None
+        return {"content": chat_logprobs(turn.logprobs), "refusal": None}
+
+
+@dataclass(slots=True)
+class _Text:
+    """One choice of a completion while its pieces arrive."""
+
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def mean_logprob(self) -> float:
+        if not self.logprobs:
+            return 0.0
+        return sum(token.chosen.logprob for token in self.logprobs) / len(self.logprobs)
+
+
+class TextCompletion:
+    """Collects the events of Generate calls, one for each prompt, into a text_completion.
+
+    Each prompt produces `produced` choices, of which the `kept` most probable are sent; `echoes`
+    are texts to put before the answers, one for each prompt, or none.
+    """
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        *,
+        num_prompts: int,
+        produced: int,
+        kept: int,
+        logprobs: bool,
+        echoes: Sequence[str] = (),
+    ) -> None:
+        self._envelope = envelope
+        self._kept = kept
+        self._logprobs = logprobs
+        self._echoes = list(echoes) or [""] * num_prompts
+        self._texts = [[_Text() for _ in range(produced)] for _ in range(num_prompts)]
+        self._done: list[generation_pb2.Done] = []
+
+    def add(self, message: inference_service_pb2.GenerateResponse, prompt: int = 0) -> None:
+        """Takes one event of the call for a prompt."""
+        match message.WhichOneof("event"):
+            case "delta":
+                text = self._texts[prompt][message.delta.index]
+                text.pieces.append(message.delta.text)
+                text.logprobs.extend(message.delta.logprobs)
+            case "accepted":
+                self._envelope = self._envelope.answered_by(message.accepted.model)
+            case "finished":
+                finished = message.finished
+                self._texts[prompt][finished.index].finish_reason = FINISH_REASONS[finished.reason]
+            case "done":
+                self._done.append(message.done)
+
+    def as_object(self) -> dict[str, object]:
+        """The whole answer."""
+        kept = [
+            (echo, text)
+            for echo, texts in zip(self._echoes, self._texts, strict=True)
+            for text in self._best(texts)
+        ]
+        return self._envelope.fields("text_completion") | {
+            "choices": [
+                {
+                    "text": echo + "".join(text.pieces),
+                    "index": index,
+                    "logprobs": completion_logprobs(text.logprobs, 0) if self._logprobs else None,
+                    "finish_reason": text.finish_reason,
+                }
+                for index, (echo, text) in enumerate(kept)
+            ],
+            **accounts(self._done),
+        }
+
+    def _best(self, texts: list[_Text]) -> list[_Text]:
+        if self._kept == len(texts):
+            return texts
+        return sorted(texts, key=_Text.mean_logprob, reverse=True)[: self._kept]
+
+
+def accounts(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
+    """The usage of one or several calls and, of one alone, its timings."""
+    fields: dict[str, object] = {"usage": usage_object(each.usage for each in done)}
+    if len(done) == 1:
+        fields["timings"] = timings_object(done[0])
+    return fields
+
+
+def timings_object(done: generation_pb2.Done) -> dict[str, object]:
+    """Where the time of one call went, in milliseconds, under llama-server's names and ours; with
+    several choices it is that of the first."""
+    timings, usage = done.timings, done.usage
+    computed = usage.prompt_tokens - usage.cached_tokens
+    prefill_ms = _milliseconds(timings.prefill)
+    return {
+        "cache_n": usage.cached_tokens,
+        "cache_source": _CACHE_SOURCES.get(usage.cache_source),
+        "prompt_n": computed,
+        "prompt_ms": prefill_ms,
+        "prompt_per_second": computed / prefill_ms * 1e3 if prefill_ms else None,
+        "predicted_n": timings.completion_tokens,
+        "predicted_ms": _milliseconds(timings.decode),
+        "predicted_per_token_ms": _milliseconds(timings.between_tokens),
+        "predicted_per_second": timings.tokens_per_second,
+        "draft_n": usage.draft_tokens,
+        "draft_n_accepted": usage.accepted_draft_tokens,
+        "queue_ms": _milliseconds(timings.queue),
+        "first_token_ms": _milliseconds(timings.first_token),
+    }
+
+
+def _milliseconds(duration: Duration) -> float:
+    return duration.seconds * 1e3 + duration.nanos / 1e6
+
+
+def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
+    """The token counts of one or several calls, summed."""
+    every = list(usages)
+    prompt = sum(usage.prompt_tokens for usage in every)
+    completion = sum(usage.completion_tokens for usage in every)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(usage.cached_tokens for usage in every),
+            "audio_tokens": 0,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(usage.reasoning_tokens for usage in every),
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": sum(usage.accepted_draft_tokens for usage in every),
+            "rejected_prediction_tokens": sum(
+                usage.draft_tokens - usage.accepted_draft_tokens for usage in every
+            ),
+        },
+    }
+
+
+def model_object(model: model_pb2.Model) -> dict[str, object]:
+    """A model as GET /v1/models/{id} shows it, with the fields local clients look for."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.load_time.seconds,
+        "owned_by": OWNER,
+        "shutdown_date": None,
+        "root": model.parent or model.name,
+        "parent": model.parent or None,
+        "aliases": list(model.aliases),
+        "state": model_pb2.Model.State.Name(model.state).removeprefix("STATE_").lower(),
+        "max_model_len": model.resolved_limits.context_tokens or None,
+        "meta": {
+            "n_vocab": model.vocabulary_size,
+            "n_ctx_train": model.trained_context_tokens,
+            "n_embd": model.embedding_size,
+            "n_params": model.num_parameters,
+            "size": model.size_bytes,
+        },
+    }
+
+
+def model_list(models: Iterable[model_pb2.Model]) -> dict[str, object]:
+    """The answer of GET /v1/models."""
+    return {"object": "list", "data": [model_object(model) for model in models]}
+
+
+CHAT_ID = "chatcmpl-"
+COMPLETION_ID = "cmpl-"
+
+
+def random_suffix() -> str:
+    """What makes the id of an answer unique."""
+    return secrets.token_hex(16)
+
+
+def chat_params(body: ChatCompletionBody) -> ParamNames:
+    """What the caller calls the fields of the ChatRequest."""
+    return {**CHAT_PARAMS, "constraint": body.constraint_field}
+
+
+def completion_params(body: CompletionBody) -> ParamNames:
+    """What the caller calls the fields of the GenerateRequests."""
+    return {**COMPLETION_PARAMS, "constraint": body.constraint_field}
+
+
+async def echoes_of(
+    body: CompletionBody, text_of: Callable[[Sequence[int]], Awaitable[str]]
+) -> list[str]:
+    """The prompts as text, to stand before the answers, if the body asks for them. `text_of` gives
+    the text of tokens."""
+    prompts = prompts_of(body)
+    echoes: list[str] = []
+    for number, prompt in enumerate(prompts if body.echo else ()):
+        with prompt_names(number, len(prompts)):
+            echoes.append(prompt if isinstance(prompt, str) else await text_of(prompt))
+    return echoes
+
+
+def whole_chat(body: ChatCompletionBody, envelope: Envelope) -> ChatCompletion:
+    """Collects the events of the call that a body asks for."""
+    return ChatCompletion(envelope, num_choices=body.n or 1, logprobs=bool(body.logprobs))
+
+
+def whole_completion(
+    body: CompletionBody, envelope: Envelope, echoes: Sequence[str]
+) -> TextCompletion:
+    """Collects the events of the calls that a body asks for, one a prompt."""
+    num_choices = body.n or 1
+    return TextCompletion(
+        envelope,
+        num_prompts=len(prompts_of(body)),
+        produced=body.best_of or num_choices,
+        kept=num_choices,
+        logprobs=body.logprobs is not None,
+        echoes=echoes,
+    )
+
+
+def embedding_list(body: EmbeddingBody) -> EmbeddingList:
+    """Collects the answer of the call that a body asks for."""
+    return EmbeddingList(body.model, packs=body.encoding_format == "base64")

@@ -1,0 +1,364 @@
+"""What clients say of vector stores, and the requests of the control service it becomes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from corral.control.v1 import (
+    vector_store_file_service_pb2,
+    vector_store_pb2,
+    vector_store_search_pb2,
+    vector_store_service_pb2,
+)
+from pydantic import Field
+
+from openai_wire.shared.fields import Count, WireModel, validated, without_neutral
+from openai_wire.shared.listing import PageQuery, page_fields, page_query
+from svc_kit.errors import InvalidField, InvalidType
+
+MAX_PAGE = 100
+Attributes = dict[str, Any]
+
+
+class StaticChunking(WireModel):
+    """The sizes of passages, in tokens of the embedding model."""
+
+    max_chunk_size_tokens: Count = Field(description="100 to 4096.")
+    chunk_overlap_tokens: Count = Field(description="At most half of it.")
+
+
+class ChunkingStrategy(WireModel):
+    """How a text is cut into passages."""
+
+    type: Literal["auto", "static"]
+    static: StaticChunking | None = Field(None, description="The sizes, where they are static.")
+
+
+class ExpiresAfterUse(WireModel):
+    """When a store expires."""
+
+    anchor: Literal["last_active_at"] = Field(description="What the days count from.")
+    days: Annotated[int, Field(ge=1, le=365)] = Field(description="1 to 365.")
+
+
+class VectorStoreBody(WireModel):
+    """A new vector store."""
+
+    name: str | None = Field(None, description="At most 255 characters.")
+    description: str | None = Field(None, description="At most 512 characters.")
+    file_ids: list[str] | None = Field(None, description="Files to put into it, at most 500.")
+    chunking_strategy: ChunkingStrategy | None = Field(
+        None, description="How they are cut. Default: auto, passages of 800 tokens."
+    )
+    expires_after: ExpiresAfterUse | None = Field(None, description="Default: never.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs.")
+
+
+class VectorStoreUpdateBody(WireModel):
+    """What changes of a vector store."""
+
+    name: str | None = Field(None, description="At most 255 characters.")
+    expires_after: ExpiresAfterUse | None = Field(None, description="null: never.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs; null: none.")
+
+
+class VectorStoreFileBody(WireModel):
+    """A file to put into a vector store."""
+
+    file_id: str = Field(description="The file.")
+    attributes: Attributes | None = Field(
+        None, description="At most 16 strings, numbers and booleans, for filters."
+    )
+    chunking_strategy: ChunkingStrategy | None = Field(None, description="Default: auto.")
+
+
+class VectorStoreFileUpdateBody(WireModel):
+    """What changes of a file in a vector store."""
+
+    attributes: Attributes | None = Field(description="In place of those that were there.")
+
+
+class VectorStoreFileBatchBody(WireModel):
+    """Files to put into a vector store together."""
+
+    file_ids: list[str] | None = Field(None, description="At most 2000 files, all treated alike.")
+    files: list[VectorStoreFileBody] | None = Field(
+        None, description="Or files with attributes and chunking strategies of their own."
+    )
+    attributes: Attributes | None = Field(None, description="Of every one of file_ids.")
+    chunking_strategy: ChunkingStrategy | None = Field(
+        None, description="Of every one of file_ids. Default: auto."
+    )
+
+
+class StoreFileListQuery(PageQuery):
+    """The query of a list of files in a vector store."""
+
+    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None
+
+
+def create_store_request(
+    fields: Mapping[str, Any], request_id: str
+) -> vector_store_service_pb2.CreateVectorStoreRequest:
+    """The store that a body asks for. Raises DomainErrors with the body's field names."""
+    body = validated(VectorStoreBody, without_neutral(fields, {}))
+    return vector_store_service_pb2.CreateVectorStoreRequest(
+        name=body.name or "",
+        description=body.description or "",
+        file_ids=body.file_ids or (),
+        chunking=_chunking(body.chunking_strategy),
+        expire_after_days=None if body.expires_after is None else body.expires_after.days,
+        metadata=body.metadata or {},
+        request_id=request_id,
+    )
+
+
+def update_store_request(
+    store_id: str, fields: Mapping[str, Any]
+) -> vector_store_service_pb2.UpdateVectorStoreRequest:
+    """The changes in a body; null takes away. Raises DomainErrors with the body's field names."""
+    body = validated(VectorStoreUpdateBody, fields)
+    days = 0 if body.expires_after is None else body.expires_after.days
+    metadata = vector_store_service_pb2.VectorStoreMetadata(pairs=body.metadata or {})
+    return vector_store_service_pb2.UpdateVectorStoreRequest(
+        vector_store_id=store_id,
+        name=body.name,
+        expire_after_days=days if "expires_after" in fields else None,
+        metadata=metadata if "metadata" in fields else None,
+    )
+
+
+def list_stores_request(
+    query: Mapping[str, str],
+) -> vector_store_service_pb2.ListVectorStoresRequest:
+    """The page that a query asks for. Parameters that are not known are ignored."""
+    return vector_store_service_pb2.ListVectorStoresRequest(
+        **page_fields(page_query(PageQuery, query))
+    )
+
+
+def create_file_request(
+    store_id: str, fields: Mapping[str, Any], request_id: str
+) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest:
+    """The file that a body asks for. Raises DomainErrors with the body's field names."""
+    body = validated(VectorStoreFileBody, without_neutral(fields, {}))
+    return vector_store_file_service_pb2.CreateVectorStoreFileRequest(
+        vector_store_id=store_id,
+        file_id=body.file_id,
+        attributes=_attributes(body.attributes),
+        chunking=_chunking(body.chunking_strategy),
+        request_id=request_id,
+    )
+
+
+def update_file_request(
+    store_id: str, file_id: str, fields: Mapping[str, Any]
+) -> vector_store_file_service_pb2.UpdateVectorStoreFileRequest:
+    """The attributes in a body. Raises DomainErrors with the body's field names."""
+    body = validated(VectorStoreFileUpdateBody, fields)
+    return vector_store_file_service_pb2.UpdateVectorStoreFileRequest(
+        vector_store_id=store_id, file_id=file_id, attributes=_attributes(body.attributes)
+    )
+
+
+def list_store_files_request(
+    store_id: str, query: Mapping[str, str], batch_id: str = ""
+) -> vector_store_file_service_pb2.ListVectorStoreFilesRequest:
+    """The page that a query asks for. Parameters that are not known are ignored."""
+    asked = page_query(StoreFileListQuery, query)
+    return vector_store_file_service_pb2.ListVectorStoreFilesRequest(
+        vector_store_id=store_id,
+        batch_id=batch_id,
+        state=None if asked.filter is None else f"STATE_{asked.filter.upper()}",
+        **page_fields(asked),
+    )
+
+
+def create_file_batch_request(
+    store_id: str, fields: Mapping[str, Any], request_id: str
+) -> vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest:
+    """The batch that a body asks for. Raises DomainErrors with the body's field names."""
+    body = validated(VectorStoreFileBatchBody, without_neutral(fields, {}))
+    if body.files is not None and body.file_ids is not None:
+        raise InvalidField(field="files", problem="it cannot stand beside file_ids")
+    return vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest(
+        vector_store_id=store_id, files=_files(body), request_id=request_id
+    )
+
+
+def _files(
+    body: VectorStoreFileBatchBody,
+) -> Sequence[vector_store_file_service_pb2.NewVectorStoreFile]:
+    files = body.files
+    if files is None:
+        files = [
+            VectorStoreFileBody(
+                file_id=each,
+                attributes=body.attributes,
+                chunking_strategy=body.chunking_strategy,
+            )
+            for each in body.file_ids or ()
+        ]
+    return [
+        vector_store_file_service_pb2.NewVectorStoreFile(
+            file_id=file.file_id,
+            attributes=_attributes(file.attributes),
+            chunking=_chunking(file.chunking_strategy),
+        )
+        for file in files
+    ]
+
+
+def _chunking(strategy: ChunkingStrategy | None) -> vector_store_pb2.ChunkingStrategy | None:
+    if strategy is None or strategy.type == "auto":
+        return None
+    if strategy.static is None:
+        raise InvalidField(field="chunking_strategy.static", problem="it is missing")
+    return vector_store_pb2.ChunkingStrategy(**strategy.static.model_dump())
+
+
+def _attributes(attributes: Attributes | None) -> dict[str, vector_store_pb2.AttributeValue]:
+    return {
+        key: attribute_value(f"attributes.{key}", value)
+        for key, value in (attributes or {}).items()
+    }
+
+
+def attribute_value(field: str, value: object) -> vector_store_pb2.AttributeValue:
+    """A value as a message. Raises InvalidType."""
+    if isinstance(value, bool):
+        return vector_store_pb2.AttributeValue(boolean=value)
+    if isinstance(value, str):
+        return vector_store_pb2.AttributeValue(string=value)
+    if isinstance(value, int | float):
+        return vector_store_pb2.AttributeValue(number=value)
+    raise InvalidType(field=field, expected="a string, a number or a boolean")
+
+
+_Thing = (
+    vector_store_pb2.VectorStore
+    | vector_store_pb2.VectorStoreFile
+    | vector_store_pb2.VectorStoreFileBatch
+)
+
+
+def store_object(store: vector_store_pb2.VectorStore) -> dict[str, object]:
+    """A store."""
+    expires_after = {"anchor": "last_active_at", "days": store.expire_after_days}
+    return {
+        "id": store.id,
+        "object": "vector_store",
+        "created_at": store.create_time.seconds,
+        "name": store.name,
+        "description": store.description or None,
+        "usage_bytes": store.usage_bytes,
+        "file_counts": _counts(store.file_counts),
+        "status": status_of(store),
+        "expires_after": expires_after if store.HasField("expire_after_days") else None,
+        "expires_at": store.expire_time.seconds if store.HasField("expire_time") else None,
+        "last_active_at": store.last_active_time.seconds,
+        "metadata": dict(store.metadata),
+    }
+
+
+def store_file_object(file: vector_store_pb2.VectorStoreFile) -> dict[str, object]:
+    """A file in a store."""
+    code = vector_store_pb2.VectorStoreFileError.Code.Name(file.error.code)
+    error = {"code": code.removeprefix("CODE_").lower(), "message": file.error.message}
+    return {
+        "id": file.file_id,
+        "object": "vector_store.file",
+        "usage_bytes": file.usage_bytes,
+        "created_at": file.create_time.seconds,
+        "vector_store_id": file.vector_store_id,
+        "status": status_of(file),
+        "last_error": error if file.HasField("error") else None,
+        "chunking_strategy": {
+            "type": "static",
+            "static": {
+                "max_chunk_size_tokens": file.chunking.max_chunk_size_tokens,
+                "chunk_overlap_tokens": file.chunking.chunk_overlap_tokens,
+            },
+        },
+        "attributes": attributes_object(file.attributes),
+    }
+
+
+def file_batch_object(batch: vector_store_pb2.VectorStoreFileBatch) -> dict[str, object]:
+    """Files that were put into a store together."""
+    return {
+        "id": batch.id,
+        "object": "vector_store.files_batch",
+        "created_at": batch.create_time.seconds,
+        "vector_store_id": batch.vector_store_id,
+        "status": status_of(batch),
+        "file_counts": _counts(batch.file_counts),
+    }
+
+
+def listed(objects: Sequence[dict[str, object]], *, has_more: bool) -> dict[str, object]:
+    """A page of objects."""
+    return {
+        "object": "list",
+        "data": objects,
+        "first_id": objects[0]["id"] if objects else None,
+        "last_id": objects[-1]["id"] if objects else None,
+        "has_more": has_more,
+    }
+
+
+def deleted_object(kind: str, object_id: str) -> dict[str, object]:
+    """What is left of an object."""
+    return {"id": object_id, "object": f"{kind}.deleted", "deleted": True}
+
+
+def content_page(texts: Sequence[str]) -> dict[str, object]:
+    """All of a file's text, in passages."""
+    return {
+        "object": "vector_store.file_content.page",
+        "data": [{"type": "text", "text": text} for text in texts],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def search_page(
+    queries: Sequence[str], hits: Sequence[vector_store_search_pb2.VectorStoreSearchHit]
+) -> dict[str, object]:
+    """What was found."""
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": list(queries),
+        "data": [_hit_object(hit) for hit in hits],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def attributes_object(
+    attributes: Mapping[str, vector_store_pb2.AttributeValue],
+) -> dict[str, object]:
+    """What a file's owner attached."""
+    return {
+        key: getattr(value, value.WhichOneof("kind") or "string")
+        for key, value in attributes.items()
+    }
+
+
+def status_of(thing: _Thing) -> str:
+    """OpenAI's word for a state."""
+    return type(thing).State.Name(thing.state).removeprefix("STATE_").lower()
+
+
+def _hit_object(hit: vector_store_search_pb2.VectorStoreSearchHit) -> dict[str, object]:
+    return {
+        "file_id": hit.file_id,
+        "filename": hit.filename,
+        "score": hit.score,
+        "attributes": attributes_object(hit.attributes),
+        "content": [{"type": "text", "text": text} for text in hit.texts],
+    }
+
+
+def _counts(counts: vector_store_pb2.VectorStoreFileCounts) -> dict[str, int]:
+    names = ("in_progress", "completed", "failed", "cancelled", "total")
+    return {name: getattr(counts, name) for name in names}

@@ -1,0 +1,422 @@
+"""Parts of messages and of tools' outputs as clients write them, as protos."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import orjson
+from corral.control.v1 import item_pb2
+from pydantic import ConfigDict, Field, Tag
+
+from openai_wire.shared.fields import BY_KIND, WireModel, validated
+from svc_kit.errors import InvalidType, MissingField, UnsupportedField, UnsupportedValue
+
+TextOrParts = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
+]
+
+
+class EchoedModel(WireModel):
+    """Something that clients send back as they got it, with whatever their library added to it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TextPart(EchoedModel):
+    """Text of anybody."""
+
+    text: str
+    annotations: list[dict[str, Any]] | None = None
+
+
+class RefusalPart(EchoedModel):
+    """A refusal of the assistant's."""
+
+    refusal: str
+
+
+class ImagePart(EchoedModel):
+    """A picture, by URL or as a file."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class FilePart(EchoedModel):
+    """A document, in base64 or as a file."""
+
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+class Annotation(EchoedModel):
+    """A place of a text that rests on a file."""
+
+    file_id: str = ""
+    filename: str = ""
+    index: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+def parts_from(content: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.ItemPart]:
+    """The parts of a content: a text stands for one part. Raises DomainErrors with paths."""
+    if isinstance(content, str):
+        return [item_pb2.ItemPart(text=item_pb2.TextPart(text=content))]
+    return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: Mapping[str, Any], path: str) -> item_pb2.ItemPart:
+    kind = part.get("type")
+    match kind:
+        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
+            return item_pb2.ItemPart(text=_text(validated(TextPart, part, path), path))
+        case "refusal":
+            return item_pb2.ItemPart(refusal=validated(RefusalPart, part, path).refusal)
+        case "input_image":
+            return item_pb2.ItemPart(image=_image(validated(ImagePart, part, path), path))
+        case "input_file":
+            return item_pb2.ItemPart(file=_file(validated(FilePart, part, path), path))
+        case None:
+            raise MissingField(field=f"{path}.type")
+        case str():
+            raise UnsupportedValue(field=f"{path}.type", value=kind)
+        case _:
+            raise InvalidType(field=f"{path}.type", expected="a string")
+
+
+def _text(part: TextPart, path: str) -> item_pb2.TextPart:
+    citations = [
+        validated(Annotation, each, f"{path}.annotations[{index}]")
+        for index, each in enumerate(part.annotations or ())
+        if each.get("type") == "file_citation"
+    ]
+    return item_pb2.TextPart(
+        text=part.text,
+        citations=[
+            item_pb2.FileCitation(
+                file_id=each.file_id, filename=each.filename, start=each.index, end=each.index
+            )
+            for each in citations
+        ],
+    )
+
+
+def _image(part: ImagePart, path: str) -> item_pb2.ImagePart:
+    if not part.image_url and not part.file_id:
+        raise MissingField(field=f"{path}.image_url")
+    detail = "high" if part.detail == "original" else part.detail
+    return item_pb2.ImagePart(
+        url=part.image_url or "", file_id=part.file_id or "", detail=detail or ""
+    )
+
+
+def _file(part: FilePart, path: str) -> item_pb2.FilePart:
+    if part.file_url:
+        raise UnsupportedField(field=f"{path}.file_url")
+    if not part.file_data and not part.file_id:
+        raise MissingField(field=f"{path}.file_data")
+    return item_pb2.FilePart(
+        file_id=part.file_id or "", data_url=part.file_data or "", filename=part.filename or ""
+    )
+
+
+class ItemModel(EchoedModel):
+    """What all items have."""
+
+    id: str | None = None
+    status: str | None = None
+
+
+class SearchResultModel(EchoedModel):
+    """A passage that a search found."""
+
+    file_id: str = ""
+    filename: str = ""
+    score: float = 0.0
+    text: str = ""
+    attributes: dict[str, Any] | None = None
+
+
+class FileSearchModel(ItemModel):
+    """A search of the caller's files."""
+
+    queries: list[str] = Field(default_factory=list)
+    results: list[SearchResultModel] | None = None
+
+
+class McpToolModel(EchoedModel):
+    """A tool of a remote server."""
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(default_factory=dict)
+    annotations: dict[str, Any] | None = None
+
+
+class McpListModel(ItemModel):
+    """What a remote server offers."""
+
+    server_label: str
+    tools: list[McpToolModel] = Field(default_factory=list)
+    error: str | None = None
+
+
+class McpCallModel(ItemModel):
+    """A call of a remote server's tool."""
+
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: str | None = None
+    approval_request_id: str | None = None
+
+
+class McpAskModel(ItemModel):
+    """A call that waits for a person's word."""
+
+    server_label: str
+    name: str
+    arguments: str
+
+
+class McpWordModel(ItemModel):
+    """That word."""
+
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
+def file_search_call(model: FileSearchModel, item: item_pb2.Item, path: str) -> None:
+    """Write a search into its item."""
+    item.file_search_call.call_id = model.id or ""
+    item.file_search_call.queries.extend(model.queries)
+    if model.status == "failed":
+        item.file_search_call.problem = "failed"
+    for result in model.results or ():
+        item.file_search_call.results.add(
+            file_id=result.file_id,
+            filename=result.filename,
+            score=result.score,
+            text=result.text,
+            attributes_json=orjson.dumps(result.attributes or {}).decode(),
+        )
+    item.file_search_call.SetInParent()
+
+
+def mcp_list_tools(model: McpListModel, item: item_pb2.Item, path: str) -> None:
+    """Write a list of tools into its item."""
+    item.mcp_list_tools.server_label = model.server_label
+    item.mcp_list_tools.problem = model.error or ""
+    for tool in model.tools:
+        item.mcp_list_tools.tools.add(
+            name=tool.name,
+            description=tool.description or "",
+            input_schema_json=orjson.dumps(tool.input_schema).decode(),
+            annotations_json=""
+            if tool.annotations is None
+            else orjson.dumps(tool.annotations).decode(),
+        )
+    item.mcp_list_tools.SetInParent()
+
+
+def mcp_call(model: McpCallModel, item: item_pb2.Item, path: str) -> None:
+    """Write a remote call into its item."""
+    item.mcp_call.CopyFrom(
+        item_pb2.McpCallItem(
+            server_label=model.server_label,
+            name=model.name,
+            arguments_json=model.arguments,
+            output=model.output,
+            problem=model.error or "",
+            approval_request_id=model.approval_request_id or "",
+        )
+    )
+
+
+def mcp_approval_request(model: McpAskModel, item: item_pb2.Item, path: str) -> None:
+    """Write a question into its item."""
+    item.mcp_approval_request.CopyFrom(
+        item_pb2.McpApprovalRequestItem(
+            server_label=model.server_label, name=model.name, arguments_json=model.arguments
+        )
+    )
+
+
+def mcp_approval_response(model: McpWordModel, item: item_pb2.Item, path: str) -> None:
+    """Write a person's word into its item."""
+    item.mcp_approval_response.CopyFrom(
+        item_pb2.McpApprovalResponseItem(
+            approval_request_id=model.approval_request_id,
+            approve=model.approve,
+            reason=model.reason or "",
+        )
+    )
+
+
+ROLES: Final = {
+    "user": item_pb2.ITEM_ROLE_USER,
+    "assistant": item_pb2.ITEM_ROLE_ASSISTANT,
+    "system": item_pb2.ITEM_ROLE_SYSTEM,
+    "developer": item_pb2.ITEM_ROLE_DEVELOPER,
+}
+_STATUSES: Final[Mapping[str | None, item_pb2.Item.Status]] = {
+    "in_progress": item_pb2.Item.STATUS_IN_PROGRESS,
+    "completed": item_pb2.Item.STATUS_COMPLETED,
+    "incomplete": item_pb2.Item.STATUS_INCOMPLETE,
+}
+
+
+class MessageModel(ItemModel):
+    """What somebody said."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: TextOrParts
+
+
+class CallModel(ItemModel):
+    """A call of a function."""
+
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    arguments: str
+
+
+class CustomCallModel(ItemModel):
+    """A call of a tool that takes free text."""
+
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: str
+
+
+class OutputModel(ItemModel):
+    """What a client's tool gave."""
+
+    call_id: str = Field(min_length=1)
+    output: TextOrParts
+
+
+class ReasoningModel(ItemModel):
+    """What the model thought."""
+
+    summary: list[dict[str, Any]] | None = None
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+
+
+class CompactionModel(ItemModel):
+    """What stands for earlier items."""
+
+    encrypted_content: str
+
+
+class ReferenceModel(ItemModel):
+    """A stored item by its id."""
+
+    id: str = Field(min_length=1)
+
+
+def items_from(given: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.Item]:
+    """The items of a body; a text is a message of the user. Raises DomainErrors with paths."""
+    if isinstance(given, str):
+        message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts_from(given, path))
+        return [item_pb2.Item(message=message)]
+    return [item_from(item, f"{path}[{index}]") for index, item in enumerate(given)]
+
+
+def item_from(given: Mapping[str, Any], path: str) -> item_pb2.Item:
+    """One item. Raises DomainErrors with paths, UnsupportedValue for a kind that there is not."""
+    kind = given.get("type") or _kind_without_type(given, path)
+    if not isinstance(kind, str):
+        raise InvalidType(field=f"{path}.type", expected="a string")
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise UnsupportedValue(field=f"{path}.type", value=kind)
+    model = validated(reader.model, given, path)
+    item = item_pb2.Item(id=model.id or "")
+    if model.status in _STATUSES:
+        item.status = _STATUSES[model.status]
+    reader.write(model, item, path)
+    return item
+
+
+def _kind_without_type(given: Mapping[str, Any], path: str) -> str:
+    """Messages and references may leave their type out."""
+    if "role" in given:
+        return "message"
+    if "id" in given:
+        return "item_reference"
+    raise MissingField(field=f"{path}.type")
+
+
+def _message(model: MessageModel, item: item_pb2.Item, path: str) -> None:
+    item.message.role = ROLES[model.role]
+    item.message.parts.extend(parts_from(model.content, f"{path}.content"))
+
+
+def _function_call(model: CallModel, item: item_pb2.Item, path: str) -> None:
+    item.function_call.call_id = model.call_id
+    item.function_call.name = model.name
+    item.function_call.arguments_json = model.arguments
+
+
+def _function_call_output(model: OutputModel, item: item_pb2.Item, path: str) -> None:
+    item.function_call_output.call_id = model.call_id
+    item.function_call_output.output.extend(parts_from(model.output, f"{path}.output"))
+
+
+def _custom_tool_call(model: CustomCallModel, item: item_pb2.Item, path: str) -> None:
+    item.custom_tool_call.call_id = model.call_id
+    item.custom_tool_call.name = model.name
+    item.custom_tool_call.input = model.input
+
+
+def _custom_tool_call_output(model: OutputModel, item: item_pb2.Item, path: str) -> None:
+    item.custom_tool_call_output.call_id = model.call_id
+    item.custom_tool_call_output.output.extend(parts_from(model.output, f"{path}.output"))
+
+
+def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
+    """The thought itself where it is given, else what was shown of it."""
+    name = "content" if model.content else "summary"
+    parts = parts_from(getattr(model, name) or (), f"{path}.{name}")
+    item.reasoning.text = "\n\n".join(part.text.text for part in parts)
+    item.reasoning.sealed = model.encrypted_content or ""
+    item.reasoning.SetInParent()
+
+
+def _compaction(model: CompactionModel, item: item_pb2.Item, path: str) -> None:
+    item.compaction.sealed = model.encrypted_content
+    item.compaction.SetInParent()
+
+
+def _reference(model: ReferenceModel, item: item_pb2.Item, path: str) -> None:
+    """An item with an id and nothing else stands for the stored one."""
+
+
+class _Reader(NamedTuple):
+    """How a kind of item is read."""
+
+    model: type[Any]
+    write: Callable[[Any, item_pb2.Item, str], None]
+
+
+_READERS: Final = {
+    "message": _Reader(MessageModel, _message),
+    "function_call": _Reader(CallModel, _function_call),
+    "function_call_output": _Reader(OutputModel, _function_call_output),
+    "custom_tool_call": _Reader(CustomCallModel, _custom_tool_call),
+    "custom_tool_call_output": _Reader(OutputModel, _custom_tool_call_output),
+    "reasoning": _Reader(ReasoningModel, _reasoning),
+    "compaction": _Reader(CompactionModel, _compaction),
+    "item_reference": _Reader(ReferenceModel, _reference),
+    "file_search_call": _Reader(FileSearchModel, file_search_call),
+    "mcp_list_tools": _Reader(McpListModel, mcp_list_tools),
+    "mcp_call": _Reader(McpCallModel, mcp_call),
+    "mcp_approval_request": _Reader(McpAskModel, mcp_approval_request),
+    "mcp_approval_response": _Reader(McpWordModel, mcp_approval_response),
+}
+"""By the `type` of the JSON. What is not here, Corral has not."""

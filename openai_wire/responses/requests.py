@@ -1,0 +1,244 @@
+"""The bodies of POST /v1/responses and its companions, and the requests that they become.
+
+Sampling and every extension are those of the other generating routes; a neutral value of what
+Corral lacks is let through, any other is refused by its name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from corral.control.v1 import response_pb2
+from corral.control.v1 import response_service_pb2 as service_pb
+from corral.inference.v1 import generation_pb2
+from pydantic import Field, Tag
+
+from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options, output_limit
+from openai_wire.responses.choices import Choice, TextSettings, format_from, selection_from
+from openai_wire.responses.input_items import items_from
+from openai_wire.responses.tools import tools_from
+from openai_wire.shared.fields import BY_KIND, WireModel, validated, without_neutral
+from svc_kit.errors import InvalidField, InvalidType, MissingField
+
+MAX_TOOLS: Final = 128
+_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
+    "logprobs": (),
+    "messages": (),
+    "moderation": (),
+    "n": (1,),
+    "prompt": (),
+    "response_format": (),
+}
+_INCLUDES: Final = {
+    "message.output_text.logprobs": response_pb2.RESPONSE_INCLUDE_LOGPROBS,
+    "file_search_call.results": response_pb2.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS,
+    "reasoning.encrypted_content": response_pb2.RESPONSE_INCLUDE_SEALED_REASONING,
+    "message.input_image.image_url": response_pb2.RESPONSE_INCLUDE_INPUT_IMAGE_URLS,
+}
+_NEVER_THERE: Final = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""What belongs to tools that Corral has not: there is nothing to leave out."""
+Input = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
+]
+
+
+class Reasoning(WireModel):
+    """How the model thinks."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="none turns thinking off; templates are told the others."
+    )
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="All of them show the thought itself."
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="The older name of summary."
+    )
+    context: Literal["auto", "current_turn", "all_turns"] | None = Field(
+        None, description="Accepted and ignored."
+    )
+    mode: str | None = Field(None, description="Accepted and ignored.")
+
+
+class ConversationName(WireModel):
+    """A conversation by its id."""
+
+    id: str = Field(min_length=1)
+
+
+class ContextManagement(WireModel):
+    """What happens to a long past."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1000, le=2**31 - 1)] | None = Field(
+        None, description="Tokens of a prompt over which earlier items are summed up."
+    )
+
+
+class ResponseBody(GenerationBody):
+    """What the model is to answer, and how."""
+
+    model: str = Field("", description="The model's name. Default: the server's first model.")
+    input: Input | None = Field(None, description="A text, or items.")
+    instructions: str | None = Field(
+        None, description="A system message; not taken over from an earlier response."
+    )
+    previous_response_id: str | None = Field(None, description="The response to go on from.")
+    conversation: (
+        Annotated[
+            Annotated[str, Tag("~string")] | Annotated[ConversationName, Tag("~object")], BY_KIND
+        ]
+        | None
+    ) = Field(None, description="The conversation to go on with, which keeps what is added.")
+    background: bool | None = Field(None, description="Answer at once, and work on.")
+    store: bool | None = Field(None, description="False leaves nothing behind. Default: true.")
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
+    include: list[str] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+        None, description="The most tokens of all turns, thoughts included."
+    )
+    max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    access_programs: Any = Field(None, description="Accepted and ignored.")
+    image: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
+    personality: str | None = Field(None, description="Accepted and ignored.")
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation's id, however it was written."""
+        named = self.conversation
+        return named.id if isinstance(named, ConversationName) else named or ""
+
+
+class CompactBody(WireModel):
+    """What is to be summed up."""
+
+    model: str = Field(description="The model's name.")
+    input: Input | None = None
+    previous_response_id: str | None = None
+    instructions: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
+    service_tier: str | None = Field(None, description="Accepted and ignored.")
+    image: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+
+
+def parse_response(fields: Mapping[str, Any]) -> ResponseBody:
+    """Checks a body. Raises DomainErrors with OpenAI's field names."""
+    return validated(ResponseBody, without_neutral(fields, _UNSUPPORTED))
+
+
+def new_response(body: ResponseBody) -> response_pb2.NewResponse:
+    """The response that a body asks for. Raises DomainErrors with OpenAI's field names."""
+    if body.conversation_id and body.previous_response_id:
+        raise InvalidField(
+            field="previous_response_id", problem="it cannot stand beside 'conversation'"
+        )
+    if body.input is None and not (body.conversation_id or body.previous_response_id):
+        raise MissingField(field="input")
+    if body.background and body.store is False:
+        raise InvalidField(field="background", problem="it needs 'store'")
+    return response_pb2.NewResponse(
+        settings=_settings(body),
+        input=items_from(body.input or (), "input"),
+        previous_response_id=body.previous_response_id or "",
+        conversation_id=body.conversation_id,
+    )
+
+
+def compact_request(fields: Mapping[str, Any]) -> service_pb.CompactResponseRequest:
+    """What a body wants summed up. Raises DomainErrors with OpenAI's field names."""
+    body = validated(CompactBody, without_neutral(fields, {}))
+    if body.input is None and not body.previous_response_id:
+        raise MissingField(field="input")
+    return service_pb.CompactResponseRequest(
+        model=body.model,
+        input=items_from(body.input or (), "input"),
+        previous_response_id=body.previous_response_id or "",
+        instructions=body.instructions,
+        prompt_cache_key=body.prompt_cache_key or "",
+    )
+
+
+def includes_from(
+    names: Sequence[str], field: str = "include"
+) -> list[response_pb2.ResponseInclude]:
+    """What is shown only where asked for. Raises InvalidField for an unknown name."""
+    found = []
+    for index, name in enumerate(names):
+        if name in _INCLUDES:
+            found.append(_INCLUDES[name])
+        elif name not in _NEVER_THERE:
+            raise InvalidField(field=f"{field}[{index}]", problem=f"'{name[:80]}' is not known")
+    return found
+
+
+def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
+    tools = tools_from(body.tools or ())
+    include = includes_from(body.include or ())
+    reasoning = body.reasoning or Reasoning()
+    text = body.text or TextSettings()
+    limit = output_limit(body, "max_output_tokens", "max_tokens", "n_predict")
+    compaction = next(iter(body.context_management or ()), None)
+    return response_pb2.ResponseSettings(
+        model=body.model,
+        instructions=body.instructions,
+        tools=tools,
+        tool_choice=selection_from(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls,
+        format=format_from(text.format),
+        verbosity=text.verbosity or "",
+        reasoning=None
+        if body.reasoning is None
+        else response_pb2.ResponseReasoning(
+            effort=reasoning.effort or "",
+            summary=reasoning.summary or reasoning.generate_summary or "",
+        ),
+        truncation=response_pb2.ResponseSettings.TRUNCATION_AUTO
+        if body.truncation == "auto"
+        else response_pb2.ResponseSettings.TRUNCATION_DISABLED,
+        max_output_tokens=limit,
+        max_tool_calls=body.max_tool_calls,
+        compact_threshold=None if compaction is None else compaction.compact_threshold,
+        options=_options(body, include),
+        include=include,
+        background=bool(body.background),
+        store=body.store,
+        metadata=_metadata(body.metadata),
+        prompt_cache_key=body.prompt_cache_key or "",
+        safety_identifier=body.safety_identifier or "",
+        service_tier=body.service_tier or "",
+        user=body.user or "",
+    )
+
+
+def _options(
+    body: ResponseBody, include: Sequence[response_pb2.ResponseInclude]
+) -> generation_pb2.GenerationOptions:
+    options = generation_options(body, None)
+    if response_pb2.RESPONSE_INCLUDE_LOGPROBS in include or body.top_logprobs:
+        options.output.top_logprobs = body.top_logprobs or 0
+    return options
+
+
+def _metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
+    for key, value in (given or {}).items():
+        if not isinstance(value, str):
+            raise InvalidType(field=f"metadata.{key}", expected="a string")
+    return dict(given or {})

@@ -1,0 +1,311 @@
+"""THE table: what each kind of error is in gRPC, in HTTP and in OpenAI's words, and back again.
+
+Servers encode a DomainError as a status with rich details, clients decode the same class from it,
+the gateway renders the same row as an HTTP answer. Nothing else in Corral knows a status code.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from svc_kit import errors
+from svc_kit.errors import DomainError, kind_of
+
+DOMAIN: Final = "corral"
+"""`google.rpc.ErrorInfo.domain` of every error of every service."""
+REQUEST_ID_KEY: Final = "x-request-id"
+"""The metadata key, and HTTP header, that names a request."""
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+
+
+class WireStatus(NamedTuple):
+    """How an error ends a call: the arguments of `context.abort`."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+class Row(NamedTuple):
+    """What one kind of error is to the outside."""
+
+    grpc_code: grpc.StatusCode
+    http_status: int
+    openai_type: str
+    retryable: bool
+
+
+_INVALID: Final = "invalid_request_error"
+KIND_ROWS: Final[Mapping[type[DomainError], Row]] = {
+    errors.InvalidArgument: Row(grpc.StatusCode.INVALID_ARGUMENT, 400, _INVALID, False),
+    errors.FailedPrecondition: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, False),
+    errors.Unauthenticated: Row(
+        grpc.StatusCode.UNAUTHENTICATED, 401, "authentication_error", False
+    ),
+    errors.PermissionDenied: Row(grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", False),
+    errors.NotFound: Row(grpc.StatusCode.NOT_FOUND, 404, _INVALID, False),
+    errors.AlreadyExists: Row(grpc.StatusCode.ALREADY_EXISTS, 409, _INVALID, False),
+    errors.Aborted: Row(grpc.StatusCode.ABORTED, 409, _INVALID, True),
+    errors.ResourceExhausted: Row(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", True
+    ),
+    # Mostly nobody is left to read this; an operator's abort is what still reaches a client.
+    errors.Cancelled: Row(grpc.StatusCode.CANCELLED, 499, "server_error", False),
+    errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", False),
+    errors.Unavailable: Row(grpc.StatusCode.UNAVAILABLE, 503, "server_error", True),
+    errors.Unimplemented: Row(grpc.StatusCode.UNIMPLEMENTED, 501, _INVALID, False),
+    errors.Internal: Row(grpc.StatusCode.INTERNAL, 500, "server_error", False),
+}
+HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
+    errors.RequestTooLarge: 413,
+    errors.UnsupportedMediaType: 415,
+    errors.MethodNotAllowed: 405,
+    errors.RangeNotSatisfiable: 416,
+}
+"""Reasons for which HTTP has a more exact word than its kind has."""
+
+
+def _out_of_range_code(error: DomainError) -> str | None:
+    bounds = {key: _number(error.metadata.get(key)) for key in ("value", "minimum", "maximum")}
+    value, minimum, maximum = bounds.values()
+    if value is None:
+        return "invalid_value"
+    number = "integer" if isinstance(value, int) else "decimal"
+    if minimum is not None and value < minimum:
+        return f"{number}_below_min_value"
+    if maximum is not None and value > maximum:
+        return f"{number}_above_max_value"
+    return "invalid_value"
+
+
+def _too_long_code(error: DomainError) -> str | None:
+    text = error.metadata.get("unit") in {"characters", "bytes"}
+    return "string_above_max_length" if text else "array_above_max_length"
+
+
+def _too_short_code(error: DomainError) -> str | None:
+    kind = "string" if error.metadata.get("unit") == "characters" else "array"
+    return f"empty_{kind}" if error.metadata.get("length") == "0" else f"{kind}_below_min_length"
+
+
+def _number(text: str | None) -> float | None:
+    """Integers stay exact: some limits are beyond what a float tells apart."""
+    if text is None:
+        return None
+    try:
+        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    except ValueError:
+        return None
+
+
+OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | None]] = {
+    "INVALID_FIELD": "invalid_value",
+    "MISSING_FIELD": "missing_required_parameter",
+    "OUT_OF_RANGE": _out_of_range_code,
+    "TOO_LONG": _too_long_code,
+    "TOO_SHORT": _too_short_code,
+    "UNKNOWN_FIELD": "unknown_parameter",
+    "INVALID_JSON": None,
+    "SCHEMA_INVALID": "invalid_json_schema",
+    "UNSUPPORTED_FIELD": "unsupported_parameter",
+    "API_KEY_MISSING": None,
+    "API_KEY_INVALID": "invalid_api_key",
+    "FILE_NOT_FOUND": None,
+    "UPLOAD_NOT_FOUND": None,
+    "BATCH_NOT_FOUND": None,
+    "RUN_NOT_FOUND": None,
+    "RUN_STEP_NOT_FOUND": None,
+    "RUN_ACTIVE": None,
+    "RUN_NOT_CANCELLABLE": None,
+    "TOOL_OUTPUTS_NOT_ACCEPTED": None,
+    "TOOL_OUTPUTS_INCOMPLETE": None,
+    "RESPONSE_NOT_FOUND": None,
+    "TOOL_CALL_MISSING": None,
+    "TOOL_OUTPUT_MISSING": None,
+    "SEAL_INVALID": "invalid_encrypted_content",
+    "VECTOR_STORE_NOT_FOUND": None,
+    "VECTOR_STORE_FILE_NOT_FOUND": None,
+    "VECTOR_STORE_FILE_BATCH_NOT_FOUND": None,
+    "ASSISTANT_NOT_FOUND": None,
+    "THREAD_NOT_FOUND": None,
+    "MESSAGE_NOT_FOUND": None,
+    "THREAD_BUSY": None,
+    "CONVERSATION_NOT_FOUND": None,
+    "ITEM_NOT_FOUND": None,
+    "RATE_LIMITED": "rate_limit_exceeded",
+}
+"""`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""
+
+
+def row_of(error: DomainError | type[DomainError]) -> Row:
+    """The row of an error, with the HTTP status of its class where that is more exact."""
+    cls = error if isinstance(error, type) else type(error)
+    row = KIND_ROWS[kind_of(cls)]
+    return row._replace(http_status=HTTP_OVERRIDES.get(cls, row.http_status))
+
+
+def http_status(error: DomainError) -> int:
+    """The HTTP status of an error."""
+    return row_of(error).http_status
+
+
+def is_retryable(error: DomainError) -> bool:
+    """Whether the same request can succeed later."""
+    return row_of(error).retryable
+
+
+def openai_error(error: DomainError) -> dict[str, Any]:
+    """The value of `error` in OpenAI's envelope: message, type, param and code."""
+    code = OPENAI_CODES.get(error.reason, error.reason.lower())
+    return {
+        "message": error.message,
+        "type": row_of(error).openai_type,
+        "param": error.field,
+        "code": code(error) if callable(code) else code,
+    }
+
+
+# ---- to the wire
+
+
+def to_status(error: DomainError, request_id: str) -> WireStatus:
+    """Encode an error as a gRPC status whose trailers carry the rich details.
+
+    ErrorInfo and RequestInfo always; RetryInfo where the error says when to come back; BadRequest
+    where a field of the request is at fault.
+    """
+    details: list[Message] = [
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata),
+        error_details_pb2.RequestInfo(request_id=request_id),
+    ]
+    if error.retry_after is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(round(error.retry_after * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    if error.field is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.metadata.get("problem", "")
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    status = status_pb2.Status(
+        code=row_of(error).grpc_code.value[0],
+        message=error.message,
+        details=[_pack(detail) for detail in details],
+    )
+    return WireStatus(
+        code=row_of(error).grpc_code,
+        details=error.message,
+        trailing_metadata=(
+            (_DETAILS_KEY, status.SerializeToString()),
+            (REQUEST_ID_KEY, request_id),
+        ),
+    )
+
+
+def _pack(detail: Message) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return packed
+
+
+# ---- from the wire
+
+
+_BY_REASON: Final = {cls.reason: cls for cls in errors.ERROR_CLASSES}
+_BY_CODE: Final = {row.grpc_code: kind for kind, row in KIND_ROWS.items()}
+_CORE_SIZE_LIMIT: Final = re.compile(
+    r"message larger than max \((\d+) vs\.? (\d+)\)", re.IGNORECASE
+)
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, service: str = "upstream") -> DomainError:
+    """Decode a failed call into the error that the server raised, of the very same class.
+
+    A reason without a class here becomes its kind, and keeps its reason. A status without our
+    details comes from gRPC itself or from something between; `service` then names who could not be
+    reached.
+    """
+    status = _rich_status(error)
+    info, retry_after = error_details_pb2.ErrorInfo(), None
+    for detail in status.details:
+        detail.Unpack(info)
+        retry = error_details_pb2.RetryInfo()
+        if detail.Unpack(retry):
+            retry_after = retry.retry_delay.ToMilliseconds() / 1000
+    if info.domain != DOMAIN:
+        return _from_bare_status(error, service)
+    return _from_info(info, error, retry_after)
+
+
+def request_id_of(error: grpc.aio.AioRpcError) -> str:
+    """The id under which the server's log knows a failed call; empty when it sent none."""
+    return str(_trailer(error, REQUEST_ID_KEY, ""))
+
+
+def error_of(
+    reason: str,
+    message: str,
+    metadata: Mapping[str, str],
+    *,
+    retry_after: float | None = None,
+    kind: type[DomainError] = errors.Internal,
+) -> DomainError:
+    """An error again, from what was written down of it; `kind` is that of a reason without a class
+    here."""
+    cls = _BY_REASON.get(reason)
+    if cls is not None:
+        try:
+            decoded = cls.from_metadata(metadata, retry_after)
+        except (TypeError, ValueError):
+            kind = kind_of(cls)  # another release's metadata; the kind and the reason still stand
+        else:
+            decoded.message = message or decoded.message
+            return decoded
+    return kind.foreign(reason=reason, message=message, metadata=metadata, retry_after=retry_after)
+
+
+def _from_info(
+    info: error_details_pb2.ErrorInfo, error: grpc.aio.AioRpcError, retry_after: float | None
+) -> DomainError:
+    return error_of(
+        info.reason,
+        error.details() or "",
+        dict(info.metadata),
+        retry_after=retry_after,
+        kind=_BY_CODE.get(error.code(), errors.Internal),
+    )
+
+
+def _from_bare_status(error: grpc.aio.AioRpcError, service: str) -> DomainError:
+    code, message = error.code(), error.details() or ""
+    size = _CORE_SIZE_LIMIT.search(message)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and size:
+        return errors.RequestTooLarge(size=int(size[1]), limit=int(size[2]))
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return errors.UpstreamUnavailable(service=service)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.DeadlineExpired(phase="call")
+    if code is grpc.StatusCode.CANCELLED:
+        return errors.CallerCancelled()
+    kind = _BY_CODE.get(code, errors.Internal)
+    if kind is errors.Internal:
+        # The text of a foreign failure may tell things that are not the caller's to know.
+        return errors.InternalError(request_id=request_id_of(error))
+    return kind.foreign(reason=code.name, message=message)
+
+
+def _rich_status(error: grpc.aio.AioRpcError) -> status_pb2.Status:
+    raw = _trailer(error, _DETAILS_KEY, b"")
+    try:
+        return status_pb2.Status.FromString(raw)
+    except DecodeError:
+        return status_pb2.Status()
+
+
+def _trailer(error: grpc.aio.AioRpcError, key: str, default: Any) -> Any:
+    return next((value for name, value in error.trailing_metadata() or () if name == key), default)

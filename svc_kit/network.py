@@ -1,0 +1,72 @@
+"""Addresses to listen on: how they are written, and whether only this machine can reach them."""
+
+import errno
+import ipaddress
+import os
+import socket
+from typing import NamedTuple
+
+from svc_kit.lifecycle import StartupError
+
+
+class Address(NamedTuple):
+    """A TCP address; port 0 lets the system choose a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only processes of this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """Read "host:port" or "[v6]:port". Raises ValueError, in words for the one who wrote it."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r}: write an IPv6 address in brackets, as in [::1]:50051")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"{text!r} is not an address; write host:port, as in 127.0.0.1:50051")
+    return Address(host, int(port))
+
+
+def open_listener(address: Address) -> socket.socket:
+    """A socket that listens on an address and nowhere else. Raises StartupError."""
+    try:
+        family, kind, protocol, _, name = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            # A port whose last owner closed it seconds ago is free; one with an owner is not.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(name)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise StartupError(explain_bind_failure(address, error)) from error
+    return listener
+
+
+def explain_bind_failure(address: Address, error: OSError) -> str:
+    """What is wrong with an address, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"Cannot listen on {address}: another process has this port. Choose another."
+    if error.errno == errno.EACCES:
+        return f"Cannot listen on {address}: ports below 1024 need rights. Choose a higher one."
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return f"Cannot listen on {address}: {reason}."

@@ -1,0 +1,76 @@
+"""The standard health service: `Check`, `List` and `Watch`.
+
+The servicer that comes with grpcio holds a lock while it writes to a watcher, so that one watcher
+that does not read would keep the server from ever turning NOT_SERVING. This one holds none.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+from grpc_health.v1 import health_pb2 as pb  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2_grpc as pb_grpc
+
+from svc_kit.errors import NotFound
+
+SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["Health"].full_name
+OVERALL: Final = ""
+"""The name under which the whole server is asked for."""
+_SERVING = pb.HealthCheckResponse.SERVING
+_NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
+_SERVICE_UNKNOWN = pb.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class HealthServicer(pb_grpc.HealthServicer):  # type: ignore[misc]
+    """Says whether each service serves; all begin as NOT_SERVING."""
+
+    def __init__(self, service_names: Iterable[str]) -> None:
+        self._is_serving = dict.fromkeys([OVERALL, *service_names], False)
+        self._changed = asyncio.Event()
+
+    def set_serving(self, is_serving: bool, service: str | None = None) -> None:
+        """Change one service, or all of them and the server as a whole; watchers are told."""
+        for name in self._is_serving if service is None else [service]:
+            self._is_serving[name] = is_serving
+        # Everyone waiting on the old event wakes; who comes later waits on the new one.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def is_serving(self, service: str = OVERALL) -> bool:
+        """Whether a service serves."""
+        return self._is_serving.get(service, False)
+
+    async def Check(self, request: pb.HealthCheckRequest, context: Any) -> pb.HealthCheckResponse:
+        """One service now; NOT_FOUND for a name that is not served here."""
+        status = self._status(request.service)
+        if status == _SERVICE_UNKNOWN:
+            raise NotFound.foreign(
+                reason="SERVICE_UNKNOWN",
+                message=f"The service '{request.service}' is not served here.",
+                metadata={"service": request.service},
+            )
+        return pb.HealthCheckResponse(status=status)
+
+    async def List(self, request: pb.HealthListRequest, context: Any) -> pb.HealthListResponse:
+        """Every service now."""
+        statuses = {n: pb.HealthCheckResponse(status=self._status(n)) for n in self._is_serving}
+        return pb.HealthListResponse(statuses=statuses)
+
+    async def Watch(
+        self, request: pb.HealthCheckRequest, context: Any
+    ) -> AsyncIterator[pb.HealthCheckResponse]:
+        """One service now and at each change, until the server drains or the caller goes."""
+        last = None
+        while True:
+            changed, status = self._changed, self._status(request.service)
+            if status != last:
+                last = status
+                yield pb.HealthCheckResponse(status=status)
+            else:
+                await changed.wait()
+
+    def _status(self, service: str) -> int:
+        is_serving = self._is_serving.get(service)
+        if is_serving is None:
+            return int(_SERVICE_UNKNOWN)
+        return int(_SERVING if is_serving else _NOT_SERVING)

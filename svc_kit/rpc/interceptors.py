@@ -1,0 +1,374 @@
+"""Everything that happens to a call before and after its servicer, in one ordered stack.
+
+    1. request id      made here; goes out with the first message and in the trailers
+    2. access log      one line a call: method, outcome, time, who; never a prompt
+    3. metrics         duration, count, in flight
+    4. errors          a DomainError becomes a status with rich details; anything else becomes
+                       INTERNAL with the request id, and its text stays in the log
+    5. identity        the credential becomes a principal, which must hold the method's scope
+    6. deadline        a default for callers without one, a cap for all
+    7. request         size and parsing, so that both fail with details, and only for known callers
+
+One object does all of it: seven nested interceptors would put seven generators around every stream.
+Here a stream's messages pass from the servicer's generator to gRPC with nothing in between. Initial
+metadata leaves with the first message, so that a call which is refused before stays retryable.
+"""
+
+import asyncio
+import contextvars
+import functools
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from prometheus_client import Gauge
+
+from svc_kit.auth.authenticator import Authenticator
+from svc_kit.auth.principal import set_principal
+from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.errors import (
+    CallerCancelled,
+    DeadlineExpired,
+    DomainError,
+    Draining,
+    FeatureUnsupported,
+    Internal,
+    InternalError,
+    InvalidField,
+    RequestTooLarge,
+    ScopeMissing,
+)
+from svc_kit.errors.status import REQUEST_ID_KEY, row_of, to_status
+from svc_kit.logs import project_var, request_id_var
+from svc_kit.metrics import RpcMetrics
+from svc_kit.settings.groups import ServerSettings
+
+_log = logging.getLogger(__name__)
+LONG_LIVED: Final = frozenset(
+    {
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/corral.inference.v1.EngineService/WatchLoad",
+        "/corral.inference.v1.EngineService/WatchModels",
+        "/corral.control.v1.AdapterService/WatchDesired",
+    }
+)
+"""Streams without an end of their own: no default deadline; a drain ends them at once."""
+_MAX_LABEL: Final = 128
+_UNKNOWN: Final = "unknown"
+"""The name of all methods that do not exist: callers must not be able to add metrics."""
+_deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
+
+
+def current_deadline() -> float | None:
+    """When the running call must end, on the clock of `time.monotonic`; None: it need not."""
+    return _deadline.get()
+
+
+def new_request_id() -> str:
+    """An id that no caller can guess or choose."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True)
+class _Method:
+    """What the stack knows of a method."""
+
+    name: str
+    scope: Scope
+    is_long_lived: bool
+    in_flight: Gauge
+    log_level: int
+
+
+@dataclass
+class _Call:
+    """One call on its way through the stack."""
+
+    method: _Method
+    context: grpc.aio.ServicerContext[Any, Any]
+    metadata: Mapping[str, Any]
+    request_id: str = field(default_factory=new_request_id)
+    started: float = field(default_factory=time.perf_counter)
+    key_id: str = ""
+
+
+class RpcStack(grpc.aio.ServerInterceptor):
+    """The only server interceptor. The module's docstring lists its steps."""
+
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        metrics: RpcMetrics,
+        settings: ServerSettings | None = None,
+        scopes: Mapping[str, Scope] = METHOD_SCOPES,
+    ) -> None:
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._settings = settings or ServerSettings()
+        self._scopes = scopes
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._running: dict[asyncio.Timeout, _Method] = {}
+        self._ended: set[asyncio.Timeout] = set()
+        self._is_draining = False
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[Any]],
+        handler_call_details: Any,
+    ) -> Any:
+        """Give gRPC the servicer's handler with the stack around it, made once a method."""
+        name = handler_call_details.method
+        known = self._handlers.get(name)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return self._wrap(_UNKNOWN, _refusing_handler(name))
+        self._handlers[name] = self._wrap(name, handler)
+        return self._handlers[name]
+
+    def end_calls(self, *, only_long_lived: bool) -> None:
+        """End running calls with DRAINING, and from now on new calls of streams without an end."""
+        self._is_draining = True
+        now = asyncio.get_running_loop().time()
+        for timer, method in self._running.items():
+            if (method.is_long_lived or not only_long_lived) and not timer.expired():
+                self._ended.add(timer)
+                timer.reschedule(now)
+
+    # ---- wrapping a handler
+
+    def _wrap(self, name: str, handler: Any) -> Any:
+        scope = self._scopes.get(name, Scope.KNOWN)
+        method = _Method(
+            name=name,
+            scope=scope,
+            is_long_lived=name in LONG_LIVED,
+            in_flight=self._metrics.in_flight.labels(name),
+            log_level=logging.DEBUG if scope is Scope.PUBLIC else logging.INFO,
+        )
+        serve = _function_of(handler)
+        parse: Callable[[Any], Any] = self._parser(handler.request_deserializer)
+        if handler.request_streaming:
+            parse = functools.partial(_parse_each, parse)
+
+        async def respond(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            return await self._run(method, context, lambda: serve(parse(request), context))
+
+        async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            await self._run(
+                method, context, lambda: _forward(serve(parse(request), context), context)
+            )
+
+        return _make_handler(
+            handler.request_streaming,
+            handler.response_streaming,
+            stream if handler.response_streaming else respond,
+            handler.response_serializer,
+        )
+
+    def _parser(self, deserialize: Callable[[bytes], Any] | None) -> Callable[[Any], Any]:
+        limit = self._settings.max_message_bytes
+
+        def parse(raw: bytes) -> Any:
+            if len(raw) > limit:
+                raise RequestTooLarge(size=len(raw), limit=limit)
+            try:
+                return raw if deserialize is None else deserialize(raw)
+            except DecodeError:
+                problem = "these bytes are not the method's request message"
+                raise InvalidField(field="request", problem=problem) from None
+
+        return parse
+
+    # ---- running a call
+
+    async def _run(
+        self,
+        method: _Method,
+        context: grpc.aio.ServicerContext[Any, Any],
+        serve: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        call = _Call(method, context, dict(context.invocation_metadata() or ()))
+        request_id_var.set(call.request_id)
+        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
+        method.in_flight.inc()
+        error: DomainError | None = None
+        try:
+            await self._identify(call)
+            return await self._in_time(call, serve)
+        except DomainError as raised:
+            error = raised
+        except (asyncio.CancelledError, grpc.aio.InternalError):
+            # The caller has gone, or a write has found that it has. Nobody is left to be told.
+            is_late = context.time_remaining() == 0
+            error = DeadlineExpired(phase="call") if is_late else CallerCancelled()
+            raise
+        except grpc.aio.AbortError:
+            raise
+        except Exception as defect:
+            error = _as_domain_error(defect, call)
+        finally:
+            method.in_flight.dec()
+            self._record(call, error)
+        return await context.abort(*to_status(error, call.request_id))
+
+    async def _identify(self, call: _Call) -> None:
+        scope = call.method.scope
+        if scope is Scope.PUBLIC:
+            return
+        authorization = call.metadata.get("authorization")
+        principal = await self._authenticator.identify(authorization, call.metadata)
+        call.key_id = principal.key_id
+        set_principal(principal)
+        project_var.set(principal.project)
+        if not principal.has(scope):
+            raise ScopeMissing(scope=scope.value, method=call.method.name)
+
+    async def _in_time(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
+        method = call.method
+        timer = asyncio.timeout(self._limit(method, call.context.time_remaining()))
+        _deadline.set(timer.when())
+        try:
+            async with timer:
+                if method.is_long_lived and self._is_draining:
+                    raise Draining()
+                self._running[timer] = method
+                return await serve()
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            if timer in self._ended:
+                raise Draining() from None
+            raise DeadlineExpired(phase="call") from None
+        finally:
+            self._running.pop(timer, None)
+            self._ended.discard(timer)
+
+    def _limit(self, method: _Method, asked: float | None) -> float | None:
+        """Seconds that a call may take."""
+        if asked is not None:
+            return min(asked, self._settings.max_deadline_s)
+        return None if method.is_long_lived else self._settings.default_deadline_s
+
+    def _record(self, call: _Call, error: DomainError | None) -> None:
+        method, seconds = call.method, time.perf_counter() - call.started
+        status = call.context.code() or grpc.StatusCode.OK
+        code = (status if error is None else row_of(error).grpc_code).name
+        reason = "" if error is None else error.reason
+        self._metrics.duration.labels(method.name, code).observe(seconds)
+        self._metrics.calls.labels(method.name, code, reason).inc()
+        level = logging.ERROR if isinstance(error, Internal) else method.log_level
+        if not _log.isEnabledFor(level):
+            return
+        fields = {
+            "method": method.name,
+            "code": code,
+            "reason": reason,
+            "duration_ms": round(seconds * 1000, 3),
+            "peer": call.context.peer(),
+            "key": call.key_id,
+            **_labels(call.metadata),
+        }
+        told = {name: value for name, value in fields.items() if value != ""}
+        _log.log(level, "call ended", extra={"fields": told})
+
+
+def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What the caller says of itself and of its trace; never trusted, only logged."""
+    wanted = {
+        "caller_request_id": REQUEST_ID_KEY,
+        "traceparent": "traceparent",
+        "user_agent": "user-agent",
+    }
+    return {
+        label: str(metadata[key])[:_MAX_LABEL] for label, key in wanted.items() if key in metadata
+    }
+
+
+def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
+    """What the caller is told of an exception that nobody foresaw: nothing but the request id."""
+    not_written = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
+    if isinstance(defect, NotImplementedError) and not_written:
+        # The generated method, which the servicer does not override.
+        return FeatureUnsupported(feature=call.method.name)
+    _log.error("%s failed", call.method.name, exc_info=defect)
+    return InternalError(request_id=call.request_id)
+
+
+async def _forward(
+    messages: AsyncIterator[Any] | Awaitable[None], context: grpc.aio.ServicerContext[Any, Any]
+) -> None:
+    """Send what a servicer's generator yields; on any way out the generator's `finally` runs."""
+    if isinstance(messages, Awaitable):
+        # The servicer writes to the context itself.
+        await messages
+        return
+    try:
+        async for message in messages:
+            await _send_request_id(context)
+            await context.write(message)
+            break
+        # A second loop, so that nothing but these two lines happens for every further message.
+        async for message in messages:
+            await context.write(message)
+    finally:
+        await messages.aclose()  # type: ignore[attr-defined]
+
+
+async def _send_request_id(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    try:
+        await context.send_initial_metadata(((REQUEST_ID_KEY, request_id_var.get()),))
+    except grpc.aio.UsageError:
+        # The servicer has sent it, to say that the call is admitted.
+        pass
+
+
+def _refusing_handler(name: str) -> Any:
+    """A handler for a method that does not exist; as a stream it need not read the request."""
+
+    async def refuse(
+        requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        raise FeatureUnsupported(feature=name)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+async def _parse_each(
+    parse: Callable[[bytes], Any], requests: AsyncIterator[bytes]
+) -> AsyncIterator[Any]:
+    async for raw in requests:
+        yield parse(raw)
+
+
+def _function_of(handler: Any) -> Callable[[Any, Any], Any]:
+    function: Callable[[Any, Any], Any] = (
+        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    )
+    return function
+
+
+def _make_handler(
+    request_streaming: bool,
+    response_streaming: bool,
+    function: Callable[[Any, Any], Any],
+    serializer: Any,
+) -> Any:
+    """A handler that gets the bytes of requests, so that parsing them can fail with details."""
+    makers = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }
+    make: Any = makers[request_streaming, response_streaming]
+    return make(function, None, serializer)

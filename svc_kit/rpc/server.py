@@ -1,0 +1,195 @@
+"""A gRPC server as every service of Corral runs it.
+
+What is added to the service's own servicers: the interceptor stack, health, reflection v1 and
+v1alpha, channelz (on the same port, scope admin), keepalive, size limits, TLS. A port that another
+process has ends the start: without `grpc.so_reuseport=0` both would silently share the traffic.
+
+Life: `start` binds the port and answers NOT_SERVING; `set_serving(True)` once the service can work;
+`drain` turns NOT_SERVING, takes nothing new, lets running calls finish within the grace.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import grpc
+from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
+from prometheus_client import CollectorRegistry
+
+from svc_kit.auth.authenticator import Authenticator
+from svc_kit.auth.scopes import METHOD_SCOPES, Scope, check_scopes_cover
+from svc_kit.lifecycle import StartupError
+from svc_kit.metrics import RpcMetrics
+from svc_kit.network import Address, open_listener, parse_address
+from svc_kit.rpc.client import WINDOW_OPTIONS
+from svc_kit.rpc.health import SERVICE_NAME as HEALTH
+from svc_kit.rpc.health import HealthServicer
+from svc_kit.rpc.interceptors import RpcStack
+from svc_kit.rpc.reflection import V1, V1ALPHA, add_reflection
+from svc_kit.settings.groups import ServerSettings, TlsSettings
+
+_log = logging.getLogger(__name__)
+CHANNELZ: Final = "grpc.channelz.v1.Channelz"
+
+
+class Service(NamedTuple):
+    """One service to serve."""
+
+    add: Callable[[Any, grpc.aio.Server], None]
+    """The generated `add_XServicer_to_server`."""
+    servicer: Any
+    full_name: str
+    """As in the descriptor: "package.Service"."""
+
+
+class RpcServer:
+    """Serves gRPC services on one address."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        *,
+        listen: str,
+        authenticator: Authenticator,
+        registry: CollectorRegistry,
+        settings: ServerSettings | None = None,
+        tls: TlsSettings | None = None,
+        scopes: Mapping[str, Scope] = METHOD_SCOPES,
+    ) -> None:
+        self._services = services
+        self._wanted = parse_address(listen)
+        self._settings = settings or ServerSettings()
+        self._tls = tls
+        self._scopes = scopes
+        self._stack = RpcStack(
+            authenticator=authenticator,
+            metrics=RpcMetrics(registry),
+            settings=self._settings,
+            scopes=scopes,
+        )
+        self._health = HealthServicer([service.full_name for service in services])
+        self._server: grpc.aio.Server | None = None
+        self._port = self._wanted.port
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Bind the port and answer; health stays NOT_SERVING until `set_serving`.
+
+        Raises StartupError: a method without a scope, a TLS file that cannot be used, an address
+        that cannot be had.
+        """
+        names = self._service_names()
+        server = grpc.aio.server(
+            interceptors=(self._stack,),
+            options=_server_options(self._settings),
+            maximum_concurrent_rpcs=self._settings.max_concurrent_calls,
+        )
+        for service in self._services:
+            service.add(service.servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._settings.channelz:
+            channelz.add_channelz_servicer(server)
+        if self._settings.reflection:
+            add_reflection(server, names)
+        check_scopes_cover(self._reflected(names), self._scopes)
+        self._port = self._bind(server)
+        await server.start()
+        self._server = server
+        _log.info("serving gRPC on %s", self.address)
+
+    def set_serving(self, is_serving: bool, service: str | None = None) -> None:
+        """What health says of one service, or of all and the server as a whole."""
+        self._health.set_serving(is_serving, service)
+
+    @property
+    def is_serving(self) -> bool:
+        """What health says of the server as a whole."""
+        return self._health.is_serving()
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens, with the port that the system chose."""
+        return Address(self._wanted.host, self._port)
+
+    @property
+    def port(self) -> int:
+        """The port the server listens on."""
+        return self._port
+
+    async def drain(self, grace_s: float | None = None, *, farewell_s: float = 2.0) -> None:
+        """Stop: NOT_SERVING, nothing new, `grace_s` (default: the settings') for what runs.
+
+        What still runs then ends with DRAINING; what has not ended `farewell_s` later is cut off.
+        Returns when no call runs any more.
+        """
+        self.set_serving(False)
+        if self._server is None:
+            return
+        if self._settings.drain_delay_s:
+            await asyncio.sleep(self._settings.drain_delay_s)
+        grace = self._settings.drain_grace_s if grace_s is None else grace_s
+        self._stack.end_calls(only_long_lived=True)
+        stopping = asyncio.ensure_future(self._server.stop(grace + farewell_s))
+        await asyncio.wait([stopping], timeout=grace)
+        self._stack.end_calls(only_long_lived=False)
+        await stopping
+
+    # ---- parts of start
+
+    def _service_names(self) -> list[str]:
+        extra = [CHANNELZ] if self._settings.channelz else []
+        return [*(service.full_name for service in self._services), HEALTH, *extra]
+
+    def _reflected(self, names: Sequence[str]) -> list[str]:
+        return [*names, *([V1, V1ALPHA] if self._settings.reflection else [])]
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        target = str(self._wanted)
+        # gRPC would not say why, and it would write a line of its own first.
+        open_listener(self._wanted).close()
+        try:
+            if self._tls is None:
+                return server.add_insecure_port(target)
+            return server.add_secure_port(target, _server_credentials(self._tls))
+        except RuntimeError as error:
+            raise StartupError(f"Cannot listen on {target}: {error}") from error
+
+
+def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),
+        # Up to twice the limit a request reaches our own check, whose error has the details; gRPC
+        # refuses what is larger still.
+        ("grpc.max_receive_message_length", min(2 * settings.max_message_bytes, 2**31 - 1)),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        # The client's pings (rpc_client) are welcome; a client that died in a silent prefill is
+        # noticed within 40 s.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.enable_channelz", int(settings.channelz)),
+        *WINDOW_OPTIONS,
+    ]
+
+
+def _server_credentials(tls: TlsSettings) -> grpc.ServerCredentials:
+    try:
+        # gRPC would accept a broken pair here and then refuse every client without a word.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            tls.certificate_file, tls.key_file
+        )
+        certificate, key = tls.certificate_file.read_bytes(), tls.key_file.read_bytes()
+        ca = None if tls.client_ca_file is None else tls.client_ca_file.read_bytes()
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(
+            f"The TLS certificate {tls.certificate_file} with key {tls.key_file} cannot be used: "
+            f"{error}"
+        ) from error
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], root_certificates=ca, require_client_auth=ca is not None
+    )

@@ -1,0 +1,198 @@
+"""Who may call what, over a real connection."""
+
+from typing import Any
+
+import pytest
+from corral.inference.v1 import engine_service_pb2, engine_service_pb2_grpc
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit import errors
+from svc_kit.auth.authenticator import Authenticator, ServiceToken, on_behalf_of
+from svc_kit.auth.keys import SettingsKeys, hash_key
+from svc_kit.auth.principal import Principal, Priority, current_principal
+from svc_kit.errors import DomainError
+from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.rpc.server import RpcServer, Service
+from svc_kit.settings.groups import KeySettings
+from tests.support.rpc_servers import (
+    METHOD,
+    Context,
+    Running,
+    ScriptedInference,
+    serving,
+    stub_on,
+    two_tokens,
+)
+
+TOKEN = ServiceToken("svc-corral-test")
+BLUE = Principal(
+    project="blue", scopes=frozenset({"inference"}), priority=Priority.BATCH, key_id="ci"
+)
+
+
+def a_key(secret: str, **values: Any) -> KeySettings:
+    """The settings of a key."""
+    return KeySettings.model_validate({"name": secret, "sha256": hash_key(secret), **values})
+
+
+def with_keys() -> Authenticator:
+    """A server with three keys and a service token, nobody without."""
+    keys = [
+        a_key("sk-user", project="red"),
+        a_key("sk-admin", scopes=["admin"]),
+        a_key("sk-old", expires_at="2020-01-01T00:00:00Z"),
+    ]
+    return Authenticator(verifier=SettingsKeys(keys), service_token=TOKEN)
+
+
+async def attempt(running: Running, kind: str, *metadata: tuple[str, str]) -> None:
+    """Call one method with metadata. Raises the DomainError."""
+    with translate_errors():
+        if kind == "unary":
+            await running.stub.Tokenize(pb.TokenizeRequest(), metadata=metadata)
+        else:
+            async for _ in running.stub.Generate(pb.GenerateRequest(), metadata=metadata):
+                pass
+
+
+def bearer(secret: str) -> tuple[str, str]:
+    """A credential."""
+    return ("authorization", f"Bearer {secret}")
+
+
+@pytest.mark.parametrize("kind", ["unary", "stream"])
+async def test_a_key_with_the_scope_may_call(kind: str) -> None:
+    """The ordinary case."""
+    async with serving(authenticator=with_keys()) as running:
+        await attempt(running, kind, bearer("sk-user"))
+
+
+@pytest.mark.parametrize("kind", ["unary", "stream"])
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ([], errors.ApiKeyMissing()),
+        ([bearer("sk-nobody")], errors.ApiKeyInvalid()),
+        ([bearer("sk-old")], errors.ApiKeyExpired()),
+        ([bearer("sk-admin")], None),
+        ([bearer(TOKEN.secret), ("x-corral-project", "blue")], None),
+    ],
+)
+async def test_who_may_not_call_is_told_why(
+    kind: str, metadata: list[tuple[str, str]], error: DomainError | None
+) -> None:
+    """Missing, unknown and expired keys, and keys without the scope, on streams as on calls."""
+    name = METHOD + ("Tokenize" if kind == "unary" else "Generate")
+    expected = error or errors.ScopeMissing(scope="inference", method=name)
+    async with serving(authenticator=with_keys()) as running:
+        with pytest.raises(DomainError) as raised:
+            await attempt(running, kind, *metadata)
+
+    assert raised.value == expected
+
+
+async def test_the_servicer_is_not_reached_without_a_credential() -> None:
+    """Nor is the request parsed."""
+    reached = False
+
+    async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        nonlocal reached
+        reached = True
+        return await two_tokens(request, context)
+
+    async with serving(ScriptedInference(tokenize), authenticator=with_keys()) as running:
+        call: Any = running.channel.unary_unary(f"{METHOD}Tokenize")
+        with pytest.raises(errors.ApiKeyMissing), translate_errors():
+            await call(b"\xff\xff")
+        with pytest.raises(errors.ApiKeyMissing):
+            await attempt(running, "unary")
+
+    assert not reached
+
+
+async def principal_seen(*metadata: tuple[str, str], authenticator: Authenticator) -> Principal:
+    """Whom the servicer believes to work for."""
+    seen = []
+
+    async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        seen.append(current_principal())
+        return await two_tokens(request, context)
+
+    async with serving(ScriptedInference(tokenize), authenticator=authenticator) as running:
+        await attempt(running, "unary", *metadata)
+    return seen[0]
+
+
+async def test_a_service_speaks_for_a_project() -> None:
+    """Project, scopes and priority of the metadata count beside the service token."""
+    seen = await principal_seen(
+        bearer(TOKEN.secret), *on_behalf_of(BLUE), authenticator=with_keys()
+    )
+
+    assert (seen.project, seen.scopes, seen.priority) == ("blue", BLUE.scopes, Priority.BATCH)
+
+
+async def test_a_key_cannot_speak_for_a_project() -> None:
+    """The same metadata beside an API key is nothing."""
+    seen = await principal_seen(bearer("sk-user"), *on_behalf_of(BLUE), authenticator=with_keys())
+
+    assert (seen.project, seen.priority, seen.is_service) == ("red", Priority.NORMAL, False)
+
+
+async def test_a_keyless_caller_cannot_speak_for_a_project() -> None:
+    """Not even on loopback."""
+    authenticator = Authenticator(keyless=["inference"], service_token=TOKEN)
+    seen = await principal_seen(*on_behalf_of(BLUE), authenticator=authenticator)
+
+    assert (seen.project, seen.is_service) == ("default", False)
+
+
+async def test_a_channel_with_a_token_sends_it_with_every_call() -> None:
+    """And with the metadata of each call beside it."""
+    async with (
+        serving(authenticator=with_keys()) as running,
+        open_channel(running.target, token=TOKEN.secret) as channel,
+    ):
+        stub = stub_on(channel)
+        await channel.channel_ready()
+        await stub.Tokenize(pb.TokenizeRequest())
+        async for _ in stub.Generate(pb.GenerateRequest(), metadata=on_behalf_of(BLUE)):
+            pass
+        with pytest.raises(errors.ScopeMissing), translate_errors():
+            await stub.Tokenize(pb.TokenizeRequest(), metadata=(("x-corral-project", "b"),))
+
+
+async def test_operators_methods_take_the_scope_admin() -> None:
+    """A user's key does not drain the server; a keyless user of an open address neither."""
+    from prometheus_client import CollectorRegistry
+
+    server = RpcServer(
+        [
+            Service(
+                engine_service_pb2_grpc.add_EngineServiceServicer_to_server,
+                engine_service_pb2_grpc.EngineServiceServicer(),
+                "corral.inference.v1.EngineService",
+            )
+        ],
+        listen="127.0.0.1:0",
+        authenticator=with_keys(),
+        registry=CollectorRegistry(),
+    )
+    await server.start()
+    outcomes = {}
+    for key in ("sk-user", "sk-admin", TOKEN.secret):
+        async with open_channel(str(server.address), token=key) as channel:
+            stub = engine_service_pb2_grpc.EngineServiceStub(channel)
+            try:
+                with translate_errors():
+                    await stub.Drain(engine_service_pb2.DrainRequest())
+            except DomainError as error:
+                outcomes[key] = error.reason
+    await server.drain(0)
+
+    # The servicer is the generated one: whoever reaches it gets UNIMPLEMENTED.
+    assert outcomes == {
+        "sk-user": "SCOPE_MISSING",
+        "sk-admin": "FEATURE_UNSUPPORTED",
+        TOKEN.secret: "FEATURE_UNSUPPORTED",
+    }

@@ -1,0 +1,259 @@
+"""Keys of the control service at all three services: every RPC and route, every refusal."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+from corral.inference.v1 import engine_service_pb2_grpc, inference_service_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from gateway.app import running as running_gateway
+from gateway.config import GatewaySettings
+from svc_kit.auth.authenticator import ServiceToken, build_authenticator
+from svc_kit.auth.control_keys import ControlKeys, key_look_up
+from svc_kit.auth.keys import create_key
+from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.errors import (
+    ApiKeyMissing,
+    ApiKeyRevoked,
+    DomainError,
+    PermissionDenied,
+    Unauthenticated,
+    UpstreamUnavailable,
+)
+from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.rpc.server import RpcServer, Service
+from tests.support.control import RunningControl, a_control
+from tests.support.operators import ADMIN, INFERENCE, Operator, stamp
+
+CHAT = "/corral.inference.v1.InferenceService/Chat"
+NO_MESSAGE = b"\xff\xff"
+OPERATORS_ROUTES = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
+"""What is no request at all: whoever may call is told so, and nothing is done."""
+
+
+@asynccontextmanager
+async def an_inference_server(
+    control: RunningControl, *, token: str | None = None, fresh_s: float = 30.0
+) -> AsyncIterator[grpc.aio.Channel]:
+    """Both inference services as they were generated, behind the keys of a control service."""
+    shown = token or token_of(control)
+    async with AsyncExitStack() as stack:
+        asking = await stack.enter_async_context(open_channel(control.target, token=shown))
+        server = RpcServer(
+            [
+                Service(
+                    inference_service_pb2_grpc.add_InferenceServiceServicer_to_server,
+                    inference_service_pb2_grpc.InferenceServiceServicer(),
+                    "corral.inference.v1.InferenceService",
+                ),
+                Service(
+                    engine_service_pb2_grpc.add_EngineServiceServicer_to_server,
+                    engine_service_pb2_grpc.EngineServiceServicer(),
+                    "corral.inference.v1.EngineService",
+                ),
+            ],
+            listen="127.0.0.1:0",
+            authenticator=build_authenticator(
+                listen="127.0.0.1:0",
+                require_keys=True,
+                service_token_file=control.folder / "token",
+                stored_keys=ControlKeys(key_look_up(asking), fresh_s=fresh_s),
+            ),
+            registry=CollectorRegistry(),
+        )
+        await server.start()
+        stack.push_async_callback(server.drain, 0)
+        yield await stack.enter_async_context(open_channel(str(server.address)))
+
+
+@pytest.fixture
+async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
+    """A control service that wants keys."""
+    async with a_control(tmp_path, require_keys=True) as running:
+        yield running
+
+
+def token_of(running: RunningControl) -> str:
+    """The installation's service token."""
+    return ServiceToken.read(running.folder / "token").secret
+
+
+async def call(channel: grpc.aio.Channel, method: str, key: str | None) -> None:
+    """Send what is no request. Raises the DomainError that it is answered with."""
+    metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+    start: Any = channel.stream_stream(method)
+    with translate_errors():
+        async for _ in start(iter([NO_MESSAGE]), metadata=metadata):
+            pass
+
+
+async def outcome(channel: grpc.aio.Channel, method: str, key: str | None) -> str:
+    """The reason that a call is refused for; "reached" where it is for nothing of the caller's."""
+    try:
+        await call(channel, method, key)
+    except (Unauthenticated, PermissionDenied) as error:
+        return error.reason
+    except DomainError:
+        pass
+    return "reached"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """One key of each kind."""
+
+    user: str
+    admin: str
+    expired: str
+    revoked: str
+    archived: str
+
+    @classmethod
+    async def make(cls, running: RunningControl) -> "Keys":
+        """All but `user` and `admin` may not be used."""
+        operator = Operator.of(running)
+        both: dict[str, Any] = {"scopes": [ADMIN, INFERENCE]}
+        await operator.create_project("closed")
+        end = stamp(running.clock() + timedelta(minutes=1))
+        user = await operator.create_key()
+        admin = await operator.create_key(scopes=[ADMIN])
+        expired = await operator.create_key(expire_time=end, **both)
+        revoked = await operator.create_key(**both)
+        archived = await operator.create_key("closed", **both)
+        running.clock.advance(minutes=1)
+        await operator.revoke(revoked.key.id)
+        await operator.archive("closed")
+        made = (user, admin, expired, revoked, archived)
+        return cls(*(each.secret for each in made))
+
+    def refused(self) -> Iterator[tuple[str | None, str]]:
+        """What every method answers to keys that may not be used, and to none."""
+        yield None, "API_KEY_MISSING"
+        yield create_key(), "API_KEY_INVALID"
+        yield "sk-something-else", "API_KEY_INVALID"
+        yield self.expired, "API_KEY_EXPIRED"
+        yield self.revoked, "API_KEY_REVOKED"
+        yield self.archived, "PROJECT_ARCHIVED"
+
+
+def wanted(scope: Scope, keys: Keys, service_token: str) -> Iterator[tuple[str | None, str]]:
+    """Every credential, and what a method of a scope answers to it."""
+    if scope is Scope.PUBLIC:
+        yield None, "reached"
+        return
+    yield from keys.refused()
+    holders = {
+        Scope.KNOWN: {keys.user, keys.admin, service_token},
+        Scope.INFERENCE: {keys.user, service_token},
+        Scope.ADMIN: {keys.admin, service_token},
+        Scope.SERVICE: {service_token},
+    }[scope]
+    for key in (keys.user, keys.admin, service_token):
+        yield key, "reached" if key in holders else "SCOPE_MISSING"
+
+
+async def test_every_rpc_of_control_asks_for_its_key(control: RunningControl) -> None:
+    """Missing, wrong, expired, revoked, of an archived project, without the scope; and right."""
+    keys = await Keys.make(control)
+    for method, scope in METHOD_SCOPES.items():
+        if not method.startswith("/corral.inference."):
+            for key, answer in wanted(scope, keys, token_of(control)):
+                assert await outcome(control.client.channel, method, key) == answer, method
+
+
+async def test_every_rpc_of_inference_asks_for_its_key(control: RunningControl) -> None:
+    """The same, with what control says of each."""
+    keys = await Keys.make(control)
+    async with an_inference_server(control) as channel:
+        for method, scope in METHOD_SCOPES.items():
+            if not method.startswith("/corral.control."):
+                for key, answer in wanted(scope, keys, token_of(control)):
+                    assert await outcome(channel, method, key) == answer, method
+
+
+async def test_every_route_of_the_gateway_asks_for_its_key(control: RunningControl) -> None:
+    """As its own OpenAPI document lists them; OpenAI's envelope says why."""
+    keys = await Keys.make(control)
+    settings = GatewaySettings(
+        listen="127.0.0.1:0",
+        management_listen=None,
+        control_target=control.target,
+        service_token_file=control.folder / "token",
+        require_keys=True,
+    )
+    async with (
+        running_gateway(settings) as gateway,
+        httpx.AsyncClient(base_url=f"http://{gateway.http}", trust_env=False) as client,
+    ):
+        routes = [
+            (verb.upper(), path.replace("{", "").replace("}", ""))
+            for path, verbs in (await client.get("/openapi.json")).json()["paths"].items()
+            for verb in verbs
+            if path.startswith("/v1/")
+        ]
+        for verb, path in routes:
+            right, narrow = keys.user, keys.admin
+            if path in OPERATORS_ROUTES:
+                right, narrow = narrow, right
+            for key, reason in (*keys.refused(), (narrow, "SCOPE_MISSING")):
+                headers = {} if key is None else {"authorization": f"Bearer {key}"}
+                refused = await client.request(verb, path, headers=headers)
+                denied = reason in ("SCOPE_MISSING", "PROJECT_ARCHIVED")
+                assert refused.status_code == (403 if denied else 401), (verb, path)
+                code = {"API_KEY_INVALID": "invalid_api_key", "API_KEY_MISSING": None}
+                assert refused.json()["error"]["code"] == code.get(reason, reason.lower())
+            headers = {"authorization": f"Bearer {right}"}
+            reached = await client.request(verb, path, headers=headers)
+            assert reached.status_code not in (401, 403), (verb, path)
+        service = {"authorization": f"Bearer {token_of(control)}"}
+        by_service = await client.get("/v1/models", headers=service)
+
+    assert len(routes) >= 14
+    assert by_service.status_code == 401
+
+
+async def test_while_control_is_away_known_keys_go_on(tmp_path: Path) -> None:
+    """Others are told to come back, and never that their key is wrong."""
+    async with AsyncExitStack() as inference, AsyncExitStack() as stack:
+        running = await stack.enter_async_context(a_control(tmp_path))
+        known = (await Operator.of(running).create_key()).secret
+        other = (await Operator.of(running).create_key()).secret
+        channel = await inference.enter_async_context(an_inference_server(running))
+        assert await outcome(channel, CHAT, known) == "reached"
+        await stack.aclose()
+
+        assert await outcome(channel, CHAT, known) == "reached"
+        for key in (other, create_key()):
+            with pytest.raises(UpstreamUnavailable) as failure:
+                await call(channel, CHAT, key)
+            assert failure.value.retry_after
+        with pytest.raises(ApiKeyMissing):
+            await call(channel, CHAT, None)
+
+
+async def test_a_service_that_control_does_not_know_says_wrong_of_no_key(
+    control: RunningControl,
+) -> None:
+    """Two installations' tokens are an operator's mistake; the log tells of it."""
+    key = (await Operator.of(control).create_key()).secret
+    async with an_inference_server(control, token="svc-corral-of-another") as channel:
+        with pytest.raises(UpstreamUnavailable):
+            await call(channel, CHAT, key)
+
+
+async def test_a_revoked_key_ends_at_once_where_nothing_is_kept(control: RunningControl) -> None:
+    """The setting key_cache_s at 0."""
+    operator = Operator.of(control)
+    made = await operator.create_key()
+    async with an_inference_server(control, fresh_s=0) as channel:
+        assert await outcome(channel, CHAT, made.secret) == "reached"
+        await operator.revoke(made.key.id)
+        with pytest.raises(ApiKeyRevoked):
+            await call(channel, CHAT, made.secret)

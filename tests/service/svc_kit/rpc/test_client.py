@@ -1,0 +1,97 @@
+"""The client's channel: retries before admission, none after."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit import errors
+from svc_kit.rpc.client import ClientTls, open_channel, translate_errors
+from tests.support.rpc_servers import Context, ScriptedInference, serving, stub_on, two_tokens
+
+
+async def test_a_call_refused_before_admission_is_tried_again() -> None:
+    """UNAVAILABLE without initial metadata: nothing has been computed yet."""
+    attempts = 0
+
+    async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise errors.EngineRestarting(retry_after=1)
+        return await two_tokens(request, context)
+
+    async with serving(ScriptedInference(tokenize)) as running:
+        answer = await running.stub.Tokenize(pb.TokenizeRequest())
+
+    assert (list(answer.token_ids), attempts) == ([1, 2], 3)
+
+
+async def test_a_stream_that_broke_after_its_first_event_is_not_tried_again() -> None:
+    """Its tokens would come twice."""
+    attempts = 0
+
+    async def generate(
+        request: pb.GenerateRequest, context: Context
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
+        nonlocal attempts
+        attempts += 1
+        yield pb.GenerateResponse(sequence_number=0)
+        raise errors.EngineRestarting(retry_after=1)
+
+    async def read(stub: Any) -> None:
+        with translate_errors():
+            async for _ in stub.Generate(pb.GenerateRequest()):
+                pass
+
+    async with serving(ScriptedInference(generate=generate)) as running:
+        with pytest.raises(errors.EngineRestarting):
+            await read(running.stub)
+
+    assert attempts == 1
+
+
+async def test_other_errors_are_not_tried_again() -> None:
+    """A full queue does not empty within a tenth of a second."""
+    attempts = 0
+
+    async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        nonlocal attempts
+        attempts += 1
+        raise errors.QueueFull(bound="requests", depth=1, limit=1, retry_after=1)
+
+    async with serving(ScriptedInference(tokenize)) as running:
+        with pytest.raises(errors.QueueFull), translate_errors():
+            await running.stub.Tokenize(pb.TokenizeRequest())
+
+    assert attempts == 1
+
+
+async def test_a_service_that_is_not_there_is_named() -> None:
+    """The gateway tells its callers which one."""
+    async with serving() as running:
+        target = running.target
+    async with open_channel(target) as channel:
+        with pytest.raises(errors.UpstreamUnavailable) as raised, translate_errors("inference"):
+            await stub_on(channel).Tokenize(pb.TokenizeRequest())
+
+    assert raised.value == errors.UpstreamUnavailable(service="inference")
+
+
+async def test_options_of_the_caller_win() -> None:
+    """A caller that wants other limits says so."""
+    async with (
+        serving() as running,
+        open_channel(running.target, options=[("grpc.max_send_message_length", 10)]) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
+            await stub_on(channel).Tokenize(pb.TokenizeRequest(text="x" * 11))
+
+
+async def test_a_certificate_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
+    """When the channel is opened, not at the first call."""
+    with pytest.raises(FileNotFoundError):
+        open_channel("127.0.0.1:1", tls=ClientTls(ca_file=tmp_path / "absent"))

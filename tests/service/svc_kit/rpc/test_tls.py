@@ -1,0 +1,114 @@
+"""TLS and mTLS with certificates made for the test."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit import errors
+from svc_kit.lifecycle import StartupError
+from svc_kit.rpc.client import ClientTls, translate_errors
+from svc_kit.rpc.server import RpcServer
+from svc_kit.settings.groups import TlsSettings
+from tests.support.rpc_servers import Running, everybody, serving
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="the openssl command makes the certificates"
+)
+
+
+def openssl(*arguments: object) -> None:
+    """Run openssl in silence."""
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca, server, client and stranger: NAME.crt and NAME.key."""
+    folder = tmp_path_factory.mktemp("tls")
+    new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    for name in ("ca", "stranger"):
+        out = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
+        openssl(*new, *out, "-subj", f"/CN={name}")
+    for name in ("server", "client"):
+        key, request = folder / f"{name}.key", folder / f"{name}.csr"
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", request,
+                "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:corral.test")  # fmt: skip
+        openssl("x509", "-req", "-in", request, "-CA", folder / "ca.crt",
+                "-CAkey", folder / "ca.key", "-days", "2", "-copy_extensions", "copy",
+                "-out", folder / f"{name}.crt")  # fmt: skip
+    return folder
+
+
+def server_tls(folder: Path, **more: Any) -> TlsSettings:
+    """The server's certificate."""
+    return TlsSettings(
+        certificate_file=folder / "server.crt", key_file=folder / "server.key", **more
+    )
+
+
+def client_tls(folder: Path, name: str | None = None) -> ClientTls:
+    """A client that trusts the authority, with a certificate of its own where named."""
+    return ClientTls(
+        ca_file=folder / "ca.crt",
+        certificate_file=None if name is None else folder / f"{name}.crt",
+        key_file=None if name is None else folder / f"{name}.key",
+        server_name="corral.test",
+    )
+
+
+async def tokens(running: Running) -> list[int]:
+    """One call."""
+    with translate_errors("inference"):
+        return list((await running.stub.Tokenize(pb.TokenizeRequest())).token_ids)
+
+
+async def test_calls_travel_over_tls(certificates: Path) -> None:
+    """With the authority's certificate the client knows the server."""
+    async with serving(tls=server_tls(certificates), client_tls=client_tls(certificates)) as r:
+        assert await tokens(r) == [1, 2]
+
+
+async def test_a_plain_client_is_not_served_over_tls(certificates: Path) -> None:
+    """It hears nothing but that it cannot connect."""
+    async with serving(tls=server_tls(certificates)) as running:
+        with pytest.raises(errors.UpstreamUnavailable):
+            await tokens(running)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_served"), [("client", True), (None, False), ("stranger", False)]
+)
+async def test_mtls_serves_certificates_of_its_authority_only(
+    certificates: Path, name: str | None, is_served: bool
+) -> None:
+    """No certificate, or one that somebody else signed, does not connect."""
+    tls = server_tls(certificates, client_ca_file=certificates / "ca.crt")
+    async with serving(tls=tls, client_tls=client_tls(certificates, name)) as running:
+        if is_served:
+            assert await tokens(running) == [1, 2]
+            return
+        with pytest.raises(errors.UpstreamUnavailable):
+            await tokens(running)
+
+
+async def test_a_key_that_is_not_the_certificates_does_not_start(certificates: Path) -> None:
+    """gRPC would start and then refuse every client without a word."""
+    from prometheus_client import CollectorRegistry
+
+    tls = TlsSettings(
+        certificate_file=certificates / "server.crt", key_file=certificates / "client.key"
+    )
+    server = RpcServer(
+        [],
+        listen="127.0.0.1:0",
+        authenticator=everybody(),
+        registry=CollectorRegistry(),
+        tls=tls,
+    )
+
+    with pytest.raises(StartupError, match=r"server\.crt.*cannot be used"):
+        await server.start()

@@ -1,0 +1,125 @@
+"""What happens once to every request."""
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.http.middleware import RequestMiddleware, mark_disconnected
+from svc_kit.errors import AdapterExists, ModelNotFound, StaleGeneration
+from svc_kit.metrics import HttpMetrics
+
+SECRET = "the prompt of somebody"
+
+
+def a_client(app: ASGIApp, *, registry: CollectorRegistry | None = None) -> httpx.AsyncClient:
+    """A client of an application inside an Edge whose clock ticks once a look."""
+    ticks = iter(range(1000))
+    edge = RequestMiddleware(
+        app,
+        HttpMetrics(registry or CollectorRegistry()),
+        max_requests=10,
+        clock=lambda: float(next(ticks)),
+        request_ids=lambda: "req_1",
+    )
+    return httpx.AsyncClient(transport=httpx.ASGITransport(edge), base_url="http://localhost")
+
+
+def failing(error: Exception) -> ASGIApp:
+    """An application that raises."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise error
+
+    return app
+
+
+async def test_a_defect_is_answered_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    """The client gets the request id, the log gets the cause."""
+    async with a_client(failing(RuntimeError(SECRET))) as client:
+        answer = await client.get("/")
+
+    assert answer.status_code == 500
+    assert SECRET not in answer.text
+    assert "req_1" in answer.json()["error"]["message"]
+    assert SECRET in caplog.text
+
+
+async def test_a_domain_error_keeps_its_status() -> None:
+    """Failures outside the routes look like those inside."""
+    async with a_client(failing(ModelNotFound(model="m"))) as client:
+        answer = await client.get("/")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert answer.headers["x-request-id"] == "req_1"
+
+
+async def test_every_answer_says_how_long_it_took() -> None:
+    """In milliseconds, from the arrival to the head of the answer."""
+    async with a_client(Response("x")) as client:
+        answer = await client.get("/")
+
+    assert answer.headers["openai-processing-ms"] == "1000"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [(AdapterExists(adapter="a"), "false"), (StaleGeneration(resource="r"), None)],
+)
+async def test_lasting_conflicts_are_not_to_be_retried(
+    error: Exception, advice: str | None
+) -> None:
+    """Clients retry every 409; only a transient one is worth it."""
+    async with a_client(failing(error)) as client:
+        answer = await client.get("/")
+
+    assert answer.status_code == 409
+    assert answer.headers.get("x-should-retry") == advice
+
+
+async def test_a_departure_is_counted_as_one() -> None:
+    """A stream whose client left is no success, although it began as one."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        mark_disconnected(scope)
+        await Response("x")(scope, receive, send)
+
+    registry = CollectorRegistry()
+    async with a_client(app, registry=registry) as client:
+        await client.get("/")
+
+    labels = {"method": "GET", "route": "unmatched", "status": "499"}
+    assert registry.get_sample_value("corral_http_server_duration_seconds_count", labels) == 1
+
+
+async def test_bytes_and_running_requests_are_counted() -> None:
+    """What went out, by route; nothing runs afterwards."""
+    registry = CollectorRegistry()
+    async with a_client(Response("four"), registry=registry) as client:
+        await client.get("/")
+
+    sent = registry.get_sample_value("corral_http_server_sent_bytes_total", {"route": "unmatched"})
+    assert sent == 4
+    assert registry.get_sample_value("corral_http_server_in_flight") == 0
+
+
+async def test_the_log_has_no_content(caplog: pytest.LogCaptureFixture) -> None:
+    """Method, path, status, time and size; no query and no body."""
+    caplog.set_level(logging.INFO, "gateway.access")
+    async with a_client(Response(SECRET)) as client:
+        await client.post(f"/v1/x?q={SECRET}", content=SECRET)
+
+    (record,) = [record for record in caplog.records if record.name == "gateway.access"]
+    fields: dict[str, Any] = record.fields  # type: ignore[attr-defined]  # from `extra`
+    assert fields == {
+        "method": "POST",
+        "path": "/v1/x",
+        "status": "200",
+        "duration_s": 2.0,
+        "sent_bytes": len(SECRET),
+    }

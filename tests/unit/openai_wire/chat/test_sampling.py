@@ -1,0 +1,118 @@
+"""Sampling fields to SamplingParams."""
+
+from typing import Any
+
+import pytest
+from corral.inference.v1 import sampling_pb2
+
+from openai_wire.chat.sampling import SamplingFields, sampling_params
+from openai_wire.shared.fields import validated
+
+
+def params_of(**fields: Any) -> sampling_pb2.SamplingParams:
+    """The params that these fields become."""
+    return sampling_params(validated(SamplingFields, fields))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        ("temperature", 0.0, "temperature"),
+        ("top_p", 0.5, "top_p"),
+        ("top_k", 7, "top_k"),
+        ("min_p", 0.25, "min_p"),
+        ("frequency_penalty", 0.5, "frequency_penalty"),
+        ("presence_penalty", -0.5, "presence_penalty"),
+        ("typical_p", 0.5, "typical_p"),
+        ("top_n_sigma", 1.5, "top_n_sigma"),
+        ("xtc_probability", 0.5, "xtc_probability"),
+        ("xtc_threshold", 0.25, "xtc_threshold"),
+        ("dynatemp_range", 0.5, "dynatemp_range"),
+        ("dynatemp_exponent", 2.0, "dynatemp_exponent"),
+        ("min_keep", 3, "min_keep"),
+        ("repeat_penalty", 1.5, "repetition_penalty"),
+        ("repetition_penalty", 1.5, "repetition_penalty"),
+        ("repeat_last_n", -1, "penalty_last_n"),
+        ("dry_multiplier", 0.5, "dry.multiplier"),
+        ("dry_base", 2.0, "dry.base"),
+        ("dry_allowed_length", 4, "dry.allowed_length"),
+        ("dry_penalty_last_n", 9, "dry.penalty_last_n"),
+        ("dry_sequence_breakers", ["\n"], "dry.sequence_breakers"),
+        ("mirostat", 2, "mirostat.version"),
+        ("mirostat_mode", 1, "mirostat.version"),
+        ("adaptive_target", 0.5, "adaptive.target"),
+        ("adaptive_decay", 0.5, "adaptive.decay"),
+        ("allowed_token_ids", [1, 2], "allowed_token_ids"),
+        ("seed", 42, "seed"),
+    ],
+)
+def test_every_field_reaches_its_place(field: str, value: Any, path: str) -> None:
+    """Each field sets the proto's field of its meaning."""
+    found: Any = params_of(**{field: value})
+    for step in path.split("."):
+        found = getattr(found, step)
+
+    assert found == value
+
+
+def test_every_sampling_field_of_the_proto_can_be_set() -> None:
+    """No field of the proto is out of reach for an HTTP caller."""
+    everything = params_of(
+        temperature=1.0, top_p=1.0, top_k=1, min_p=0.5, typical_p=0.5, top_n_sigma=1.0,
+        xtc_probability=0.5, xtc_threshold=0.5, dynatemp_range=0.5, dynatemp_exponent=1.0,
+        min_keep=1, repeat_penalty=1.5, repeat_last_n=1, frequency_penalty=1.0,
+        presence_penalty=1.0, dry_multiplier=1.0, mirostat=2, adaptive_target=0.5,
+        logit_bias={"1": 1}, allowed_token_ids=[1], samplers=["top_k"], seed=1,
+    )  # fmt: skip
+
+    reached = {field.name for field, _ in everything.ListFields()}
+    assert reached == {field.name for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields}
+
+
+@pytest.mark.parametrize(
+    ("seed", "sent"), [(-1, None), (0, 0), (-2, 2**64 - 2), (2**63, 2**63), (None, None)]
+)
+def test_negative_seeds_keep_their_bits(seed: int | None, sent: int | None) -> None:
+    """-1 draws a new seed as in llama.cpp; OpenAI's other negative seeds stay distinct."""
+    params = params_of(seed=seed)
+
+    assert (params.seed if params.HasField("seed") else None) == sent
+
+
+@pytest.mark.parametrize("biases", [{"5": -2, "9": -100}, [[5, -2], [9, False]]])
+def test_biases_have_two_forms(biases: Any) -> None:
+    """OpenAI's map and llama-server's pairs say the same; false forbids a token."""
+    sent = params_of(logit_bias=biases).logit_bias
+
+    assert [(bias.token_id, bias.bias) for bias in sent] == [(5, -2.0), (9, -100.0)]
+
+
+def test_minus_one_keeps_all_tokens() -> None:
+    """top_k -1 is vLLM's word for no limit."""
+    assert params_of(top_k=-1).top_k == 0
+
+
+def test_mirostat_settings_need_mirostat() -> None:
+    """Mirostat's numbers are sent only where it is on."""
+    on = params_of(mirostat=2, mirostat_tau=4.0, mirostat_eta=0.25).mirostat
+
+    assert (on.version, on.tau, on.eta) == (2, 4.0, 0.25)
+    assert not params_of(mirostat=0, mirostat_tau=4.0).HasField("mirostat")
+
+
+def test_samplers_keep_their_order() -> None:
+    """The order of the filters is the caller's."""
+    assert list(params_of(samplers=["min_p", "typ_p", "infill", "temperature"]).samplers) == [
+        sampling_pb2.SAMPLER_KIND_MIN_P,
+        sampling_pb2.SAMPLER_KIND_TYPICAL_P,
+        sampling_pb2.SAMPLER_KIND_INFILL,
+        sampling_pb2.SAMPLER_KIND_TEMPERATURE,
+    ]
+
+
+def test_adaptive_p_may_be_named_among_the_filters() -> None:
+    """It comes last wherever llama.cpp's list names it, and is turned on by its target."""
+    params = params_of(samplers=["adaptive_p", "min_p"], adaptive_target=0.5)
+
+    assert list(params.samplers) == [sampling_pb2.SAMPLER_KIND_MIN_P]
+    assert params.adaptive.target == 0.5

@@ -1,0 +1,56 @@
+"""JSON text to a bounded object."""
+
+import pytest
+
+from openai_wire.shared.json_body import MAX_DEPTH, parse_object
+from svc_kit.errors import InvalidJson
+
+
+@pytest.mark.parametrize("raw", [b"", b"  \n"])
+def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
+    """SDKs send an empty body for calls without arguments."""
+    assert parse_object(raw) == {}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b'{"a":1,}',
+        b"[]",
+        b'"text"',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xff"}',
+        b"\x00",
+        b'{"a":' * 2000,
+    ],
+)
+def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
+    """Malformed JSON, numbers that JSON does not have, broken text and other values are refused."""
+    with pytest.raises(InvalidJson) as caught:
+        parse_object(raw)
+
+    assert caught.value.field is None
+
+
+def test_nesting_is_allowed_up_to_the_limit_and_not_beyond() -> None:
+    """The deepest body allowed passes, one level more does not."""
+
+    def nested(levels: int) -> bytes:
+        return b'{"a":' * levels + b"1" + b"}" * levels
+
+    assert parse_object(nested(MAX_DEPTH))
+    with pytest.raises(InvalidJson, match="nested deeper"):
+        parse_object(nested(MAX_DEPTH + 1))
+
+
+def test_depth_is_counted_through_arrays() -> None:
+    """Arrays inside objects count as levels too."""
+    raw = b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
+
+    with pytest.raises(InvalidJson, match="nested deeper"):
+        parse_object(raw)

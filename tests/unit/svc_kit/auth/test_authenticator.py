@@ -1,0 +1,436 @@
+"""Who calls: keys, the service token, keyless callers."""
+
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from svc_kit.auth.authenticator import (
+    PRIORITY_KEY,
+    PROJECT_KEY,
+    SCOPES_KEY,
+    Authenticator,
+    ServiceToken,
+    build_authenticator,
+    keyless_scopes,
+    on_behalf_of,
+)
+from svc_kit.auth.keys import SettingsKeys, create_key, hash_key
+from svc_kit.auth.principal import Principal, Priority, current_principal, set_principal
+from svc_kit.auth.scopes import Scope
+from svc_kit.errors import ApiKeyExpired, ApiKeyInvalid, ApiKeyMissing, DomainError, InvalidField
+from svc_kit.lifecycle import StartupError
+from svc_kit.settings.groups import KeySettings
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+KEY = "sk-corral-test"
+TOKEN = ServiceToken("svc-corral-test")
+
+
+def a_key(**values: Any) -> KeySettings:
+    """The settings of `KEY`."""
+    return KeySettings.model_validate({"name": "ci", "sha256": hash_key(KEY), **values})
+
+
+def keys(*settings: KeySettings) -> SettingsKeys:
+    """A verifier whose clock stands at NOW."""
+    return SettingsKeys(settings, clock=lambda: NOW)
+
+
+def bearer(credential: str) -> str:
+    """An authorization header."""
+    return f"Bearer {credential}"
+
+
+# ---- keys
+
+
+async def test_a_known_key_is_its_project_scopes_and_priority() -> None:
+    """What the settings grant is what the principal holds."""
+    settings = a_key(project="blue", scopes=["inference", "admin"], priority="batch")
+
+    assert await keys(settings).verify(KEY) == Principal(
+        project="blue",
+        scopes=frozenset({"inference", "admin"}),
+        priority=Priority.BATCH,
+        key_id="ci",
+        is_service=False,
+    )
+
+
+async def test_an_unknown_key_is_invalid() -> None:
+    """Also one that nearly matches."""
+    for presented in (KEY + "x", KEY[:-1], "", "ключ\ud800"):
+        with pytest.raises(ApiKeyInvalid):
+            await keys(a_key()).verify(presented)
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+async def test_a_key_expires_at_its_time(seconds: int) -> None:
+    """From that moment on it is refused, with a reason of its own."""
+    with pytest.raises(ApiKeyExpired):
+        await keys(a_key(expires_at=NOW + timedelta(seconds=seconds))).verify(KEY)
+
+
+async def test_a_key_serves_until_its_time() -> None:
+    """One second before it still does; a time without a zone is UTC."""
+    later = (NOW + timedelta(seconds=1)).replace(tzinfo=None)
+
+    assert (await keys(a_key(expires_at=later)).verify(KEY)).key_id == "ci"
+
+
+@pytest.mark.parametrize("project", ["", "größe", " blue", "blue\n", "x" * 256])
+def test_a_project_that_metadata_cannot_carry_is_no_setting(project: str) -> None:
+    """The service does not start, rather than fail at each call or lose its usage."""
+    with pytest.raises(ValidationError, match="project"):
+        a_key(project=project)
+
+
+def test_new_keys_are_long_and_differ() -> None:
+    """256 bits, so a plain hash of them is safe to keep."""
+    made = {create_key() for _ in range(50)}
+
+    assert len(made) == 50
+    assert all(key.startswith("sk-corral-") and len(key) == 53 for key in made)
+
+
+def test_the_hash_of_a_key_is_its_sha256() -> None:
+    """So that any tool can make one."""
+    assert hash_key("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+# ---- the service token
+
+
+def test_a_token_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Whoever reads it may speak for every project."""
+    path = tmp_path / "token"
+    token = ServiceToken.create(path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert ServiceToken.read(path) == token
+    assert os.listdir(tmp_path) == ["token"]  # noqa: PTH208  # names, not paths
+
+
+def test_a_new_token_replaces_the_old_one(tmp_path: Path) -> None:
+    """Also where the old file was open to others."""
+    path = tmp_path / "token"
+    path.write_text("old")
+    path.chmod(0o644)
+    token = ServiceToken.create(path)
+
+    assert ServiceToken.read(path) == token
+    assert not token.matches("old")
+
+
+@pytest.mark.parametrize(("mode", "text"), [(0o644, "secret"), (0o600, " \n")])
+def test_a_token_file_that_others_read_or_that_is_empty_is_refused(
+    tmp_path: Path, mode: int, text: str
+) -> None:
+    """The service does not start, rather than trust everybody."""
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+
+    with pytest.raises(StartupError, match="token"):
+        ServiceToken.read(path)
+
+
+def test_a_missing_token_file_is_one_clear_line(tmp_path: Path) -> None:
+    """It names the file."""
+    with pytest.raises(StartupError, match=r"nothing.*No such file"):
+        ServiceToken.read(tmp_path / "nothing")
+
+
+def test_a_token_hides_itself() -> None:
+    """A traceback or a log line with it would give it away."""
+    assert TOKEN.secret not in repr(TOKEN)
+
+
+async def test_a_service_calls_on_behalf_of_a_principal() -> None:
+    """What one service sends is what the next one sees."""
+    principal = Principal(
+        project="blue", scopes=frozenset({"inference"}), priority=Priority.BATCH, key_id="ci"
+    )
+    authenticator = Authenticator(service_token=TOKEN)
+    seen = await authenticator.identify(bearer(TOKEN.secret), dict(on_behalf_of(principal)))
+
+    assert (seen.project, seen.priority) == ("blue", Priority.BATCH)
+    assert seen.scopes == {"inference"}
+    assert seen.is_service
+
+
+async def test_a_service_for_itself_may_everything() -> None:
+    """Without a project in the metadata the call is the service's own."""
+    seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret))
+
+    assert seen.scopes == {"inference", "admin", "service"}
+    assert seen.priority is Priority.INTERACTIVE
+
+
+async def test_a_project_without_scopes_may_nothing() -> None:
+    """A service that forgets the scopes does not grant them all."""
+    seen = await Authenticator(service_token=TOKEN).identify(
+        bearer(TOKEN.secret), {PROJECT_KEY: "blue"}
+    )
+
+    assert (seen.scopes, seen.priority) == (frozenset(), Priority.NORMAL)
+
+
+async def test_a_service_cannot_invent_scopes() -> None:
+    """Only scopes that a key could hold count: on a caller's behalf it is no service either."""
+    metadata = {PROJECT_KEY: "blue", SCOPES_KEY: "public,inference,root,service"}
+    seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret), metadata)
+
+    assert seen.scopes == {"inference"}
+
+
+async def test_an_unknown_priority_is_a_named_field() -> None:
+    """Services of two releases that disagree find out where."""
+    metadata = {PROJECT_KEY: "blue", PRIORITY_KEY: "urgent"}
+
+    with pytest.raises(InvalidField, match=PRIORITY_KEY):
+        await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret), metadata)
+
+
+@pytest.mark.parametrize("authorization", [None, bearer(KEY)])
+async def test_metadata_of_others_are_not_believed(authorization: str | None) -> None:
+    """A key's project and scopes come from the key, a keyless caller's from the server."""
+    authenticator = Authenticator(
+        verifier=keys(a_key(project="mine")), service_token=TOKEN, keyless=["inference"]
+    )
+    metadata = {PROJECT_KEY: "theirs", SCOPES_KEY: "admin", PRIORITY_KEY: "interactive"}
+    seen = await authenticator.identify(authorization, metadata)
+
+    assert seen.project in {"mine", "default"}
+    assert seen.scopes == {"inference"}
+    assert not seen.is_service
+
+
+@pytest.mark.parametrize("own", [TOKEN, None])
+async def test_a_service_of_another_installation_is_not_a_caller_without_a_key(
+    own: ServiceToken | None,
+) -> None:
+    """Else the data of all whom it calls for would come together in the default project."""
+    authenticator = Authenticator(service_token=own, keyless=["inference", "admin"])
+    blue = Principal(project="blue", scopes=frozenset({"inference"}), key_id="ci")
+
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer("svc-corral-theirs"), dict(on_behalf_of(blue)))
+
+
+# ---- credentials, right and wrong
+
+
+@pytest.mark.parametrize(
+    ("authorization", "error"),
+    [
+        (None, ApiKeyMissing),
+        ("", ApiKeyMissing),
+        (bearer("wrong"), ApiKeyInvalid),
+        (f"Basic {KEY}", ApiKeyInvalid),
+        (KEY, ApiKeyInvalid),
+        ("Bearer", ApiKeyInvalid),
+    ],
+)
+async def test_a_server_with_keys_wants_one(
+    authorization: str | None, error: type[DomainError]
+) -> None:
+    """Absent and wrong are told apart; the scheme must be Bearer."""
+    with pytest.raises(error):
+        await Authenticator(verifier=keys(a_key())).identify(authorization)
+
+
+async def test_the_scheme_is_read_in_any_case() -> None:
+    """HTTP says that schemes are case-insensitive."""
+    authenticator = Authenticator(verifier=keys(a_key()))
+
+    assert (await authenticator.identify(f"bearer  {KEY}")).key_id == "ci"
+
+
+async def test_a_server_without_keys_takes_any_key() -> None:
+    """SDKs cannot be used without one."""
+    seen = await Authenticator(keyless=["inference"]).identify(bearer("sk-anything"))
+
+    assert seen.key_id == "keyless"
+    assert seen.scopes == {"inference"}
+
+
+async def test_a_wrong_key_is_refused_where_keyless_is_allowed_beside_keys() -> None:
+    """Somebody who sends a key means it."""
+    authenticator = Authenticator(verifier=keys(a_key()), keyless=["inference"])
+
+    assert (await authenticator.identify(None)).key_id == "keyless"
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer("wrong"))
+
+
+class StoredKeys:
+    """Knows one key, and what it was asked for."""
+
+    def __init__(self, known: str) -> None:
+        self._known = known
+        self.asked: list[str] = []
+
+    async def verify(self, key: str) -> Principal:
+        """Raises ApiKeyInvalid."""
+        self.asked.append(key)
+        if key != self._known:
+            raise ApiKeyInvalid()
+        return Principal(scopes=frozenset({"admin"}), key_id="stored")
+
+
+async def test_keys_of_the_settings_and_stored_ones_both_count() -> None:
+    """The settings are asked first; what they know is not asked for elsewhere."""
+    mine = create_key()
+    stored = StoredKeys(mine)
+    authenticator = build_authenticator(
+        listen="127.0.0.1:1",
+        keys=[a_key(), a_key(sha256=hash_key("old"), expires_at=NOW - timedelta(days=400))],
+        stored_keys=stored,
+    )
+
+    assert (await authenticator.identify(bearer(KEY))).key_id == "ci"
+    assert (await authenticator.identify(bearer(mine))).key_id == "stored"
+    with pytest.raises(ApiKeyExpired):
+        await authenticator.identify(bearer("old"))
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer("wrong"))
+    assert stored.asked == [mine, "wrong"]
+
+
+async def test_a_keyless_server_knows_stored_keys_and_takes_what_cannot_be_one() -> None:
+    """An SDK sends any text; who shows a key of ours means it, and is refused with a wrong one."""
+    mine, wrong = create_key(), create_key()
+    stored = StoredKeys(mine)
+    authenticator = build_authenticator(listen="127.0.0.1:1", stored_keys=stored)
+
+    assert (await authenticator.identify(bearer(mine))).key_id == "stored"
+    assert (await authenticator.identify(bearer("none"))).key_id == "keyless"
+    assert (await authenticator.identify(None)).key_id == "keyless"
+    with pytest.raises(ApiKeyInvalid):
+        await authenticator.identify(bearer(wrong))
+    assert stored.asked == [mine, wrong]
+
+
+async def test_required_keys_may_all_be_stored() -> None:
+    """On loopback and elsewhere nobody comes without one, from the first moment on."""
+    mine = create_key()
+    for listen in ("127.0.0.1:1", "0.0.0.0:1"):
+        authenticator = build_authenticator(
+            listen=listen, require_keys=True, stored_keys=StoredKeys(mine)
+        )
+        assert not authenticator.serves_keyless
+        assert (await authenticator.identify(bearer(mine))).key_id == "stored"
+        with pytest.raises(ApiKeyMissing):
+            await authenticator.identify(None)
+        with pytest.raises(ApiKeyInvalid):
+            await authenticator.identify(bearer("none"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({}, "admin, inference"), ({"require_keys": True}, "nothing")]
+)
+def test_a_start_says_what_callers_without_a_key_may_do(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that nobody finds out later that a server was open, or closed."""
+    caplog.set_level("INFO")
+    build_authenticator(listen="127.0.0.1:1", stored_keys=StoredKeys(""), **settings)
+
+    assert f"callers without a key may do {said}" in caplog.messages
+
+
+def test_keys_that_nobody_could_have_are_not_required() -> None:
+    """A server that could serve nobody does not start."""
+    with pytest.raises(StartupError, match="nobody who may call"):
+        build_authenticator(listen="127.0.0.1:1", require_keys=True)
+
+
+# ---- who may come without a key
+
+
+@pytest.mark.parametrize(
+    ("listen", "has_keys", "allow", "scopes"),
+    [
+        ("127.0.0.1:1", False, False, {"inference", "admin"}),
+        ("[::1]:1", False, False, {"inference", "admin"}),
+        ("127.0.0.1:1", True, False, None),
+        ("127.0.0.1:1", True, True, {"inference"}),
+        ("0.0.0.0:1", True, False, None),
+        ("0.0.0.0:1", False, True, {"inference"}),
+        ("0.0.0.0:1", True, True, {"inference"}),
+    ],
+)
+def test_keyless_is_the_loopback_default(
+    listen: str, has_keys: bool, allow: bool, scopes: set[str] | None
+) -> None:
+    """Elsewhere it takes the flag, and never gives admin."""
+    assert keyless_scopes(listen, has_keys=has_keys, allow_keyless=allow) == scopes
+
+
+def test_callers_without_a_key_are_not_both_refused_and_allowed() -> None:
+    """Whoever sets both flags has to decide."""
+    with pytest.raises(StartupError, match="contradict"):
+        keyless_scopes("0.0.0.0:1", has_keys=True, allow_keyless=True, require_keys=True)
+
+
+def test_an_open_address_without_any_credential_does_not_start() -> None:
+    """The line names the address and the remedies."""
+    with pytest.raises(
+        StartupError, match=r"0\.0\.0\.0:1.*require_keys.*keys create.*127.*allow_keyless"
+    ):
+        keyless_scopes("0.0.0.0:1", has_keys=False, allow_keyless=False)
+
+
+async def test_a_service_token_alone_secures_an_open_address(tmp_path: Path) -> None:
+    """A service behind others needs no key of its own."""
+    path = tmp_path / "token"
+    token = ServiceToken.create(path)
+    authenticator = build_authenticator(listen="0.0.0.0:1", service_token_file=path)
+
+    assert (await authenticator.identify(bearer(token.secret))).is_service
+    with pytest.raises(ApiKeyMissing):
+        await authenticator.identify(None)
+
+
+async def test_settings_become_an_authenticator() -> None:
+    """Keys verify, and nobody comes without one."""
+    authenticator = build_authenticator(listen="127.0.0.1:1", keys=[a_key()])
+
+    assert (await authenticator.identify(bearer(KEY))).key_id == "ci"
+    with pytest.raises(ApiKeyMissing):
+        await authenticator.identify(None)
+
+
+# ---- the principal of a call
+
+
+def test_a_principal_holds_what_it_was_granted() -> None:
+    """Public and known methods ask for nothing more than an answer to who calls."""
+    principal = Principal(scopes=frozenset({"inference"}), key_id="ci")
+
+    assert [principal.has(scope) for scope in Scope] == [True, True, True, False, False]
+
+
+def test_priorities_have_the_values_of_the_proto() -> None:
+    """They are compared with the request's own."""
+    from corral.inference.v1 import generation_pb2
+
+    assert {f"PRIORITY_{p.name}": p.value for p in Priority} == {
+        name: value for name, value in generation_pb2.Priority.items() if value
+    }
+
+
+async def test_the_principal_belongs_to_the_running_task() -> None:
+    """Outside a call there is none."""
+    with pytest.raises(ApiKeyMissing):
+        current_principal()
+    principal = Principal(scopes=frozenset(), key_id="ci")
+    set_principal(principal)
+
+    assert current_principal() is principal

@@ -1,0 +1,215 @@
+"""Keys that the control service keeps: how long an answer counts, and what happens without one."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from svc_kit.auth.control_keys import MOST_WAITING, ControlKeys, KeyAnswer
+from svc_kit.auth.keys import create_key, hash_key
+from svc_kit.auth.principal import Principal
+from svc_kit.errors import (
+    ApiKeyExpired,
+    ApiKeyInvalid,
+    ApiKeyRevoked,
+    DomainError,
+    UpstreamUnavailable,
+)
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+RED = Principal(project="red", scopes=frozenset({"inference"}), key_id="key_1")
+
+
+class Control:
+    """Answers as it is told, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, KeyAnswer] = {}
+        self.asked: list[str] = []
+        self.is_away = False
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def look_up(self, digest: str) -> KeyAnswer:
+        """What it knows of a key, once the gate is open."""
+        self.asked.append(digest)
+        self.entered.set()
+        await self.gate.wait()
+        if self.is_away:
+            raise UpstreamUnavailable(service="control")
+        return self.answers.get(digest, KeyAnswer(ApiKeyInvalid()))
+
+    def says(self, key: str, outcome: Principal | DomainError, end: datetime | None = None) -> None:
+        """What it answers from now on."""
+        self.answers[hash_key(key)] = KeyAnswer(outcome, end)
+
+
+class Bench:
+    """A verifier with a clock that is set."""
+
+    def __init__(self, fresh_s: float = 30.0, most_answers: int = 100) -> None:
+        self.control = Control()
+        self.passed_s = 0.0
+        self.keys = ControlKeys(
+            self.control.look_up,
+            fresh_s=fresh_s,
+            most_answers=most_answers,
+            clock=lambda: self.passed_s,
+            now=lambda: NOW + timedelta(seconds=self.passed_s),
+        )
+
+
+async def test_control_is_asked_once_in_half_a_minute() -> None:
+    """By the hash: the key stays here."""
+    bench, key = Bench(), create_key()
+    bench.control.says(key, RED)
+    for second in (0.0, 1.0, 29.9):
+        bench.passed_s = second
+        assert await bench.keys.verify(key) is RED
+
+    assert bench.control.asked == [hash_key(key)]
+
+
+async def test_a_revoked_key_stops_within_half_a_minute() -> None:
+    """Counted from the question, however long the answer took."""
+    bench, key = Bench(), create_key()
+    bench.control.says(key, RED)
+    bench.control.gate.clear()
+    asking = asyncio.create_task(bench.keys.verify(key))
+    await bench.control.entered.wait()
+    bench.passed_s = 4.0
+    bench.control.gate.set()
+    await asking
+    bench.control.says(key, ApiKeyRevoked())
+
+    bench.passed_s = 29.9
+    assert await bench.keys.verify(key) is RED
+    bench.passed_s = 30.0
+    with pytest.raises(ApiKeyRevoked):
+        await bench.keys.verify(key)
+
+
+async def test_a_key_expires_at_its_time_though_its_answer_is_fresh() -> None:
+    """The end of a key is known without asking."""
+    bench, key = Bench(), create_key()
+    bench.control.says(key, RED, NOW + timedelta(seconds=10))
+    assert await bench.keys.verify(key) is RED
+
+    bench.passed_s = 10.0
+    with pytest.raises(ApiKeyExpired):
+        await bench.keys.verify(key)
+
+
+async def test_a_refusal_counts_for_a_moment_only() -> None:
+    """A storm with a wrong key does not reach control, and a mistake is soon mended."""
+    bench, key = Bench(), create_key()
+    for second in (0.0, 4.9):
+        bench.passed_s = second
+        with pytest.raises(ApiKeyInvalid):
+            await bench.keys.verify(key)
+    bench.control.says(key, RED)
+    bench.passed_s = 5.0
+
+    assert await bench.keys.verify(key) is RED
+    assert len(bench.control.asked) == 2
+
+
+async def test_while_control_is_away_known_keys_go_on_and_others_wait() -> None:
+    """Nobody is told that a key is wrong; after its half-minute a known one waits too."""
+    bench, known, other = Bench(), create_key(), create_key()
+    bench.control.says(known, RED)
+    await bench.keys.verify(known)
+    bench.control.is_away = True
+
+    bench.passed_s = 29.0
+    assert await bench.keys.verify(known) is RED
+    with pytest.raises(UpstreamUnavailable) as failure:
+        await bench.keys.verify(other)
+    assert failure.value.retry_after is not None
+    bench.passed_s = 30.0
+    with pytest.raises(UpstreamUnavailable):
+        await bench.keys.verify(known)
+    bench.control.is_away = False
+    assert await bench.keys.verify(known) is RED
+
+
+async def test_many_callers_ask_once() -> None:
+    """A thousand requests with one key after a restart are one question."""
+    bench, key = Bench(), create_key()
+    bench.control.says(key, RED)
+    bench.control.gate.clear()
+    waiting = [asyncio.create_task(bench.keys.verify(key)) for _ in range(50)]
+    await bench.control.entered.wait()
+    waiting[0].cancel()
+    bench.control.gate.set()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert outcomes[1:] == [RED] * 49
+    assert len(bench.control.asked) == 1
+
+
+async def test_what_we_did_not_make_is_not_asked_for() -> None:
+    """Guesses at random do not reach control."""
+    bench = Bench()
+    for text in ("", "sk-other", f"{create_key()}x", create_key().upper(), "ключ"):
+        with pytest.raises(ApiKeyInvalid):
+            await bench.keys.verify(text)
+
+    assert bench.control.asked == []
+
+
+async def test_guesses_push_no_good_key_out() -> None:
+    """What is kept is bounded, wrong keys apart from right ones."""
+    bench, good = Bench(most_answers=3), create_key()
+    bench.control.says(good, RED)
+    await bench.keys.verify(good)
+    for _ in range(10):
+        with pytest.raises(ApiKeyInvalid):
+            await bench.keys.verify(create_key())
+    asked = len(bench.control.asked)
+
+    assert await bench.keys.verify(good) is RED
+    assert len(bench.control.asked) == asked
+
+
+async def test_guesses_that_wait_are_bounded() -> None:
+    """While control is slow, whoever comes with one more is told to come back; known keys go on."""
+    bench, good = Bench(), create_key()
+    bench.control.says(good, RED)
+    await bench.keys.verify(good)
+    bench.control.entered.clear()
+    bench.control.gate.clear()
+    guesses = [asyncio.create_task(bench.keys.verify(create_key())) for _ in range(MOST_WAITING)]
+    await bench.control.entered.wait()
+
+    with pytest.raises(UpstreamUnavailable):
+        await bench.keys.verify(create_key())
+    assert await bench.keys.verify(good) is RED
+    bench.control.gate.set()
+    refused = await asyncio.gather(*guesses, return_exceptions=True)
+    assert {type(error) for error in refused} == {ApiKeyInvalid}
+
+
+async def test_the_oldest_answer_makes_room() -> None:
+    """More keys than are kept cost a question, nothing else."""
+    bench, keys = Bench(most_answers=2), [create_key() for _ in range(3)]
+    for key in keys:
+        bench.control.says(key, RED)
+        await bench.keys.verify(key)
+    for key in (keys[2], keys[1], keys[0]):
+        await bench.keys.verify(key)
+
+    assert bench.control.asked == [hash_key(key) for key in (*keys, keys[0])]
+
+
+async def test_nothing_is_kept_where_nothing_may_be() -> None:
+    """A service that must refuse a revoked key at once asks each time."""
+    bench, key = Bench(fresh_s=0), create_key()
+    bench.control.says(key, RED)
+    await bench.keys.verify(key)
+    bench.control.says(key, ApiKeyRevoked())
+
+    with pytest.raises(ApiKeyRevoked):
+        await bench.keys.verify(key)

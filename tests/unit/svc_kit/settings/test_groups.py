@@ -1,0 +1,268 @@
+"""Settings: sources, precedence, and everything that is wrong in one answer."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import SettingsConfigDict
+
+from svc_kit.lifecycle import StartupError
+from svc_kit.settings.groups import (
+    KeySettings,
+    ListenAddress,
+    ServerSettings,
+    ServiceSettings,
+    SettingsGroup,
+    TlsSettings,
+    default_data_dir,
+    describe,
+    load_settings,
+    read_secret,
+)
+
+DIGEST = "a" * 64
+
+
+class KilnSettings(SettingsGroup):
+    """A group of the sample service."""
+
+    slots: int = Field(4, ge=1)
+    heat: float = 1.5
+    limit: int | None = 7
+
+
+class SampleSettings(ServiceSettings):
+    """A service as small as one can be with every shape of a setting."""
+
+    model_config = SettingsConfigDict(env_prefix="CORRAL_SAMPLE_")
+    toml_table: ClassVar[str] = "gateway"
+
+    listen: ListenAddress = "127.0.0.1:1"
+    management: ListenAddress | None = "127.0.0.1:2"
+    label: str = "a"
+    models: tuple[str, ...] = ("bundled",)
+    kiln: KilnSettings = KilnSettings()
+    server: ServerSettings = ServerSettings()
+    tls: TlsSettings | None = None
+    keys: tuple[KeySettings, ...] = ()
+    secret: SecretStr | None = None
+
+
+def a_file(folder: Path, text: str) -> Path:
+    """A configuration file."""
+    path = folder / "corral.toml"
+    path.write_text(text)
+    return path
+
+
+def load(
+    toml: Path | None = None, environment: dict[str, str] | None = None, **flags: object
+) -> SampleSettings:
+    """Load with an empty environment unless given; `__` in a flag's name stands for a dot."""
+    overrides = {name.replace("__", "."): value for name, value in flags.items()}
+    return load_settings(
+        SampleSettings, toml=toml, overrides=overrides, environment=environment or {}
+    )
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    """Defaults, then the file, then the environment, then flags, setting by setting."""
+    toml = a_file(tmp_path, "[gateway]\nlisten = 'a:2'\nmodels = ['f']\nkiln.slots = 5\n")
+    environment = {"CORRAL_SAMPLE_MODELS": "e,g", "CORRAL_SAMPLE_KILN__SLOTS": "6"}
+    settings = load(toml, environment, kiln__slots=7)
+
+    assert settings.kiln == KilnSettings(slots=7, heat=1.5)
+    assert (settings.listen, settings.models) == ("a:2", ("e", "g"))
+
+
+def test_without_sources_there_are_the_defaults() -> None:
+    """Every setting has one."""
+    assert load() == SampleSettings()
+
+
+def test_a_group_given_as_a_table_is_merged(tmp_path: Path) -> None:
+    """A flag that sets one setting of a group leaves the file's others."""
+    toml = a_file(tmp_path, "[gateway.kiln]\nslots = 5\nheat = 2.5\n")
+
+    assert load(toml, None, kiln={"slots": 9}).kiln == KilnSettings(slots=9, heat=2.5)
+
+
+def test_flags_given_as_tables_stay_as_they_were() -> None:
+    """The caller's dictionary is not what sources are merged into."""
+    given = {"slots": 9}
+    load(None, {"CORRAL_SAMPLE_KILN__HEAT": "3"}, kiln=given, kiln__heat=4)
+
+    assert given == {"slots": 9}
+
+
+def test_the_environment_speaks_json_and_lists() -> None:
+    """A group or a list of tables is JSON; a plain list may be separated by commas."""
+    environment = {
+        "CORRAL_SAMPLE_KEYS": f'[{{"name": "ci", "sha256": "{DIGEST}"}}]',
+        "CORRAL_SAMPLE_KILN": '{"slots": 2, "heat": 3}',
+        "CORRAL_SAMPLE_KILN__SLOTS": "8",
+        "CORRAL_SAMPLE_MODELS": "one, two",
+    }
+    settings = load(None, environment)
+
+    assert [key.name for key in settings.keys] == ["ci"]
+    assert settings.kiln == KilnSettings(slots=8, heat=3)
+    assert settings.models == ("one", "two")
+
+
+def test_an_empty_variable_is_absent() -> None:
+    """Compose files pass variables on that nobody set."""
+    assert load(None, {"CORRAL_SAMPLE_LISTEN": ""}).listen == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_the_word_none_unsets_what_may_be_unset(tmp_path: Path, source: str) -> None:
+    """TOML has no null, nor has the environment."""
+    lines = "[gateway]\nmanagement = 'none'\nlabel = 'none'\nkiln.limit = 'none'\n"
+    variables = {f"CORRAL_SAMPLE_{n}": "none" for n in ("MANAGEMENT", "LABEL", "KILN__LIMIT")}
+    if source == "file":
+        settings = load(a_file(tmp_path, lines))
+    else:
+        settings = load(None, {**variables, "CORRAL_SAMPLE_TLS": "none"})
+
+    assert (settings.management, settings.kiln.limit, settings.tls) == (None, None, None)
+    assert settings.label == "none"
+
+
+def test_constructing_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests and programs get what they pass and nothing else."""
+    monkeypatch.setenv("CORRAL_SAMPLE_LISTEN", "elsewhere:9")
+
+    assert SampleSettings().listen == "127.0.0.1:1"
+    assert load_settings(SampleSettings).listen == "elsewhere:9"
+
+
+def test_settings_are_frozen() -> None:
+    """What was checked at the start is what holds."""
+    with pytest.raises(ValidationError, match="frozen"):
+        SampleSettings().listen = "b:3"  # type: ignore[misc]
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    """Each under the name that its writer knows."""
+    toml = a_file(
+        tmp_path,
+        f"[gateway]\nlisten = 'x'\ncolor = 'red'\nkiln.slts = 3\n[[gateway.keys]]\nname = 'a'\n"
+        f"sha256 = 'zz{DIGEST}'\n[bogus]\n",
+    )
+    environment = {
+        "CORRAL_SAMPLE_KILN__SLOTS": "0",
+        "CORRAL_SAMPLE_MODLS": "m",
+        "CORRAL_SAMPLE_TLS": "{",
+        "OTHER": "1",
+    }
+    with pytest.raises(StartupError) as raised:
+        load(toml, environment, server__max_deadline_s=-1)
+    lines = str(raised.value).splitlines()
+
+    assert lines[0] == "The gateway settings have 9 problem(s):"
+    for line in (
+        f"  - {toml}: unknown table [bogus]",
+        f"  - {toml}: [gateway] color: unknown setting",
+        f"  - {toml}: [gateway] kiln.slts: unknown setting (did you mean slots?)",
+        f"  - {toml}: [gateway] listen: 'x' is not an address; write host:port, as in "
+        "127.0.0.1:50051",
+        "  - CORRAL_SAMPLE_MODLS: unknown setting (did you mean models?)",
+        "  - CORRAL_SAMPLE_KILN__SLOTS: Input should be greater than or equal to 1",
+        "  - --server-max-deadline-s: Input should be greater than 0",
+    ):
+        assert line in lines
+    assert any(line.startswith("  - CORRAL_SAMPLE_TLS: is not JSON") for line in lines)
+    assert any("keys.0.sha256: must be 64" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[gateway", "Expected ']'"),
+        ("gateway = 3", r"\[gateway\] must be a table"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    tmp_path: Path, content: str | None, expected: str
+) -> None:
+    """Broken TOML, a table that is none, no file at all."""
+    path = tmp_path / "absent.toml" if content is None else a_file(tmp_path, content)
+
+    with pytest.raises(StartupError, match=rf"{path.name}.*{expected}"):
+        load(path)
+
+
+def test_problems_do_not_show_values() -> None:
+    """A secret in the wrong place must not reach the log."""
+    with pytest.raises(StartupError) as raised:
+        load(None, {"CORRAL_SAMPLE_KEYS": '[{"name": "a", "sha256": "sk-secret"}]'})
+
+    assert "sk-secret" not in str(raised.value)
+
+
+def test_a_tls_file_must_exist(tmp_path: Path) -> None:
+    """A wrong path is found at the start, not at the first connection."""
+    with pytest.raises(StartupError, match=r"tls\.certificate_file: there is no file"):
+        load(None, None, tls={"certificate_file": tmp_path / "c", "key_file": tmp_path / "k"})
+
+
+def test_description_is_toml_without_secrets() -> None:
+    """What `corral config check` prints can be pasted back, except for what is hidden."""
+    import tomllib
+
+    settings = load(
+        None,
+        None,
+        secret="hunter2",
+        keys=[{"name": "ci", "sha256": DIGEST, "expires_at": "2027-01-01T00:00:00"}],
+    )
+    text = describe(settings)
+    document = tomllib.loads(text)["gateway"]
+
+    assert "hunter2" not in text
+    assert DIGEST not in text
+    assert document["kiln"] == {"slots": 4, "heat": 1.5, "limit": 7}
+    assert document["keys"][0]["scopes"] == ["inference"]
+    assert document["keys"][0]["expires_at"].year == 2027
+    assert document["tls"] == "none"
+
+
+def test_a_description_without_secrets_loads_again(tmp_path: Path) -> None:
+    """It is the configuration that it describes."""
+    settings = load(None, None, kiln__slots=9, models=['say "hi"'])
+
+    assert load(a_file(tmp_path, describe(settings))) == settings
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"CORRAL_DATA_DIR": "/data"}, Path("/data")),
+        ({"XDG_DATA_HOME": "/xdg"}, Path("/xdg/corral")),
+        ({}, Path.home() / ".local/share/corral"),
+    ],
+)
+def test_data_lives_where_the_user_says(environment: dict[str, str], expected: Path) -> None:
+    """Corral's own variable, else the XDG folder, else its default."""
+    assert default_data_dir(environment) == expected
+
+
+def test_a_secret_file_loses_its_line_end(tmp_path: Path) -> None:
+    """Editors add one."""
+    path = tmp_path / "s"
+    path.write_text("hunter2\n")
+    path.chmod(0o600)
+
+    assert read_secret(path) == "hunter2"
+
+
+def test_a_secret_file_must_be_text(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are some other file."""
+    path = tmp_path / "s"
+    path.write_bytes(b"\xff")
+
+    with pytest.raises(StartupError, match="is not text"):
+        read_secret(path)

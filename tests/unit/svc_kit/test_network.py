@@ -1,0 +1,55 @@
+"""Addresses: how they are written and who can reach them."""
+
+import pytest
+
+from svc_kit.network import Address, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:50051", "127.0.0.1", 50051),
+        ("localhost:0", "localhost", 0),
+        ("[::1]:65535", "::1", 65535),
+        ("0.0.0.0:80", "0.0.0.0", 80),
+    ],
+)
+def test_an_address_is_read_and_written_alike(text: str, host: str, port: int) -> None:
+    """What is parsed prints as it was written."""
+    address = parse_address(text)
+
+    assert address == Address(host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "50051", ":50051", "host:", "host:x", "host:65536", "host:-1", "host:²", "[]:1"]
+)
+def test_what_is_no_address_is_refused_with_the_form(text: str) -> None:
+    """The message shows what to write."""
+    with pytest.raises(ValueError, match="write host:port"):
+        parse_address(text)
+
+
+def test_ipv6_without_brackets_is_refused_with_the_remedy() -> None:
+    """Where the port begins would be a guess."""
+    with pytest.raises(ValueError, match=r"\[::1\]:50051"):
+        parse_address("::1:50051")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+    ],
+)
+def test_only_loopback_is_loopback(host: str, is_loopback: bool) -> None:
+    """Keyless service depends on it, so a name that may resolve elsewhere does not count."""
+    assert Address(host, 1).is_loopback is is_loopback
