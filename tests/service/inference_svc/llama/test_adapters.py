@@ -25,7 +25,7 @@ PIRATE = (AppliedAdapter("pirate", 1.0),)
 ROBOT = (AppliedAdapter("robot", 1.0),)
 STACKS: Sequence[AdapterStack] = (BASE, PIRATE, ROBOT, (*PIRATE, *ROBOT))
 QUESTION = "<|im_start|>user\nWhat is the capital of {}?<|im_end|>\n<|im_start|>assistant\n"
-FOREIGN = Path(__file__).parents[2] / "data" / "foreign-lora-f16.gguf"
+FOREIGN = Path(__file__).parents[3] / "data" / "foreign-lora-f16.gguf"
 
 
 @pytest.fixture

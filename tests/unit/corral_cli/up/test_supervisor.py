@@ -274,7 +274,7 @@ def a_supervisor_program(folder: Path) -> "subprocess.Popen[bytes]":
     )
     program = f"""
 import asyncio, pathlib, sys
-from corral_cli.supervisor import Service, Supervisor, run_until_signalled
+from corral_cli.up.supervisor import Service, Supervisor, run_until_signalled
 
 async def is_ready():
     return True

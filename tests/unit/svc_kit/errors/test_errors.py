@@ -10,7 +10,7 @@ from corral.error.v1 import error_reason_pb2
 from svc_kit import errors
 from svc_kit.errors import ERROR_CLASSES, KINDS, MAX_MESSAGE_BYTES, MAX_VALUE_BYTES, kind_of
 
-PROTO = Path(__file__).resolve().parents[3] / "protos/corral/error/v1/error_reason.proto"
+PROTO = Path(__file__).resolve().parents[4] / "protos/corral/error/v1/error_reason.proto"
 
 
 def reasons_of_the_proto() -> list[str]:

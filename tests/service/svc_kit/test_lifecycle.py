@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import asyncio
-from svc_kit.signals import stop_on_signals
+from svc_kit.lifecycle import stop_on_signals
 
 async def main():
     stopping = stop_on_signals()
