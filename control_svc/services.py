@@ -37,7 +37,7 @@ from control_svc.assistants.servicers import AssistantServicer, MessageServicer,
 from control_svc.assistants.threads import Threads
 from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
-from control_svc.batches.input import BatchReader
+from control_svc.batches.input_file import BatchReader
 from control_svc.batches.line_client import LineClient, ResponseRunner
 from control_svc.batches.lines import LineLimits
 from control_svc.batches.output import BatchWriter

@@ -25,7 +25,7 @@ from control_svc.jobs.queries import JobRow
 from control_svc.projects import usage
 from control_svc.projects.usage import UsageReportRow
 from control_svc.responses.queries import ResponseQueries
-from control_svc.vector_stores.expiry import sweep_vectors
+from control_svc.vector_stores.service import sweep_vectors
 from svc_kit.errors import DomainError
 
 

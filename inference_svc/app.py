@@ -23,10 +23,9 @@ from inference_svc.gauges import EngineGauges
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import archive_folder, snapshot_folder
-from inference_svc.model_pool.free_memory import FreeMemory
 from inference_svc.model_pool.lifecycle import Memory
 from inference_svc.model_pool.loader import ModelLoader
-from inference_svc.model_pool.pool import ModelPool
+from inference_svc.model_pool.pool import FreeMemory, ModelPool
 from inference_svc.models.device_memory import PlacedBytes
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
@@ -34,7 +33,7 @@ from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
 from inference_svc.rpc.engine_servicer import EngineServicer, ServerFacts
 from inference_svc.rpc.generation import GenerationService, TextLimits
 from inference_svc.rpc.inference_servicer import InferenceServicer
-from inference_svc.rpc.prefix_sharing import PrefixGroups
+from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.rerank import RerankService
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.sandbox_jobs import PRELOADED

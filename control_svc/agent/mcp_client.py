@@ -35,7 +35,7 @@ from pydantic import TypeAdapter
 
 from control_svc.agent.mcp import McpFailed
 from control_svc.config import McpServerSettings
-from control_svc.items.input import MAX_TOOLS
+from control_svc.items.input_items import MAX_TOOLS
 from control_svc.items.model import McpToolDescription
 from svc_kit.lifecycle import StartupError
 

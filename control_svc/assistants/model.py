@@ -15,7 +15,7 @@ from control_svc.tools.model import (
     Tool,
     ToolResources,
 )
-from control_svc.tools.validation import (
+from control_svc.tools.tool_validation import (
     MAX_TOOLS,
     check_effort,
     check_format,

@@ -2,7 +2,7 @@
 
 from control_svc.base.ids import IdSource
 from control_svc.batches.executor import BatchRunner
-from control_svc.batches.input import BatchReader, drop_lines
+from control_svc.batches.input_file import BatchReader, drop_lines
 from control_svc.batches.model import Batch, BatchState, LineProblem
 from control_svc.batches.output import BatchWriter
 from control_svc.batches.queries import BatchLineQueries, BatchQueries

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from control_svc.base.validation import check_metadata, check_request_id
-from control_svc.items.input import GivenItem
+from control_svc.items.input_items import GivenItem
 from svc_kit.errors import ConversationLocked, MissingField, TooLong
 
 MAX_NEW_ITEMS: Final = 20

@@ -8,7 +8,7 @@ from corral.control.v1 import response_pb2
 
 from control_svc.base.proto import timestamp
 from control_svc.items import model as domain
-from control_svc.items.input import GivenItem, Include, visible
+from control_svc.items.input_items import GivenItem, Include, visible
 from control_svc.items.model import (
     FileCitation,
     FileInput,

@@ -8,7 +8,7 @@ from control_svc.base.ids import IdSource, age_of, is_id
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
-from control_svc.items.input import GivenItem, files_of
+from control_svc.items.input_items import GivenItem, files_of
 from control_svc.items.model import Item, McpApprovalRequest, renamed
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound

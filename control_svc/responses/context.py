@@ -15,7 +15,7 @@ from control_svc.db.transaction import Clock, Transaction
 from control_svc.inference.models import Models
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.input import GivenItem
+from control_svc.items.input_items import GivenItem
 from control_svc.items.model import Compaction, Item, PlacedItem, Reasoning
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.compaction import AutoCompaction, is_users

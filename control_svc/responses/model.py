@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from control_svc.agent.model import NO_USAGE, added
 from control_svc.base.validation import check_metadata, check_request_id, check_text
 from control_svc.inference.turns import TurnUsage
-from control_svc.items.input import GivenItem, Include
+from control_svc.items.input_items import GivenItem, Include
 from control_svc.items.model import Item, Message, PlacedItem, Role, Text
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice
-from control_svc.tools.validation import (
+from control_svc.tools.tool_validation import (
     check_choice,
     check_effort,
     check_enforceable,

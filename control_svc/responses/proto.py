@@ -9,7 +9,7 @@ from corral.inference.v1.generation_pb2 import GenerationOptions
 
 from control_svc.base.proto import timestamp
 from control_svc.inference.turns import TurnUsage
-from control_svc.items.input import Include
+from control_svc.items.input_items import Include
 from control_svc.items.proto import given_items, includes_of, items_to_pb
 from control_svc.responses.model import (
     NewResponse,

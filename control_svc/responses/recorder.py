@@ -12,7 +12,7 @@ from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import StreamWriter
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turns import Started, TurnUsage
-from control_svc.items.input import Include, visible
+from control_svc.items.input_items import Include, visible
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Message, Reasoning, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.content_cipher import ContentCipher

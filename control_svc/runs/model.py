@@ -22,7 +22,7 @@ from control_svc.base.validation import check_metadata, check_request_id, check_
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice, ToolResources
-from control_svc.tools.validation import check_choice, check_effort, check_format
+from control_svc.tools.tool_validation import check_choice, check_effort, check_format
 from svc_kit.errors import (
     DomainError,
     InternalError,

@@ -20,7 +20,7 @@ from openai_wire.assistants.requests import (
     update_assistant_request,
 )
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.shared.listing import PageQuery, page_fields, page_query
+from openai_wire.shared.pagination import PageQuery, page_fields, page_query
 
 
 def assistants_router(parts: AppContext) -> APIRouter:

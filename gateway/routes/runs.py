@@ -43,7 +43,7 @@ from openai_wire.assistants.run_requests import (
 )
 from openai_wire.assistants.thread_requests import MetadataBody
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names, with_openai_names
-from openai_wire.shared.listing import PageQuery, page_fields, page_query
+from openai_wire.shared.pagination import PageQuery, page_fields, page_query
 from svc_kit.errors import DomainError
 
 

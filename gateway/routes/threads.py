@@ -31,7 +31,7 @@ from openai_wire.assistants.thread_requests import (
 )
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names
 from openai_wire.responses.conversations import conversation_object
-from openai_wire.shared.listing import PageQuery, page_fields, page_query
+from openai_wire.shared.pagination import PageQuery, page_fields, page_query
 
 
 def threads_router(parts: AppContext) -> APIRouter:

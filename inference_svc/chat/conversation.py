@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from inference_svc.chat.json_parsing import json_object
+from inference_svc.chat.json_values import json_object
 from svc_kit.errors import (
     DomainError,
     InvalidField,

@@ -12,7 +12,7 @@ from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.memory_plan import Layout
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import KEEP_NONE, FolderLimits, FolderUse
 from svc_kit.errors import DomainError
 

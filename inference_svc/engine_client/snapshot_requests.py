@@ -13,7 +13,7 @@ from inference_svc.engine.request import (
     SaveSnapshot,
 )
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderUse
 from svc_kit.errors import DomainError
 

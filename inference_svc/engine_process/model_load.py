@@ -19,7 +19,7 @@ from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.llama.warmup import WarmUp, compute_full_batch, warm_up
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.file_identity import FileStamp, recognise
-from inference_svc.snapshots.metadata import Fingerprint
+from inference_svc.snapshots.snapshot import Fingerprint
 from model_files.gguf import ModelFileInvalid
 
 

@@ -17,7 +17,7 @@ from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.snapshot_io import Served
 from inference_svc.snapshots.disk_prefix_cache import CachedFile, DiskPrefixCache
-from inference_svc.snapshots.metadata import Fingerprint, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from inference_svc.snapshots.store import FolderUse, new_snapshot_id
 from svc_kit.errors import DomainError, InternalError
 

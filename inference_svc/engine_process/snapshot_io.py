@@ -18,7 +18,7 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.snapshots.metadata import Fingerprint, Receiver, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, Receiver, Snapshot
 from inference_svc.snapshots.store import FolderUse, SnapshotStore, new_snapshot_id
 from svc_kit.errors import DomainError, InternalError, SnapshotTooLarge, StateNotFound
 

@@ -1,7 +1,7 @@
-"""A model and its KV cache in llama.cpp, as the engine's `Backend`.
+"""The LoRA adapters of one model in llama.cpp, and which of them its context computes with.
 
-One KV stream a slot (`kv_unified=False`): attention then looks at a sequence's own cells only. No
-context call leaves the step thread; only sampling, on row pointers taken here, may use the pool.
+A file that reaches this module has been checked (`model_files/adapter_file`): llama.cpp aborts on
+metadata of the wrong type, and computes with shapes that it does not compare.
 """
 
 import ctypes
@@ -15,12 +15,17 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from inference_svc.engine.backend import DecodeError, Sampled, SampleFailed, SampleTask
+from inference_svc.engine.backend import (
+    AdapterLoadError,
+    DecodeError,
+    Sampled,
+    SampleFailed,
+    SampleTask,
+)
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
 from inference_svc.engine.kv_cache.copies import CellRefCounts
-from inference_svc.engine.request import AdapterStack, SequenceRequest
-from inference_svc.llama.adapters import LlamaAdapters
+from inference_svc.engine.request import BASE, AdapterStack, SequenceRequest
 from inference_svc.llama.attention import cells_of, set_attention
 from inference_svc.llama.sampling.batch_sampler import RowSampler
 from inference_svc.llama.sampling.candidates import Logits
@@ -37,6 +42,48 @@ from inference_svc.llama.vocabulary import Vocabulary, grammar_tokenizer
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.placement import Attention, Placement
 from inference_svc.structured_output.matcher import GrammarGuides
+
+
+class LlamaAdapters:
+    """The adapters by digest. Only the step thread may use it."""
+
+    def __init__(self, model: Any, context: Any) -> None:
+        self._model = model
+        self._context = context
+        self._adapters: dict[str, Any] = {}
+        self._stack = BASE
+
+    def load(self, digest: str, path: Path) -> None:
+        """Read a file. Raises `AdapterLoadError`."""
+        adapter = llama_cpp.llama_adapter_lora_init(self._model, str(path).encode())
+        if not adapter:  # a pointer to nothing, which llama.cpp would follow
+            raise AdapterLoadError("llama.cpp cannot load it; its log says why")
+        self._adapters[digest] = adapter
+
+    def unload(self, digest: str) -> None:
+        """Free an adapter; the context must not keep a pointer to it."""
+        if any(applied.digest == digest for applied in self._stack):
+            self.use(BASE)
+        llama_cpp.llama_adapter_lora_free(self._adapters.pop(digest))
+
+    def use(self, stack: AdapterStack) -> None:
+        """Compute with a stack from the next decode on; the graph is built anew where it differs
+        from the one in use."""
+        if stack == self._stack:
+            return
+        adapters: Any = (llama_cpp.llama_adapter_lora_p_ctypes * len(stack))(
+            *(self._adapters[applied.digest] for applied in stack)
+        )
+        scales: Any = (ctypes.c_float * len(stack))(*(applied.scale for applied in stack))
+        llama_cpp.llama_set_adapters_lora(self._context, adapters, len(stack), scales)
+        self._stack = stack
+
+    def close(self) -> None:
+        """Free all of them; the context computes nothing afterwards."""
+        self.use(BASE)
+        for digest in list(self._adapters):
+            self.unload(digest)
+
 
 log = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.requests import Submission
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, Named, ServedModel
 from inference_svc.rpc.adapters import AppliedAdapters, adapters_of
-from inference_svc.rpc.messages import to_conversation
+from inference_svc.rpc.chat_messages import to_conversation
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
     constrained_format,
     text_output_spec,
 )
-from inference_svc.rpc.prefix_sharing import PrefixGroups
+from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.request_options import Prompt, Target, to_requests
 from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler

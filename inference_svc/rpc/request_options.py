@@ -16,7 +16,7 @@ from corral.inference.v1 import generation_pb2 as generation
 
 from inference_svc.engine.request import BASE, MAX_DRAFT, AdapterStack, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.rpc.prefix_sharing import (
+from inference_svc.rpc.prefix_policy import (
     NO_GROUPS,
     PrefixGroups,
     cache_key,

@@ -16,7 +16,7 @@ from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelClass
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import SnapshotStore
 from svc_kit.errors import (
     DomainError,

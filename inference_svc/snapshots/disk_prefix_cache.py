@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from inference_svc.snapshots.metadata import Fingerprint, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from inference_svc.snapshots.store import FolderLimits, FolderUse, SnapshotStore
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound
 

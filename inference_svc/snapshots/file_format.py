@@ -22,7 +22,7 @@ from io import BufferedIOBase
 from typing import Any
 
 from inference_svc.engine.saved_state import Origin
-from inference_svc.snapshots.metadata import Fingerprint, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 
 FORMAT = 1

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inference_svc.snapshots.file_format import SnapshotReader, file_bytes, write
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotNotFound, SnapshotTooLarge, StorageFailed
 
 log = logging.getLogger(__name__)

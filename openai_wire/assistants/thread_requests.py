@@ -11,7 +11,7 @@ from pydantic import Field, Tag
 
 from openai_wire.assistants.tools import ToolResourcesBody, new_stores_from, resources_from
 from openai_wire.shared.fields import BY_KIND, WireModel, validated, without_neutral
-from openai_wire.shared.listing import PageQuery
+from openai_wire.shared.pagination import PageQuery
 from svc_kit.errors import MissingField, UnsupportedValue
 
 Detail = Literal["auto", "low", "high"]

@@ -12,7 +12,7 @@ from corral.control.v1 import (
 from pydantic import Field
 
 from openai_wire.shared.fields import Count, WireModel, validated, without_neutral
-from openai_wire.shared.listing import PageQuery, page_fields, page_query
+from openai_wire.shared.pagination import PageQuery, page_fields, page_query
 from svc_kit.errors import InvalidField, InvalidType
 
 MAX_PAGE = 100

@@ -36,12 +36,9 @@ from svc_kit.errors.domain_error import DomainError as DomainError
 from svc_kit.errors.files import *
 from svc_kit.errors.kinds import *
 from svc_kit.errors.models import *
-from svc_kit.errors.prompts import *
 from svc_kit.errors.requests import *
 from svc_kit.errors.responses import *
 from svc_kit.errors.service import *
-from svc_kit.errors.snapshots import *
-from svc_kit.errors.vector_stores import *
 
 
 def _concrete(cls: type[DomainError]) -> Iterator[type[DomainError]]:

@@ -4,6 +4,7 @@ from svc_kit.errors.kinds import (
     AlreadyExists,
     FailedPrecondition,
     Internal,
+    InvalidArgument,
     NotFound,
     ResourceExhausted,
     Unavailable,
@@ -110,3 +111,96 @@ class EngineCrashed(Internal):
 
     reason = "ENGINE_CRASHED"
     times: int
+
+
+class ContextLengthExceeded(InvalidArgument):
+    """This model's maximum context length is {context_tokens} tokens. However, your messages
+    resulted in
+    {prompt_tokens} tokens. Please reduce the length of the messages."""
+
+    reason = "CONTEXT_LENGTH_EXCEEDED"
+    field: str
+    prompt_tokens: int
+    context_tokens: int
+
+
+class TokenOutOfVocabulary(InvalidArgument):
+    """Invalid '{field}': the model has no token {token}, its vocabulary has {vocabulary_size}."""
+
+    reason = "TOKEN_OUT_OF_VOCABULARY"
+    field: str
+    token: int
+    vocabulary_size: int
+
+
+class TemplateFailed(InvalidArgument):
+    """The model's chat template cannot render these messages: {problem}"""
+
+    reason = "TEMPLATE_FAILED"
+    problem: str
+
+
+class GrammarInvalid(InvalidArgument):
+    """The grammar in '{field}' cannot be used: {problem}"""
+
+    reason = "GRAMMAR_INVALID"
+    field: str
+    problem: str
+
+
+class SchemaInvalid(InvalidArgument):
+    """The JSON Schema in '{field}' cannot be used, at {pointer}: {problem}"""
+
+    reason = "SCHEMA_INVALID"
+    field: str
+    pointer: str
+    """A JSON Pointer (RFC 6901) into the schema."""
+    problem: str
+
+
+class SnapshotIncompatible(FailedPrecondition):
+    """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, wanted is
+    {expected}."""
+
+    reason = "SNAPSHOT_INCOMPATIBLE"
+    snapshot: str
+    aspect: str
+    """What differs: "format", "architecture", "model", "cache", "llama_cpp", "adapters" or
+    "context"."""
+    expected: str
+    found: str
+
+
+class SnapshotCorrupt(FailedPrecondition):
+    """The snapshot '{snapshot}' is damaged: its file is {fault}."""
+
+    reason = "SNAPSHOT_CORRUPT"
+    snapshot: str
+    fault: str
+    """ "foreign" (no snapshot, or of another installation), "truncated" or "altered"."""
+
+
+class SnapshotTooLarge(FailedPrecondition):
+    """The snapshot '{snapshot}' has {size_bytes} bytes, '{setting}' leaves {limit_bytes}."""
+
+    reason = "SNAPSHOT_TOO_LARGE"
+    snapshot: str
+    size_bytes: int
+    limit_bytes: int
+    setting: str
+
+
+class SnapshotNotFound(NotFound):
+    """The snapshot '{snapshot}' does not exist."""
+
+    reason = "SNAPSHOT_NOT_FOUND"
+    snapshot: str
+
+
+class StateNotFound(NotFound):
+    """No state is held for choice {index} of the request '{request}': it has not begun, or has
+    ended and was not kept."""
+
+    reason = "STATE_NOT_FOUND"
+    request: str
+    index: int

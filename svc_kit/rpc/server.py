@@ -1,11 +1,7 @@
-"""A gRPC server as every service of Corral runs it.
+"""Server reflection, v1 and v1alpha: what grpcurl, buf curl, Postman and new clients ask for.
 
-What is added to the service's own servicers: the interceptor stack, health, reflection v1 and
-v1alpha, channelz (on the same port, scope admin), keepalive, size limits, TLS. A port that another
-process has ends the start: without `grpc.so_reuseport=0` both would silently share the traffic.
-
-Life: `start` binds the port and answers NOT_SERVING; `set_serving(True)` once the service can work;
-`drain` turns NOT_SERVING, takes nothing new, lets running calls finish within the grace.
+grpcio-reflection ships v1alpha only. The messages of v1 are the same on the wire, so one servicer
+answers under both names; a copy of the descriptor makes v1 describable too.
 """
 
 import asyncio
@@ -15,8 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from google.protobuf.descriptor import FileDescriptor
 from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha.reflection import aio  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
@@ -28,8 +28,52 @@ from svc_kit.rpc.client import WINDOW_OPTIONS
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcStack
-from svc_kit.rpc.reflection import V1, V1ALPHA, add_reflection
 from svc_kit.settings.groups import ServerSettings, TlsSettings
+
+V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
+V1: Final = "grpc.reflection.v1.ServerReflection"
+_METHOD: Final = "ServerReflectionInfo"
+
+
+def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> None:
+    """Let callers of a server list the named services and fetch their descriptors."""
+    _describe_v1()
+    servicer = aio.ReflectionServicer([*service_names, V1, V1ALPHA], pool=_MethodFindingPool())
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    for name in (V1, V1ALPHA):
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(name, {_METHOD: handler}),)
+        )
+
+
+class _MethodFindingPool:
+    """The descriptor pool, where a method too is a symbol: `grpcurl describe` asks for those."""
+
+    def __init__(self) -> None:
+        self._pool = descriptor_pool.Default()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
+        """The file of a message, enum, service or method. Raises KeyError."""
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
+
+
+def _describe_v1() -> None:
+    file = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(file)
+    text = text_format.MessageToString(file).replace("v1alpha", "v1")
+    copy = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    descriptor_pool.Default().AddSerializedFile(copy.SerializeToString())
+
 
 _log = logging.getLogger(__name__)
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"

@@ -59,14 +59,18 @@ def num_lines(name: str) -> int:
 
 def test_the_product_does_not_grow() -> None:
     """What a feature adds is paid for by something that gets simpler."""
-    assert sum(num_lines(path.relative_to(ROOT).as_posix()) for path in product_files()) <= MAX_LINES
+    assert (
+        sum(num_lines(path.relative_to(ROOT).as_posix()) for path in product_files()) <= MAX_LINES
+    )
     assert len(MODULES) <= MAX_MODULES
 
 
 def test_the_tests_do_not_grow() -> None:
     """Tests are code: a case in a table before a function, a builder before a copy."""
     paths = (ROOT / "tests").rglob("*.py")
-    names = [path.relative_to(ROOT).as_posix() for path in paths if "node_modules" not in path.parts]
+    names = [
+        path.relative_to(ROOT).as_posix() for path in paths if "node_modules" not in path.parts
+    ]
 
     assert sum(map(num_lines, names)) <= MAX_TEST_LINES
 

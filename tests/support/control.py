@@ -26,7 +26,7 @@ from svc_kit.auth.authenticator import ServiceToken, on_behalf_of
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc.client import open_channel, translate_errors
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import JobRunner
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only

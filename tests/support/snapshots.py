@@ -9,7 +9,7 @@ from typing import Any
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.snapshots.file_format import SnapshotReader, write
-from inference_svc.snapshots.metadata import Fingerprint, Receiver, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, Receiver, Snapshot
 
 SECRET = bytes(range(100, 132))
 FINGERPRINT = Fingerprint("llama", "d1", "f16/f16", "1.2.3")

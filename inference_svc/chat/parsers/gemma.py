@@ -4,7 +4,7 @@ Texts stand between markers of their own instead of quotes; numbers, `true`, obj
 there as in JSON, with bare keys. Arguments are passed on as JSON while they are written.
 """
 
-from inference_svc.chat.json_parsing import json_or_none, json_text
+from inference_svc.chat.json_values import json_or_none, json_text
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import Source, Wait

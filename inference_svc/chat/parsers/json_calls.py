@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeGuard
 
-from inference_svc.chat.json_parsing import is_unicode, json_or_none, json_text
+from inference_svc.chat.json_values import is_unicode, json_or_none, json_text
 from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput

@@ -6,7 +6,7 @@ of a built-in tool (`brave_search.call(query="…")`), or code for an interprete
 `<function=NAME>{…}</function>`.
 """
 
-from inference_svc.chat.json_parsing import json_text
+from inference_svc.chat.json_values import json_text
 from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput

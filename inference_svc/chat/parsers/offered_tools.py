@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from inference_svc.chat.json_parsing import json_or_none, json_text
+from inference_svc.chat.json_values import json_or_none, json_text
 
 _KINDS = {
     str: "string",

@@ -8,7 +8,7 @@ is complete.
 import re
 from collections.abc import Callable
 
-from inference_svc.chat.json_parsing import json_text
+from inference_svc.chat.json_values import json_text
 from inference_svc.chat.parsers.json_calls import any_name, read_json_list
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput

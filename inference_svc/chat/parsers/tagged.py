@@ -9,7 +9,7 @@ are what they look like. Texts are passed on while they are written.
 from functools import partial
 from typing import NamedTuple
 
-from inference_svc.chat.json_parsing import json_text
+from inference_svc.chat.json_values import json_text
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import Source, Wait

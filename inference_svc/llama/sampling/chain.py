@@ -1,19 +1,6 @@
-"""The sampler chain of one sequence: from a row of logits to the token that llama.cpp's chooses.
+"""Log probabilities of the model itself, before any bias or filter."""
 
-All of its state can be rebuilt from a request and its output tokens: draws are keyed by position
-(`draws`), penalties and DRY replay tokens, and only what steers by earlier draws (`steered_draws`)
-keeps something else.
-
-A row goes three ways, all with the same outcome as handing the whole vocabulary to llama.cpp:
-- few logits are changed in place (`row_edits`);
-- a greedy choice, and a draw from the whole vocabulary, are made on the row itself;
-- all else is handed to llama.cpp's filters (`native_filters`), of a large vocabulary only the
-  tokens that the first filter can leave (`shortlist`).
-
-Nothing here calls a `llama_context`: a chain works on a row that the step thread hands over, so
-that rows can be sampled on several threads, each with its own `Candidates`.
-"""
-
+import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -22,16 +9,32 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_svc.engine.constraint import TokenMask
-from inference_svc.engine.events import ChosenLogprob
+from inference_svc.engine.events import ChosenLogprob, Logprob
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling, Stage
 from inference_svc.llama.sampling import candidate_selection
 from inference_svc.llama.sampling.adaptive_samplers import AdaptiveSampler, MirostatSampler
+from inference_svc.llama.sampling.candidate_selection import largest
 from inference_svc.llama.sampling.candidates import Candidates, Logits, TokenIds
 from inference_svc.llama.sampling.logits_processors import LogitsProcessors, undo
-from inference_svc.llama.sampling.logprobs import token_logprobs
 from inference_svc.llama.sampling.native_filters import LEARNING, ModelSizes, NativeFilters
 from inference_svc.llama.sampling.rng import SamplingRng, draw_candidate, draw_from_all
+
+
+def token_logprobs(
+    row: Logits, token: int, num_top: int, piece: Callable[[int], bytes], buffer: Logits
+) -> ChosenLogprob:
+    """The log probability of `token`, and of the `num_top` best tokens, best first. `buffer` is as
+    long as the row, and overwritten."""
+    best = row.max()
+    weights = np.exp(np.subtract(row, best, out=buffer), out=buffer)
+    log_total = float(best) + math.log(float(weights.sum()))
+
+    def logprob(token: int) -> Logprob:
+        return Logprob(token, piece(token), float(row[token]) - log_total)
+
+    return ChosenLogprob(logprob(token), tuple(logprob(int(top)) for top in largest(row, num_top)))
+
 
 _KEEP_THE_BEST = frozenset(
     {Stage.TOP_N_SIGMA, Stage.TOP_K, Stage.TOP_P, Stage.MIN_P, Stage.TEMPERATURE}

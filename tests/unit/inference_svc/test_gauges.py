@@ -33,7 +33,7 @@ from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerFac
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import KEEP_NONE, SnapshotStore
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
 

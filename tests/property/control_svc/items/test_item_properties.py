@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_svc.items.input import Include, visible
+from control_svc.items.input_items import Include, visible
 from control_svc.items.model import ITEM_PREFIXES, Content, Item
 from control_svc.items.proto import given_item, item_to_pb
 from tests.support.examples import examples

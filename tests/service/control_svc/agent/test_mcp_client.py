@@ -11,7 +11,7 @@ import pytest
 
 from control_svc.agent.mcp import McpFailed
 from control_svc.agent.mcp_client import RemoteMcpServers, RemoteServer
-from control_svc.items.input import MAX_TOOLS
+from control_svc.items.input_items import MAX_TOOLS
 from tests.support.mcp_server import LABEL, a_shop
 
 Answers = Mapping[str, Callable[[dict[str, Any]], Any]]

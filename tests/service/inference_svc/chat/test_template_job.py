@@ -8,8 +8,7 @@ import pytest
 import pytest_asyncio
 
 from inference_svc.chat.control_tokens import ControlTexts
-from inference_svc.chat.fallback_template import FALLBACK_TEMPLATE
-from inference_svc.chat.templates import ChatTemplates, ModelTemplate
+from inference_svc.chat.templates import FALLBACK_TEMPLATE, ChatTemplates, ModelTemplate
 from svc_kit.errors import TemplateFailed
 from svc_kit.sandbox.pool import SandboxPool
 from tests.support.conversations import assistant, conversation, user

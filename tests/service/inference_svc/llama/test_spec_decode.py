@@ -24,7 +24,7 @@ from inference_svc.llama.warmup import warm_up
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from tests.support.sequences import a_request
 
 SLOTS = 4

@@ -32,7 +32,7 @@ from inference_svc.structured_output.spec import (
     Reasoning,
 )
 from svc_kit.errors import GrammarInvalid
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from tests.support.sequences import a_request
 
 TURN = "<|im_start|>user\nTell me about Mira.<|im_end|>\n<|im_start|>assistant\n"

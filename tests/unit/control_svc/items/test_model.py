@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from control_svc.items.input import MAX_TOOLS, GivenItem
+from control_svc.items.input_items import MAX_TOOLS, GivenItem
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,

@@ -31,7 +31,7 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import TemplateFailed, TooLong
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from tests.support.conversations import (
     GET_WEATHER,
     assistant,

@@ -13,7 +13,7 @@ from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import InvalidField, TooLong
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 

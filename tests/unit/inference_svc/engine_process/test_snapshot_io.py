@@ -10,7 +10,7 @@ import pytest
 from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.snapshot_io import FileDone, Served, SnapshotIO
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderLimits, SnapshotStore
 from svc_kit.errors import (
     InternalError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_svc.model_pool.free_memory import FreeMemory
+from inference_svc.model_pool.pool import FreeMemory
 from inference_svc.models.device_memory import PlacedBytes
 
 

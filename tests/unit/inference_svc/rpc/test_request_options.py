@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.engine.request import BASE, MAX_DRAFT, AppliedAdapter, KeepFor, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.rpc.prefix_sharing import NO_GROUPS, PrefixGroups
+from inference_svc.rpc.prefix_policy import NO_GROUPS, PrefixGroups
 from inference_svc.rpc.request_options import Prompt, Target, to_requests
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (

@@ -13,7 +13,7 @@ from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderLimits, FolderUse, SnapshotStore, new_snapshot_id
 from svc_kit.errors import (
     DomainError,

@@ -7,7 +7,7 @@ import pytest
 
 from inference_svc.snapshots import file_format
 from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES, file_bytes
-from inference_svc.snapshots.metadata import Receiver
+from inference_svc.snapshots.snapshot import Receiver
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.snapshots import FINGERPRINT, RECEIVER, SECRET, a_file, a_snapshot, read
 

@@ -12,7 +12,7 @@ import pytest
 
 from inference_svc.snapshots import store as folder_module
 from inference_svc.snapshots.file_format import file_bytes, write
-from inference_svc.snapshots.metadata import Snapshot
+from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import (
     KEEP_NONE,
     FolderLimits,

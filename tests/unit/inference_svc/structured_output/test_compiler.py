@@ -19,7 +19,7 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid, TooLong
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 WORDS = GrammarVocabulary(400, {"<|end|>": 300, "[CALLS]": 301}, (300,))

@@ -21,7 +21,7 @@ from openai_wire.assistants.thread_requests import (
     create_thread_request,
     update_thread_request,
 )
-from openai_wire.shared.listing import PageQuery, page_query
+from openai_wire.shared.pagination import PageQuery, page_query
 from svc_kit.errors import (
     DomainError,
     InvalidField,

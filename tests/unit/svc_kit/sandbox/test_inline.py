@@ -2,8 +2,7 @@
 
 import pytest
 
-from svc_kit.sandbox.frames import read_reply
-from svc_kit.sandbox.inline import InlineJobs
+from svc_kit.sandbox.frames import InlineJobs, read_reply
 from svc_kit.sandbox.jobs import FailureKind, JobFailed
 from tests.support.sandbox_jobs import job
 

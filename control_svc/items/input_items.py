@@ -33,8 +33,6 @@ from svc_kit.errors import InvalidField, MissingField, TooLong
 
 MAX_TOOLS: Final = 128
 """Of a server; the model is shown all of them."""
-
-
 MAX_CALL_ID_CHARACTERS: Final = 64
 MAX_TOOL_NAME_CHARACTERS: Final = 128
 

@@ -14,7 +14,12 @@ from control_svc.tools.model import (
     ResponseFormat,
     ToolChoice,
 )
-from control_svc.tools.validation import MAX_SEARCHED, check_choice, check_enforceable, check_tools
+from control_svc.tools.tool_validation import (
+    MAX_SEARCHED,
+    check_choice,
+    check_enforceable,
+    check_tools,
+)
 from control_svc.vector_stores.filters import (
     MAX_DEPTH,
     Comparator,
