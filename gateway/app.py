@@ -15,13 +15,6 @@ from starlette.types import ASGIApp
 
 from gateway.active_calls import ActiveCalls
 from gateway.auth import Authentication, Credentials
-from gateway.clients.adapters import AdapterClient
-from gateway.clients.assistants import AssistantClient, MessageClient, ThreadClient
-from gateway.clients.control import ControlClient
-from gateway.clients.inference import InferenceClient
-from gateway.clients.responses import ConversationClient, ResponseClient
-from gateway.clients.runs import RunClient
-from gateway.clients.vector_stores import VectorStoreClient
 from gateway.config import GatewaySettings
 from gateway.context import AppContext
 from gateway.http.docs import describe_api, docs_page
@@ -29,6 +22,7 @@ from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.listener import Listener, bind, listening
 from gateway.http.middleware import RequestMiddleware
+from gateway.inference import InferenceClient
 from gateway.routes.adapters import adapters_router
 from gateway.routes.assistants import assistants_router
 from gateway.routes.batches import batches_router
@@ -50,6 +44,7 @@ from gateway.routes.vector_store_files import (
     vector_store_files_router,
 )
 from gateway.routes.vector_stores import vector_stores_router
+from gateway.rpc import ControlClient
 from openai_wire.assistants.requests import AssistantBody, AssistantUpdateBody
 from openai_wire.assistants.run_requests import RunBody, ThreadAndRunBody, ToolOutputsBody
 from openai_wire.assistants.thread_requests import (
@@ -180,31 +175,23 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         )
         credentials, patience_s = Credentials(token), settings.request_timeout_s
         inference = InferenceClient(inference_channel, credentials, patience_s)
-        parts = AppContext(
+        context = AppContext(
             settings=settings,
             authentication=Authentication(authenticator),
             operators=Authentication(authenticator, Scope.ADMIN),
             inference=inference,
             control=ControlClient(control_channel, credentials, patience_s),
-            adapters=AdapterClient(control_channel, credentials, patience_s),
-            responses=ResponseClient(control_channel, credentials, patience_s),
-            conversations=ConversationClient(control_channel, credentials, patience_s),
-            vector_stores=VectorStoreClient(control_channel, credentials, patience_s),
-            assistants=AssistantClient(control_channel, credentials, patience_s),
-            threads=ThreadClient(control_channel, credentials, patience_s),
-            messages=MessageClient(control_channel, credentials, patience_s),
-            runs=RunClient(control_channel, credentials, patience_s),
             live=ActiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
-        api = build_api(parts, corral_version)
+        api = build_api(context, corral_version)
         policy = HostPolicy.of(
             parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
         )
         app = RequestMiddleware(
             HostCheck(api, policy), HttpMetrics(registry), settings.max_requests
         )
-        yield Gateway(app, api, parts.live, registry, inference)
+        yield Gateway(app, api, context.live, registry, inference)
 
 
 @asynccontextmanager
@@ -292,7 +279,7 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
         await server.close()
 
 
-def build_api(parts: AppContext, corral_version: str) -> FastAPI:
+def build_api(context: AppContext, corral_version: str) -> FastAPI:
     """The routes, with their description at /openapi.json and /docs."""
     api = FastAPI(
         title="Corral",
@@ -333,7 +320,7 @@ def build_api(parts: AppContext, corral_version: str) -> FastAPI:
         messages_router,
         health_router,
     ):
-        api.include_router(router(parts))
+        api.include_router(router(context))
     page = docs_page()
 
     @functools.cache

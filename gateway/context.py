@@ -11,15 +11,10 @@ from starlette.responses import Response
 from gateway.active_calls import ActiveCalls
 from gateway.auth import Authentication
 from gateway.calls import Calls
-from gateway.clients.adapters import AdapterClient
-from gateway.clients.assistants import AssistantClient, MessageClient, ThreadClient
-from gateway.clients.control import ControlClient
-from gateway.clients.inference import InferenceClient
-from gateway.clients.responses import ConversationClient, ResponseClient
-from gateway.clients.runs import RunClient
-from gateway.clients.vector_stores import VectorStoreClient
 from gateway.config import GatewaySettings
 from gateway.http.json_body import read_json, read_json_array
+from gateway.inference import InferenceClient
+from gateway.rpc import ControlClient
 from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope
@@ -37,14 +32,6 @@ class AppContext:
     """Who may do what is an operator's."""
     inference: InferenceClient
     control: ControlClient
-    adapters: AdapterClient
-    responses: ResponseClient
-    conversations: ConversationClient
-    vector_stores: VectorStoreClient
-    assistants: AssistantClient
-    threads: ThreadClient
-    messages: MessageClient
-    runs: RunClient
     live: ActiveCalls
     fingerprint: str
     suffixes: Callable[[], str] = random_suffix

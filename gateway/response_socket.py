@@ -104,26 +104,26 @@ _COMPLETED: Final = ("completed", "incomplete")
 _ENDED: Final = (*_COMPLETED, "failed", "cancelled")
 
 
-async def identified(websocket: WebSocket, parts: AppContext) -> Caller:
+async def identified(websocket: WebSocket, context: AppContext) -> Caller:
     """Who has a connection: asked when it opens and for each response, because a key may be revoked
     meanwhile. Raises what `Authentication.identify` does."""
-    return await parts.authentication.identify(websocket, "GET /v1/responses")
+    return await context.authentication.identify(websocket, "GET /v1/responses")
 
 
 class ResponseSocket:
     """One connection of one caller."""
 
-    def __init__(self, websocket: WebSocket, parts: AppContext) -> None:
+    def __init__(self, websocket: WebSocket, context: AppContext) -> None:
         self._websocket = websocket
-        self._parts = parts
-        self._history = LocalHistory(parts.settings.body_limit_bytes)
+        self._context = context
+        self._history = LocalHistory(context.settings.body_limit_bytes)
         self._waiting: dict[str, deque[CreateFrame]] = {}
         self._lanes: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Serve the connection until the client leaves or its time is over."""
         await self._websocket.accept()
-        limit_s = self._parts.settings.websocket_max_age_s
+        limit_s = self._context.settings.websocket_max_age_s
         try:
             async with asyncio.timeout(limit_s):
                 await self._read()
@@ -169,7 +169,7 @@ class ResponseSocket:
         if depth >= MAX_WAITING:
             raise QueueFull(bound="requests", depth=depth, limit=MAX_WAITING)
         held = sum(each.size for frames in self._waiting.values() for each in frames)
-        limit = self._parts.settings.body_limit_bytes
+        limit = self._context.settings.body_limit_bytes
         if held + frame.size > limit:
             raise QueueFull(bound="characters", depth=held, limit=limit)
 
@@ -190,7 +190,7 @@ class ResponseSocket:
         previous = frame.body.previous_response_id or ""
         try:
             asked = new_response(frame.body)
-            caller = await identified(self._websocket, self._parts)
+            caller = await identified(self._websocket, self._context)
             answer = self._generate if frame.generates else self._prepare
             is_continued = await answer(frame, asked, caller)
         except DomainError as error:
@@ -211,10 +211,12 @@ class ResponseSocket:
     ) -> bool:
         """Have the model answer; whether it did."""
         resumed = self._history.resumed(asked)
-        call = self._parts.responses.stream(pb.StreamResponseRequest(new_response=resumed), caller)
+        control = self._context.control
+        request = pb.StreamResponseRequest(new_response=resumed)
+        call = control.stream(control.responses.StreamResponse, request, caller)
         ended = ""
         try:
-            with self._parts.live.holding(call):
+            with self._context.live.holding(call):
                 await call.open()
                 async for _, message in call:
                     kind = message.event.WhichOneof("event") or ""
@@ -231,14 +233,21 @@ class ResponseSocket:
     ) -> bool:
         """Have what a later response will go on from read, and give it an id."""
         resumed = self._history.resumed(asked)
-        read = await self._parts.responses.prepare(resumed, caller)
+        control = self._context.control
+        request = pb.PrepareResponseRequest(new_response=resumed)
+        read = await control.call(
+            control.responses.PrepareResponse,
+            request,
+            caller,
+            timeout_s=control.transfer_timeout_s,
+        )
         response = response_pb2.Response(
-            id=f"resp_{self._parts.suffixes()}",
+            id=f"resp_{self._context.suffixes()}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
             settings=asked.settings,
             previous_response_id=asked.previous_response_id,
         )
-        response.create_time.FromSeconds(int(self._parts.clock()))
+        response.create_time.FromSeconds(int(self._context.clock()))
         await self._tell(frame, response_event_pb2.ResponseEvent(created=response))
         response.state = response_pb2.Response.STATE_COMPLETED
         response.complete_time.CopyFrom(response.create_time)
@@ -267,7 +276,7 @@ class ResponseSocket:
         """Say why, let what runs end, and close: with as much time as a draining server would
         give, also where the client does not read."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._parts.settings.drain_grace_s):
+            async with asyncio.timeout(self._context.settings.drain_grace_s):
                 await self._say(error_text(reason, ""))
                 await asyncio.gather(*self._lanes.values(), return_exceptions=True)
         with contextlib.suppress(TimeoutError):

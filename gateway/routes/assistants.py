@@ -23,10 +23,11 @@ from openai_wire.errors import ASSISTANT_PARAMS, openai_names
 from openai_wire.shared.pagination import PageQuery, page_fields, page_query
 
 
-def assistants_router(parts: AppContext) -> APIRouter:
+def assistants_router(context: AppContext) -> APIRouter:
     """The routes of assistants."""
+    control = context.control
     router = APIRouter(prefix="/v1/assistants")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -36,10 +37,11 @@ def assistants_router(parts: AppContext) -> APIRouter:
     )
     async def create_assistant(request: Request, caller: known_caller) -> Response:
         """Keeps a model with instructions and tools, to be run on threads."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(ASSISTANT_PARAMS):
             asked = create_assistant_request(body, name_request(request))
-            assistant = await parts.assistants.create(asked, caller)
+            reply = await control.call(control.assistants.CreateAssistant, asked, caller)
+            assistant = reply.assistant
         return json_response(assistant_object(assistant))
 
     @router.get("", summary="List the assistants", responses=answers("A list of assistants."))
@@ -48,7 +50,7 @@ def assistants_router(parts: AppContext) -> APIRouter:
         with openai_names(ASSISTANT_PARAMS):
             query = page_query(PageQuery, request.query_params)
             asked = assistant_service_pb2.ListAssistantsRequest(**page_fields(query))
-            page = await parts.assistants.page(asked, caller)
+            page = await control.call(control.assistants.ListAssistants, asked, caller)
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.assistants, assistant_object, has_more=has_more))
 
@@ -57,7 +59,9 @@ def assistants_router(parts: AppContext) -> APIRouter:
     )
     async def retrieve_assistant(assistant_id: str, caller: known_caller) -> Response:
         """One assistant."""
-        return json_response(assistant_object(await parts.assistants.get(assistant_id, caller)))
+        wanted = assistant_service_pb2.GetAssistantRequest(assistant_id=assistant_id)
+        reply = await control.call(control.assistants.GetAssistant, wanted, caller)
+        return json_response(assistant_object(reply.assistant))
 
     @router.post(
         "/{assistant_id}",
@@ -70,8 +74,9 @@ def assistants_router(parts: AppContext) -> APIRouter:
     ) -> Response:
         """Changes what the body names; null clears it. Runs that have begun go on as they were."""
         with openai_names(ASSISTANT_PARAMS):
-            asked = update_assistant_request(assistant_id, await parts.read_body(request))
-            assistant = await parts.assistants.update(asked, caller)
+            asked = update_assistant_request(assistant_id, await context.read_body(request))
+            reply = await control.call(control.assistants.UpdateAssistant, asked, caller)
+            assistant = reply.assistant
         return json_response(assistant_object(assistant))
 
     @router.delete(
@@ -79,7 +84,8 @@ def assistants_router(parts: AppContext) -> APIRouter:
     )
     async def delete_assistant(assistant_id: str, caller: known_caller) -> Response:
         """Deletes an assistant; threads and runs keep its id."""
-        await parts.assistants.delete(assistant_id, caller)
+        wanted = assistant_service_pb2.DeleteAssistantRequest(assistant_id=assistant_id)
+        await control.call(control.assistants.DeleteAssistant, wanted, caller)
         return json_response(deleted_object(assistant_id, "assistant"))
 
     return router

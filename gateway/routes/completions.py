@@ -25,7 +25,7 @@ from openai_wire.chat.objects import (
 from openai_wire.errors import openai_names
 
 
-def chat_router(parts: AppContext) -> APIRouter:
+def chat_router(context: AppContext) -> APIRouter:
     """The routes of chat completions."""
     router = APIRouter(prefix="/v1/chat")
 
@@ -36,27 +36,27 @@ def chat_router(parts: AppContext) -> APIRouter:
         responses=answers("A chat.completion, or its chunks.", stream=True),
     )
     async def create_chat_completion(
-        request: Request, caller: Annotated[Caller, Depends(parts.authentication)]
+        request: Request, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
         """The model's next turn, whole or, with `stream`, as server-sent events."""
-        body = parse_chat(await parts.read_body(request))
+        body = parse_chat(await context.read_body(request))
         params = chat_params(body)
-        start = functools.partial(parts.inference.chat, chat_request(body), caller)
-        envelope = parts.new_envelope(CHAT_ID, body.model)
+        start = functools.partial(context.inference.chat, chat_request(body), caller)
+        envelope = context.new_envelope(CHAT_ID, body.model)
         if not body.stream:
-            return parts.whole(start, whole_chat(body, envelope), params)
+            return context.whole(start, whole_chat(body, envelope), params)
         chunks = ChatChunks(
             envelope,
             num_choices=body.n or 1,
             logprobs=bool(body.logprobs),
             include_usage=body.wants_usage,
         )
-        return parts.streamed(start, chunks, params)
+        return context.streamed(start, chunks, params)
 
     return router
 
 
-def completions_router(parts: AppContext) -> APIRouter:
+def completions_router(context: AppContext) -> APIRouter:
     """The routes of text completions."""
     router = APIRouter(prefix="/v1")
 
@@ -67,20 +67,20 @@ def completions_router(parts: AppContext) -> APIRouter:
         responses=answers("A text_completion, or its chunks.", stream=True),
     )
     async def create_completion(
-        request: Request, caller: Annotated[Caller, Depends(parts.authentication)]
+        request: Request, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
         """The continuation of one or several prompts, whole or as server-sent events."""
-        body = parse_completion(await parts.read_body(request))
+        body = parse_completion(await context.read_body(request))
         params = completion_params(body)
         requests = prompt_requests(body)
         with openai_names(params):
             echoes = await echoes_of(
-                body, lambda tokens: parts.inference.detokenize(body.model, tokens, caller)
+                body, lambda tokens: context.inference.detokenize(body.model, tokens, caller)
             )
-        start = functools.partial(parts.inference.generate, requests, caller)
-        envelope = parts.new_envelope(COMPLETION_ID, body.model)
+        start = functools.partial(context.inference.generate, requests, caller)
+        envelope = context.new_envelope(COMPLETION_ID, body.model)
         if not body.stream:
-            return parts.whole(start, whole_completion(body, envelope, echoes), params)
+            return context.whole(start, whole_completion(body, envelope, echoes), params)
         chunks = CompletionChunks(
             envelope,
             num_choices=body.n or 1,
@@ -88,6 +88,6 @@ def completions_router(parts: AppContext) -> APIRouter:
             include_usage=body.wants_usage,
             echoes=echoes,
         )
-        return parts.streamed(start, chunks, params)
+        return context.streamed(start, chunks, params)
 
     return router

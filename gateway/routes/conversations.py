@@ -34,10 +34,11 @@ def asked_includes(request: Request) -> list[str]:
     return [*query.getlist("include[]"), *query.getlist("include")]
 
 
-def conversations_router(parts: AppContext) -> APIRouter:
+def conversations_router(context: AppContext) -> APIRouter:
     """The routes of conversations."""
+    control = context.control
     router = APIRouter(prefix="/v1/conversations")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -47,18 +48,19 @@ def conversations_router(parts: AppContext) -> APIRouter:
     )
     async def create_conversation(request: Request, caller: known_caller) -> Response:
         """Makes a conversation, with the items that it begins with."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(RESPONSE_PARAMS):
             asked = create_conversation_request(body, name_request(request))
-            made = await parts.conversations.create(asked, caller)
+            reply = await control.call(control.conversations.CreateConversation, asked, caller)
+            made = reply.conversation
         return json_response(conversation_object(made))
 
     @router.get("/{conversation_id}", summary="Describe", responses=answers("A conversation."))
     async def retrieve_conversation(conversation_id: str, caller: known_caller) -> Response:
         """One conversation, without its items."""
-        return json_response(
-            conversation_object(await parts.conversations.get(conversation_id, caller))
-        )
+        wanted = pb.GetConversationRequest(conversation_id=conversation_id)
+        reply = await control.call(control.conversations.GetConversation, wanted, caller)
+        return json_response(conversation_object(reply.conversation))
 
     @router.post(
         "/{conversation_id}",
@@ -70,23 +72,26 @@ def conversations_router(parts: AppContext) -> APIRouter:
         conversation_id: str, request: Request, caller: known_caller
     ) -> Response:
         """Puts metadata in the place of those that it has."""
-        asked = update_conversation_request(conversation_id, await parts.read_body(request))
-        return json_response(conversation_object(await parts.conversations.update(asked, caller)))
+        asked = update_conversation_request(conversation_id, await context.read_body(request))
+        reply = await control.call(control.conversations.UpdateConversation, asked, caller)
+        return json_response(conversation_object(reply.conversation))
 
     @router.delete("/{conversation_id}", summary="Forget", responses=answers("That it is gone."))
     async def delete_conversation(conversation_id: str, caller: known_caller) -> Response:
         """Forgets a conversation; items stay where a response has them."""
-        await parts.conversations.delete(conversation_id, caller)
+        wanted = pb.DeleteConversationRequest(conversation_id=conversation_id)
+        await control.call(control.conversations.DeleteConversation, wanted, caller)
         deleted = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
         return json_response(deleted)
 
     return router
 
 
-def conversation_items_router(parts: AppContext) -> APIRouter:
+def conversation_items_router(context: AppContext) -> APIRouter:
     """The routes of the items of conversations."""
+    control = context.control
     router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -98,12 +103,12 @@ def conversation_items_router(parts: AppContext) -> APIRouter:
         conversation_id: str, request: Request, caller: known_caller
     ) -> Response:
         """Adds items at the end."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(RESPONSE_PARAMS):
             asked = create_items_request(
                 conversation_id, body, asked_includes(request), name_request(request)
             )
-            added = await parts.conversations.create_items(asked, caller)
+            added = await control.call(control.conversations.CreateConversationItems, asked, caller)
         return json_response(item_list(added.items, has_more=False))
 
     @router.get("", summary="List the items", responses=answers("A list of items."))
@@ -114,7 +119,7 @@ def conversation_items_router(parts: AppContext) -> APIRouter:
                 conversation_id=conversation_id,
                 **item_page(request.query_params, asked_includes(request)),
             )
-            page = await parts.conversations.list_items(asked, caller)
+            page = await control.call(control.conversations.ListConversationItems, asked, caller)
         return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
 
     @router.get("/{item_id}", summary="Describe an item", responses=answers("An item."))
@@ -127,12 +132,15 @@ def conversation_items_router(parts: AppContext) -> APIRouter:
             item_id=item_id,
             include=includes_from(asked_includes(request)),
         )
-        return json_response(item_object(await parts.conversations.get_item(asked, caller)))
+        reply = await control.call(control.conversations.GetConversationItem, asked, caller)
+        return json_response(item_object(reply.item))
 
     @router.delete("/{item_id}", summary="Take an item out", responses=answers("The conversation."))
     async def delete_item(conversation_id: str, item_id: str, caller: known_caller) -> Response:
         """Takes an item out of a conversation; it stays where a response has it."""
-        left = await parts.conversations.delete_item(conversation_id, item_id, caller)
+        wanted = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
+        reply = await control.call(control.conversations.DeleteConversationItem, wanted, caller)
+        left = reply.conversation
         return json_response(conversation_object(left))
 
     return router

@@ -24,7 +24,7 @@ from openai_wire.chat.objects import embedding_list
 from openai_wire.errors import EMBEDDING_PARAMS, RERANK_PARAMS
 
 
-def embeddings_router(parts: AppContext) -> APIRouter:
+def embeddings_router(context: AppContext) -> APIRouter:
     """The routes of embeddings."""
     router = APIRouter(prefix="/v1")
 
@@ -35,12 +35,12 @@ def embeddings_router(parts: AppContext) -> APIRouter:
         responses=answers("A list of embeddings."),
     )
     async def create_embedding(
-        request: Request, caller: Annotated[Caller, Depends(parts.authentication)]
+        request: Request, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
         """A vector for each input, in their order."""
-        body = parse_embedding(await parts.read_body(request))
-        start = functools.partial(parts.inference.embed, embed_request(body), caller)
-        return parts.whole(start, embedding_list(body), EMBEDDING_PARAMS)
+        body = parse_embedding(await context.read_body(request))
+        start = functools.partial(context.inference.embed, embed_request(body), caller)
+        return context.whole(start, embedding_list(body), EMBEDDING_PARAMS)
 
     return router
 
@@ -48,7 +48,7 @@ def embeddings_router(parts: AppContext) -> APIRouter:
 ID_PREFIX = "rerank-"
 
 
-def rerank_router(parts: AppContext) -> APIRouter:
+def rerank_router(context: AppContext) -> APIRouter:
     """The routes of ranking."""
     router = APIRouter(prefix="/v1")
 
@@ -59,13 +59,13 @@ def rerank_router(parts: AppContext) -> APIRouter:
         responses=answers("The documents' scores, best first."),
     )
     async def create_rerank(
-        request: Request, caller: Annotated[Caller, Depends(parts.authentication)]
+        request: Request, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
         """How relevant each document is to the query, from 0 to 1."""
-        body = parse_rerank(await parts.read_body(request))
-        start = functools.partial(parts.inference.rerank, rerank_request(body), caller)
-        envelope = parts.new_envelope(ID_PREFIX, body.model)
+        body = parse_rerank(await context.read_body(request))
+        start = functools.partial(context.inference.rerank, rerank_request(body), caller)
+        envelope = context.new_envelope(ID_PREFIX, body.model)
         documents = documents_of(body) if body.return_documents else None
-        return parts.whole(start, RankedList(envelope.id, body.model, documents), RERANK_PARAMS)
+        return context.whole(start, RankedList(envelope.id, body.model, documents), RERANK_PARAMS)
 
     return router

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.clients.control import FileSending, PartSending
 from gateway.context import AppContext
 from gateway.http.docs import answers, form_body, json_body
 from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
 from gateway.http.multipart import FormField, FormFile, read_form
+from gateway.upload_call import UploadCall
 from openai_wire.errors import FILE_PARAMS, openai_names
 from openai_wire.resources.files import (
     CompleteUploadBody,
@@ -40,10 +40,11 @@ SMALL_PAGE = 500
 """Files that are converted in about 2 ms. A larger page would hold up every stream: a thread."""
 
 
-def files_router(parts: AppContext) -> APIRouter:
+def files_router(context: AppContext) -> APIRouter:
     """The routes of files."""
+    control = context.control
     router = APIRouter(prefix="/v1/files")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -53,10 +54,10 @@ def files_router(parts: AppContext) -> APIRouter:
     )
     async def create_file(request: Request, caller: known_caller) -> Response:
         """Keeps the bytes of a form's file, streamed, under a purpose."""
-        sending = parts.control.send_file(caller)
-        with parts.live.holding(sending), openai_names(FILE_PARAMS):
+        sending = control.upload(control.files.CreateFile, caller)
+        with context.live.holding(sending), openai_names(FILE_PARAMS):
             try:
-                file = await _send_form(request, sending, parts.settings.receive_timeout_s)
+                file = await _send_form(request, sending, context.settings.receive_timeout_s)
             finally:
                 sending.stop(CallerCancelled())
         return json_response(file_object(file))
@@ -66,7 +67,7 @@ def files_router(parts: AppContext) -> APIRouter:
         """A page of files: `after`, `limit`, `order` and `purpose` choose it."""
         with openai_names(FILE_PARAMS):
             asked = list_files_request(request.query_params)
-            page = await parts.control.list_files(asked, caller)
+            page = await control.call(control.files.ListFiles, asked, caller)
         if len(page.files) > SMALL_PAGE:
             return await asyncio.to_thread(_listed, page)
         return _listed(page)
@@ -74,12 +75,15 @@ def files_router(parts: AppContext) -> APIRouter:
     @router.get("/{file_id}", summary="Describe a file", responses=answers("A file."))
     async def retrieve_file(file_id: str, caller: known_caller) -> Response:
         """One file."""
-        return json_response(file_object(await parts.control.get_file(file_id, caller)))
+        request_file = file_service_pb2.GetFileRequest(file_id=file_id)
+        reply = await control.call(control.files.GetFile, request_file, caller)
+        return json_response(file_object(reply.file))
 
     @router.delete("/{file_id}", summary="Delete a file", responses=answers("What is left."))
     async def delete_file(file_id: str, caller: known_caller) -> Response:
         """Deletes a file and its bytes."""
-        await parts.control.delete_file(file_id, caller)
+        wanted = file_service_pb2.DeleteFileRequest(file_id=file_id)
+        await control.call(control.files.DeleteFile, wanted, caller)
         return json_response(deleted_file(file_id))
 
     @router.get("/{file_id}/content", summary="Read a file", responses=answers("Its bytes."))
@@ -87,13 +91,14 @@ def files_router(parts: AppContext) -> APIRouter:
         """The bytes of a file, or one range of them."""
         header, wanted = request.headers.get("range"), None
         if header is not None:
-            file = await parts.control.get_file(file_id, caller)
+            request_file = file_service_pb2.GetFileRequest(file_id=file_id)
+            reply = await control.call(control.files.GetFile, request_file, caller)
+            file = reply.file
             wanted = parse_range(header, file.size_bytes)
         offset, length = (0, None) if wanted is None else (wanted.first, wanted.length)
-        start = functools.partial(
-            parts.control.read_file, file_id, caller, offset=offset, length=length
-        )
-        return parts.answered(start, FileContent(wanted), FILE_PARAMS)
+        asked = file_service_pb2.DownloadFileRequest(file_id=file_id, offset=offset, length=length)
+        start = functools.partial(control.stream, control.files.DownloadFile, asked, caller)
+        return context.answered(start, FileContent(wanted), FILE_PARAMS)
 
     return router
 
@@ -108,7 +113,11 @@ def _listed(page: file_service_pb2.ListFilesResponse) -> Response:
     return json_response(file_list(page.files, has_more=bool(page.next_page_token)))
 
 
-async def _send_form(request: Request, sending: FileSending, idle_s: float) -> file_pb2.File:
+async def _send_form(
+    request: Request,
+    sending: UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse],
+    idle_s: float,
+) -> file_pb2.File:
     """Pass the file of a form on while it arrives.
 
     The header goes first where the form names the purpose first, so that limits hold from the first
@@ -134,17 +143,21 @@ async def _send_form(request: Request, sending: FileSending, idle_s: float) -> f
     return (await sending.finish()).file
 
 
-async def _send_header(sending: FileSending, header: file_pb2.FileHeader) -> None:
+async def _send_header(
+    sending: UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse],
+    header: file_pb2.FileHeader,
+) -> None:
     await sending.write(file_service_pb2.CreateFileRequest(header=header))
 
 
 DATA_FIELD = "data"
 
 
-def uploads_router(parts: AppContext) -> APIRouter:
+def uploads_router(context: AppContext) -> APIRouter:
     """The routes of files that are sent in parts."""
+    control = context.control
     router = APIRouter(prefix="/v1/uploads")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -154,10 +167,11 @@ def uploads_router(parts: AppContext) -> APIRouter:
     )
     async def create_upload(request: Request, caller: known_caller) -> Response:
         """Begins an upload, which takes parts for an hour."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(FILE_PARAMS):
             asked = create_upload_request(body, name_request(request))
-            upload = await parts.control.create_upload(asked, caller)
+            reply = await control.call(control.uploads.CreateUpload, asked, caller)
+            upload = reply.upload
         return json_response(upload_object(upload))
 
     @router.post(
@@ -168,11 +182,11 @@ def uploads_router(parts: AppContext) -> APIRouter:
     )
     async def add_part(request: Request, upload_id: str, caller: known_caller) -> Response:
         """Keeps the bytes of a form's file as a part of an upload."""
-        sending = parts.control.send_part(caller)
-        with parts.live.holding(sending), openai_names(FILE_PARAMS):
+        sending = control.upload(control.uploads.AddUploadPart, caller)
+        with context.live.holding(sending), openai_names(FILE_PARAMS):
             try:
                 part = await _send_part(
-                    request, upload_id, sending, parts.settings.receive_timeout_s
+                    request, upload_id, sending, context.settings.receive_timeout_s
                 )
             finally:
                 sending.stop(CallerCancelled())
@@ -186,22 +200,32 @@ def uploads_router(parts: AppContext) -> APIRouter:
     )
     async def complete_upload(request: Request, upload_id: str, caller: known_caller) -> Response:
         """Makes a file of the named parts, in their order."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(FILE_PARAMS):
             asked = complete_upload_request(upload_id, body)
-            upload = await parts.control.complete_upload(asked, caller)
+            reply = await control.call(
+                control.uploads.CompleteUpload, asked, caller, timeout_s=control.transfer_timeout_s
+            )
+            upload = reply.upload
         return json_response(upload_object(upload))
 
     @router.post("/{upload_id}/cancel", summary="Give up", responses=answers("The upload."))
     async def cancel_upload(upload_id: str, caller: known_caller) -> Response:
         """Gives an upload up and frees its parts."""
-        return json_response(upload_object(await parts.control.cancel_upload(upload_id, caller)))
+        wanted = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
+        reply = await control.call(control.uploads.CancelUpload, wanted, caller)
+        return json_response(upload_object(reply.upload))
 
     return router
 
 
 async def _send_part(
-    request: Request, upload_id: str, sending: PartSending, idle_s: float
+    request: Request,
+    upload_id: str,
+    sending: UploadCall[
+        upload_service_pb2.AddUploadPartRequest, upload_service_pb2.AddUploadPartResponse
+    ],
+    idle_s: float,
 ) -> upload_service_pb2.UploadPart:
     await sending.write(upload_service_pb2.AddUploadPartRequest(upload_id=upload_id))
     has_file = False

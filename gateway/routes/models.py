@@ -13,7 +13,7 @@ from openai_wire.chat.objects import model_list, model_object
 from svc_kit.errors import ModelNotFound
 
 
-def health_router(parts: AppContext) -> APIRouter:
+def health_router(context: AppContext) -> APIRouter:
     """The routes of probes; they need no key."""
     router = APIRouter()
 
@@ -27,30 +27,30 @@ def health_router(parts: AppContext) -> APIRouter:
     @router.get("/ready", summary="Readiness", responses=answers("Requests are served."))
     async def ready() -> Response:
         """Answers 503 while the inference service cannot be reached, loads, or drains."""
-        await parts.check_ready()
+        await context.check_ready()
         return json_response({"status": "ready"})
 
     return router
 
 
-def models_router(parts: AppContext) -> APIRouter:
+def models_router(context: AppContext) -> APIRouter:
     """The routes of models."""
     router = APIRouter(prefix="/v1/models")
 
     @router.get("", summary="List the models", responses=answers("A list of models."))
     async def list_models(
-        caller: Annotated[Caller, Depends(parts.authentication)],
+        caller: Annotated[Caller, Depends(context.authentication)],
     ) -> Response:
         """Every model that a request may name."""
-        return json_response(model_list(await parts.inference.list_models(caller)))
+        return json_response(model_list(await context.inference.list_models(caller)))
 
     @router.get("/{model:path}", summary="Describe a model", responses=answers("A model."))
     async def retrieve_model(
-        model: str, caller: Annotated[Caller, Depends(parts.authentication)]
+        model: str, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
         """One model, by its name or an alias. Names may contain slashes and colons."""
         if not model:  # to the service an empty name is its first model
             raise ModelNotFound(model=model)
-        return json_response(model_object(await parts.inference.get_model(model, caller)))
+        return json_response(model_object(await context.inference.get_model(model, caller)))
 
     return router

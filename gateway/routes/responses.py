@@ -89,10 +89,11 @@ class WholeResponse:
         return self._object
 
 
-def responses_router(parts: AppContext) -> APIRouter:
+def responses_router(context: AppContext) -> APIRouter:
     """The routes that have a model answer."""
+    control = context.control
     router = APIRouter(prefix="/v1/responses")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -102,17 +103,19 @@ def responses_router(parts: AppContext) -> APIRouter:
     )
     async def create_response(request: Request, caller: known_caller) -> Response:
         """The model's answer, whole or, with `stream`, as server-sent events."""
-        body = parse_response(await parts.read_body(request))
+        body = parse_response(await context.read_body(request))
         asked = new_response(body)
         # What is stored nowhere cannot be told from an earlier try.
         request_id = "" if body.store is False else name_request(request)
         if body.stream:
             stream = pb.StreamResponseRequest(new_response=asked, request_id=request_id)
-            start = functools.partial(parts.responses.stream, stream, caller)
-            return parts.answered(start, _stream(parts), RESPONSE_PARAMS)
+            start = functools.partial(
+                control.stream, control.responses.StreamResponse, stream, caller
+            )
+            return context.answered(start, _stream(context), RESPONSE_PARAMS)
         whole = pb.CreateResponseRequest(new_response=asked, request_id=request_id)
-        create = functools.partial(parts.responses.create, whole, caller)
-        return parts.whole(create, WholeResponse(), RESPONSE_PARAMS)
+        create = functools.partial(control.unary, control.responses.CreateResponse, whole, caller)
+        return context.whole(create, WholeResponse(), RESPONSE_PARAMS)
 
     @router.post(
         "/input_tokens",
@@ -122,9 +125,11 @@ def responses_router(parts: AppContext) -> APIRouter:
     )
     async def count_input_tokens(request: Request, caller: known_caller) -> Response:
         """How many tokens the prompt of a response would have."""
-        asked = new_response(parse_response(await parts.read_body(request)))
+        asked = new_response(parse_response(await context.read_body(request)))
         with openai_names(RESPONSE_PARAMS):
-            count = await parts.responses.count_input(asked, caller)
+            wanted = pb.CountInputTokensRequest(new_response=asked)
+            reply = await control.call(control.responses.CountInputTokens, wanted, caller)
+            count = reply.input_tokens
         return json_response({"object": "response.input_tokens", "input_tokens": count})
 
     @router.post(
@@ -135,17 +140,18 @@ def responses_router(parts: AppContext) -> APIRouter:
     )
     async def compact(request: Request, caller: known_caller) -> Response:
         """What was said in fewer tokens, as the input of later responses."""
-        asked = compact_request(await parts.read_body(request))
-        start = functools.partial(parts.responses.compact, asked, caller)
-        return parts.whole(start, WholeResponse(), RESPONSE_PARAMS)
+        asked = compact_request(await context.read_body(request))
+        start = functools.partial(control.unary, control.responses.CompactResponse, asked, caller)
+        return context.whole(start, WholeResponse(), RESPONSE_PARAMS)
 
     return router
 
 
-def stored_responses_router(parts: AppContext) -> APIRouter:
+def stored_responses_router(context: AppContext) -> APIRouter:
     """The routes of responses that are kept."""
+    control = context.control
     router = APIRouter(prefix="/v1/responses/{response_id}")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.get(
         "", summary="Describe", responses=answers("A response, or its events.", stream=True)
@@ -159,21 +165,27 @@ def stored_responses_router(parts: AppContext) -> APIRouter:
             asked = pb.WatchResponseRequest(
                 response_id=response_id, after=starting_after(request.query_params)
             )
-            start = functools.partial(parts.responses.watch, asked, caller)
-            return parts.answered(start, _stream(parts), RESPONSE_PARAMS)
+            start = functools.partial(
+                control.stream, control.responses.WatchResponse, asked, caller
+            )
+            return context.answered(start, _stream(context), RESPONSE_PARAMS)
         wanted = pb.GetResponseRequest(response_id=response_id, include=include)
-        return json_response(response_object(await parts.responses.get(wanted, caller)))
+        reply = await control.call(control.responses.GetResponse, wanted, caller)
+        return json_response(response_object(reply.response))
 
     @router.delete("", summary="Forget", responses=answers("That it is gone."))
     async def delete_response(response_id: str, caller: known_caller) -> Response:
         """Forgets a response, and what of it belongs to no conversation."""
-        await parts.responses.delete(response_id, caller)
+        wanted = pb.DeleteResponseRequest(response_id=response_id)
+        await control.call(control.responses.DeleteResponse, wanted, caller)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/cancel", summary="Give up", responses=answers("The response."))
     async def cancel_response(response_id: str, caller: known_caller) -> Response:
         """Gives up a response that runs in the background; what it has written is kept."""
-        return json_response(response_object(await parts.responses.cancel(response_id, caller)))
+        wanted = pb.CancelResponseRequest(response_id=response_id)
+        reply = await control.call(control.responses.CancelResponse, wanted, caller)
+        return json_response(response_object(reply.response))
 
     @router.get("/input_items", summary="List its input", responses=answers("A list of items."))
     async def list_input_items(
@@ -185,17 +197,17 @@ def stored_responses_router(parts: AppContext) -> APIRouter:
                 response_id=response_id,
                 **item_page(request.query_params, asked_includes(request)),
             )
-            page = await parts.responses.input_items(asked, caller)
+            page = await control.call(control.responses.ListInputItems, asked, caller)
         return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
 
     return router
 
 
-def _stream(parts: AppContext) -> ResponseStream:
-    return ResponseStream(ResponseFrames(), parts.settings.ping_interval_s)
+def _stream(context: AppContext) -> ResponseStream:
+    return ResponseStream(ResponseFrames(), context.settings.ping_interval_s)
 
 
-def response_socket_router(parts: AppContext) -> APIRouter:
+def response_socket_router(context: AppContext) -> APIRouter:
     """The route of the WebSocket; what is refused before it opens is answered as over HTTP."""
     router = APIRouter()
 
@@ -203,14 +215,14 @@ def response_socket_router(parts: AppContext) -> APIRouter:
     async def serve_socket(websocket: WebSocket) -> None:
         """Responses in both directions."""
         try:
-            if parts.live.closed:
+            if context.live.closed:
                 raise Draining
-            await identified(websocket, parts)
+            await identified(websocket, context)
         except DomainError as error:
             await websocket.send_denial_response(error_response(error))
             return
         try:
-            await ResponseSocket(websocket, parts).run()
+            await ResponseSocket(websocket, context).run()
         except WebSocketDisconnect:
             return  # the client left while something was written
 

@@ -1,8 +1,9 @@
 """The events of runs as server-sent events."""
 
+import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated
 
 from corral.control.v1 import run_pb2
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
-from gateway.clients.runs import FollowedRun
+from gateway.calls import StreamCall
 from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
@@ -80,10 +81,11 @@ class RunStream(EventStream):
 _POLL_HEADER = "openai-poll-after-ms"
 
 
-def runs_router(parts: AppContext) -> APIRouter:
+def runs_router(context: AppContext) -> APIRouter:
     """The routes that begin runs and list them."""
+    control = context.control
     router = APIRouter(prefix="/v1/threads")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "/runs",
@@ -93,13 +95,13 @@ def runs_router(parts: AppContext) -> APIRouter:
     )
     async def create_thread_and_run(request: Request, caller: known_caller) -> Response:
         """Begins a thread and a run on it; with `stream`, its events."""
-        body = parse_thread_and_run(await parts.read_body(request))
+        body = parse_thread_and_run(await context.read_body(request))
         with openai_names(ASSISTANT_PARAMS):
             asked = create_thread_and_run_request(body, name_request(request))
-            create = functools.partial(parts.runs.create_with_thread, asked, caller)
+            create = functools.partial(control.call, control.runs.CreateThreadAndRun, asked, caller)
             if body.stream:
-                return _followed(parts, request, caller, _begun(create))
-            return _run_response(await create())
+                return _followed(context, request, caller, _begun(create))
+            return _run_response((await create()).run)
 
     @router.post(
         "/{thread_id}/runs",
@@ -109,13 +111,13 @@ def runs_router(parts: AppContext) -> APIRouter:
     )
     async def create_run(request: Request, thread_id: str, caller: known_caller) -> Response:
         """Begins a run on a thread, which takes nothing else until the run has ended."""
-        body = parse_run(await parts.read_body(request))
+        body = parse_run(await context.read_body(request))
         with openai_names(ASSISTANT_PARAMS):
             asked = create_run_request(thread_id, body, name_request(request))
-            create = functools.partial(parts.runs.create, asked, caller)
+            create = functools.partial(control.call, control.runs.CreateRun, asked, caller)
             if body.stream:
-                return _followed(parts, request, caller, _begun(create))
-            return _run_response(await create())
+                return _followed(context, request, caller, _begun(create))
+            return _run_response((await create()).run)
 
     @router.get("/{thread_id}/runs", summary="List the runs", responses=answers("A list of runs."))
     async def list_runs(request: Request, thread_id: str, caller: known_caller) -> Response:
@@ -123,22 +125,25 @@ def runs_router(parts: AppContext) -> APIRouter:
         with openai_names(ASSISTANT_PARAMS):
             query = page_query(PageQuery, request.query_params)
             asked = pb.ListRunsRequest(thread_id=thread_id, **page_fields(query))
-            page = await parts.runs.page(asked, caller)
+            page = await control.call(control.runs.ListRuns, asked, caller)
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.runs, run_object, has_more=has_more))
 
     return router
 
 
-def run_router(parts: AppContext) -> APIRouter:
+def run_router(context: AppContext) -> APIRouter:
     """The routes of one run."""
+    control = context.control
     router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.get("", summary="Describe a run", responses=answers("A run."))
     async def retrieve_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
         """One run; a header says when it is worth asking again."""
-        return _run_response(await parts.runs.get(thread_id, run_id, caller))
+        wanted = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
+        reply = await control.call(control.runs.GetRun, wanted, caller)
+        return _run_response(reply.run)
 
     @router.post(
         "",
@@ -151,13 +156,16 @@ def run_router(parts: AppContext) -> APIRouter:
     ) -> Response:
         """Replaces a run's metadata."""
         with openai_names(ASSISTANT_PARAMS):
-            asked = update_run_request(thread_id, run_id, await parts.read_body(request))
-            return _run_response(await parts.runs.update(asked, caller))
+            asked = update_run_request(thread_id, run_id, await context.read_body(request))
+            reply = await control.call(control.runs.UpdateRun, asked, caller)
+            return _run_response(reply.run)
 
     @router.post("/cancel", summary="Give up", responses=answers("The run."))
     async def cancel_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
         """Ends a run; what it has written stays."""
-        return _run_response(await parts.runs.cancel(thread_id, run_id, caller))
+        wanted = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
+        reply = await control.call(control.runs.CancelRun, wanted, caller)
+        return _run_response(reply.run)
 
     @router.post(
         "/submit_tool_outputs",
@@ -169,21 +177,22 @@ def run_router(parts: AppContext) -> APIRouter:
         request: Request, thread_id: str, run_id: str, caller: known_caller
     ) -> Response:
         """Gives a run what its calls gave, all at once; it goes on with them."""
-        body = parse_outputs(await parts.read_body(request))
+        body = parse_outputs(await context.read_body(request))
         asked = submit_request(thread_id, run_id, body, name_request(request))
-        submit = functools.partial(parts.runs.submit, asked, caller)
+        submit = functools.partial(control.call, control.runs.SubmitToolOutputs, asked, caller)
         if body.stream:
-            return _followed(parts, request, caller, _gone_on(submit))
+            return _followed(context, request, caller, _gone_on(submit))
         with openai_names(ASSISTANT_PARAMS):
             return _run_response((await submit()).run)
 
     return router
 
 
-def run_details_router(parts: AppContext) -> APIRouter:
+def run_details_router(context: AppContext) -> APIRouter:
     """The routes of what happens in a run: its events and its steps."""
+    control = context.control
     router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.get("/events", summary="Follow", responses=answers("Its events.", stream=True))
     async def follow_run(
@@ -194,8 +203,8 @@ def run_details_router(parts: AppContext) -> APIRouter:
         after = request.query_params.get("starting_after")
         after = request.headers.get("last-event-id") if after is None else after
         asked = watch_request(thread_id, run_id, after)
-        watch = functools.partial(parts.runs.watch, asked, caller)
-        return parts.answered(watch, _stream(parts, request), _EVENT_PARAMS)
+        watch = functools.partial(control.stream, control.runs.WatchRun, asked, caller)
+        return context.answered(watch, _stream(context, request), _EVENT_PARAMS)
 
     @router.get("/steps", summary="List its steps", responses=answers("A list of steps."))
     async def list_steps(
@@ -206,7 +215,7 @@ def run_details_router(parts: AppContext) -> APIRouter:
             query = page_query(PageQuery, request.query_params)
             asked = pb.ListRunStepsRequest(thread_id=thread_id, run_id=run_id, **page_fields(query))
             write = functools.partial(step_object, with_results=_with_results(request))
-            page = await parts.runs.steps(asked, caller)
+            page = await control.call(control.runs.ListRunSteps, asked, caller)
         return json_response(list_object(page.steps, write, has_more=bool(page.next_page_token)))
 
     @router.get("/steps/{step_id}", summary="Describe a step", responses=answers("A step."))
@@ -215,7 +224,9 @@ def run_details_router(parts: AppContext) -> APIRouter:
     ) -> Response:
         """One step."""
         with_results = _with_results(request)
-        step = await parts.runs.step(thread_id, run_id, step_id, caller)
+        wanted = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
+        reply = await control.call(control.runs.GetRunStep, wanted, caller)
+        step = reply.step
         return json_response(step_object(step, with_results=with_results))
 
     return router
@@ -223,11 +234,12 @@ def run_details_router(parts: AppContext) -> APIRouter:
 
 _EVENT_PARAMS = {**ASSISTANT_PARAMS, "after": "starting_after"}
 _Begin = Callable[[], Awaitable[pb.WatchRunRequest]]
+_Created = pb.CreateRunResponse | pb.CreateThreadAndRunResponse
 
 
-def _begun(create: Callable[[], Awaitable[run_pb2.Run]]) -> _Begin:
+def _begun(create: Callable[[], Awaitable[_Created]]) -> _Begin:
     async def begin() -> pb.WatchRunRequest:
-        run = await create()
+        run = (await create()).run
         return pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
 
     return begin
@@ -242,15 +254,18 @@ def _gone_on(submit: Callable[[], Awaitable[pb.SubmitToolOutputsResponse]]) -> _
     return begin
 
 
-def _followed(parts: AppContext, request: Request, caller: Caller, begin: _Begin) -> Response:
+def _followed(context: AppContext, request: Request, caller: Caller, begin: _Begin) -> Response:
     def start() -> FollowedRun:
-        return FollowedRun(begin, lambda asked: parts.runs.watch(asked, caller))
+        return FollowedRun(
+            begin,
+            lambda asked: context.control.stream(context.control.runs.WatchRun, asked, caller),
+        )
 
-    return parts.answered(start, _stream(parts, request), ASSISTANT_PARAMS)
+    return context.answered(start, _stream(context, request), ASSISTANT_PARAMS)
 
 
-def _stream(parts: AppContext, request: Request) -> RunStream:
-    return RunStream(parts.settings.ping_interval_s, with_results=_with_results(request))
+def _stream(context: AppContext, request: Request) -> RunStream:
+    return RunStream(context.settings.ping_interval_s, with_results=_with_results(request))
 
 
 def _with_results(request: Request) -> bool:
@@ -262,3 +277,50 @@ def _run_response(run: run_pb2.Run) -> Response:
     response = json_response(run_object(run))
     response.headers[_POLL_HEADER] = str(poll_after_ms(run, time.time()))
     return response
+
+
+class FollowedRun:
+    """The `Calls` of a run that is begun, or gone on with, and then followed.
+
+    A client that goes away stops the following, never the run.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[pb.WatchRunRequest]],
+        watch: Callable[[pb.WatchRunRequest], StreamCall[pb.WatchRunResponse]],
+    ) -> None:
+        """`begin` says what is to be followed."""
+        self._begin = begin
+        self._watch = watch
+        self._opening: asyncio.Task[pb.WatchRunRequest] | None = None
+        self._call: StreamCall[pb.WatchRunResponse] | None = None
+        self._stopped: DomainError | None = None
+
+    async def open(self) -> None:
+        """Returns when the run is begun, and its first event is there."""
+        self._opening = asyncio.ensure_future(self._begin())
+        try:
+            request = await self._opening
+        except asyncio.CancelledError:
+            if self._stopped is not None:
+                raise self._stopped from None
+            raise
+        self._call = self._watch(request)
+        await self._call.open()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, pb.WatchRunResponse]]:
+        """The events, all numbered 0."""
+        if self._call is not None:
+            async for event in self._call:
+                yield event
+
+    def stop(self, error: DomainError) -> None:
+        """Cancels the following."""
+        if self._stopped is not None:
+            return
+        self._stopped = error
+        if self._call is not None:
+            self._call.stop(error)
+        elif self._opening is not None:
+            self._opening.cancel()

@@ -34,10 +34,11 @@ from openai_wire.responses.conversations import conversation_object
 from openai_wire.shared.pagination import PageQuery, page_fields, page_query
 
 
-def threads_router(parts: AppContext) -> APIRouter:
+def threads_router(context: AppContext) -> APIRouter:
     """The routes of threads."""
+    control = context.control
     router = APIRouter(prefix="/v1/threads")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -47,10 +48,11 @@ def threads_router(parts: AppContext) -> APIRouter:
     )
     async def create_thread(request: Request, caller: known_caller) -> Response:
         """Begins a thread, with messages perhaps."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(ASSISTANT_PARAMS):
             asked = create_thread_request(body, name_request(request))
-            thread = await parts.threads.create(asked, caller)
+            reply = await control.call(control.threads.CreateThread, asked, caller)
+            thread = reply.thread
         return json_response(thread_object(thread))
 
     @router.get("", summary="List the threads", responses=answers("A list of threads."))
@@ -60,14 +62,16 @@ def threads_router(parts: AppContext) -> APIRouter:
         with openai_names(ASSISTANT_PARAMS):
             query = page_query(PageQuery, request.query_params)
             asked = thread_service_pb2.ListThreadsRequest(**page_fields(query))
-            page = await parts.threads.page(asked, caller)
+            page = await control.call(control.threads.ListThreads, asked, caller)
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.threads, thread_object, has_more=has_more))
 
     @router.get("/{thread_id}", summary="Describe a thread", responses=answers("A thread."))
     async def retrieve_thread(thread_id: str, caller: known_caller) -> Response:
         """One thread."""
-        return json_response(thread_object(await parts.threads.get(thread_id, caller)))
+        wanted = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
+        reply = await control.call(control.threads.GetThread, wanted, caller)
+        return json_response(thread_object(reply.thread))
 
     @router.post(
         "/{thread_id}",
@@ -78,14 +82,16 @@ def threads_router(parts: AppContext) -> APIRouter:
     async def update_thread(request: Request, thread_id: str, caller: known_caller) -> Response:
         """Changes the metadata or the resources that the body names; null clears them."""
         with openai_names(ASSISTANT_PARAMS):
-            asked = update_thread_request(thread_id, await parts.read_body(request))
-            thread = await parts.threads.update(asked, caller)
+            asked = update_thread_request(thread_id, await context.read_body(request))
+            reply = await control.call(control.threads.UpdateThread, asked, caller)
+            thread = reply.thread
         return json_response(thread_object(thread))
 
     @router.delete("/{thread_id}", summary="Delete a thread", responses=answers("What is left."))
     async def delete_thread(thread_id: str, caller: known_caller) -> Response:
         """Deletes a thread with its messages and runs; refused while a run is active."""
-        await parts.threads.delete(thread_id, caller)
+        wanted = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
+        await control.call(control.threads.DeleteThread, wanted, caller)
         return json_response(deleted_object(thread_id, "thread"))
 
     @router.post(
@@ -97,16 +103,21 @@ def threads_router(parts: AppContext) -> APIRouter:
         """Makes a conversation of the same items, for Responses to go on from; the thread stays.
         OpenAI had no such thing."""
         with openai_names(ASSISTANT_PARAMS):
-            made = await parts.threads.migrate(thread_id, name_request(request), caller)
+            wanted = thread_service_pb2.MigrateThreadRequest(
+                thread_id=thread_id, request_id=name_request(request)
+            )
+            reply = await control.call(control.threads.MigrateThread, wanted, caller)
+            made = reply.conversation
         return json_response(conversation_object(made))
 
     return router
 
 
-def messages_router(parts: AppContext) -> APIRouter:
+def messages_router(context: AppContext) -> APIRouter:
     """The routes of messages."""
+    control = context.control
     router = APIRouter(prefix="/v1/threads/{thread_id}/messages")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -116,10 +127,11 @@ def messages_router(parts: AppContext) -> APIRouter:
     )
     async def create_message(request: Request, thread_id: str, caller: known_caller) -> Response:
         """Adds a message at the end of a thread; refused while a run is active."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(ASSISTANT_PARAMS):
             asked = create_message_request(thread_id, body, name_request(request))
-            message = await parts.messages.create(asked, caller)
+            reply = await control.call(control.messages.CreateMessage, asked, caller)
+            message = reply.message
         return json_response(message_object(message))
 
     @router.get("", summary="List the messages", responses=answers("A list of messages."))
@@ -130,14 +142,16 @@ def messages_router(parts: AppContext) -> APIRouter:
             asked = message_service_pb2.ListMessagesRequest(
                 thread_id=thread_id, run_id=query.run_id or "", **page_fields(query)
             )
-            page = await parts.messages.page(asked, caller)
+            page = await control.call(control.messages.ListMessages, asked, caller)
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.messages, message_object, has_more=has_more))
 
     @router.get("/{message_id}", summary="Describe a message", responses=answers("A message."))
     async def retrieve_message(thread_id: str, message_id: str, caller: known_caller) -> Response:
         """One message."""
-        message = await parts.messages.get(thread_id, message_id, caller)
+        wanted = message_service_pb2.GetMessageRequest(thread_id=thread_id, message_id=message_id)
+        reply = await control.call(control.messages.GetMessage, wanted, caller)
+        message = reply.message
         return json_response(message_object(message))
 
     @router.post(
@@ -151,15 +165,19 @@ def messages_router(parts: AppContext) -> APIRouter:
     ) -> Response:
         """Changes a message's metadata; refused while a run is active."""
         with openai_names(ASSISTANT_PARAMS):
-            body = await parts.read_body(request)
+            body = await context.read_body(request)
             asked = update_message_request(thread_id, message_id, body)
-            message = await parts.messages.update(asked, caller)
+            reply = await control.call(control.messages.UpdateMessage, asked, caller)
+            message = reply.message
         return json_response(message_object(message))
 
     @router.delete("/{message_id}", summary="Delete a message", responses=answers("What is left."))
     async def delete_message(thread_id: str, message_id: str, caller: known_caller) -> Response:
         """Takes a message out of its thread; refused while a run is active."""
-        await parts.messages.delete(thread_id, message_id, caller)
+        wanted = message_service_pb2.DeleteMessageRequest(
+            thread_id=thread_id, message_id=message_id
+        )
+        await control.call(control.messages.DeleteMessage, wanted, caller)
         return json_response(deleted_object(message_id, "thread.message"))
 
     return router

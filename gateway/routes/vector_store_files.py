@@ -13,6 +13,7 @@ from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
 from gateway.routes.files import name_request
 from gateway.routes.vector_stores import polled
+from gateway.rpc import ControlClient
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
 from openai_wire.resources.vector_stores import (
     VectorStoreFileBatchBody,
@@ -31,11 +32,11 @@ from openai_wire.resources.vector_stores import (
 )
 
 
-def vector_store_files_router(parts: AppContext) -> APIRouter:
+def vector_store_files_router(context: AppContext) -> APIRouter:
     """The routes of files in stores."""
+    control = context.control
     router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
-    stores = parts.vector_stores
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -47,10 +48,13 @@ def vector_store_files_router(parts: AppContext) -> APIRouter:
         request: Request, store_id: str, caller: known_caller
     ) -> Response:
         """Puts a file into a store, to be read in the background."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(VECTOR_STORE_PARAMS):
             asked = create_file_request(store_id, body, name_request(request))
-            return _described(await stores.add_file(asked, caller))
+            reply = await control.call(
+                control.vector_store_files.CreateVectorStoreFile, asked, caller
+            )
+            return _described(reply.file)
 
     @router.get("", summary="List a store's files", responses=answers("A list of files."))
     async def list_vector_store_files(
@@ -59,14 +63,20 @@ def vector_store_files_router(parts: AppContext) -> APIRouter:
         """A page of files: `after`, `before`, `limit`, `order` and `filter` choose it."""
         with openai_names(VECTOR_STORE_PARAMS):
             asked = list_store_files_request(store_id, request.query_params)
-            return _listed(await stores.page_files(asked, caller))
+            return _listed(
+                await control.call(control.vector_store_files.ListVectorStoreFiles, asked, caller)
+            )
 
     @router.get("/{file_id}", summary="Describe a file", responses=answers("The file."))
     async def retrieve_vector_store_file(
         store_id: str, file_id: str, caller: known_caller
     ) -> Response:
         """One file in a store."""
-        return _described(await stores.get_file(store_id, file_id, caller))
+        wanted = vector_store_file_service_pb2.GetVectorStoreFileRequest(
+            vector_store_id=store_id, file_id=file_id
+        )
+        reply = await control.call(control.vector_store_files.GetVectorStoreFile, wanted, caller)
+        return _described(reply.file)
 
     @router.post(
         "/{file_id}",
@@ -78,17 +88,23 @@ def vector_store_files_router(parts: AppContext) -> APIRouter:
         request: Request, store_id: str, file_id: str, caller: known_caller
     ) -> Response:
         """Changes the attributes of a file in a store."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(VECTOR_STORE_PARAMS):
             asked = update_file_request(store_id, file_id, body)
-            return _described(await stores.update_file(asked, caller))
+            reply = await control.call(
+                control.vector_store_files.UpdateVectorStoreFile, asked, caller
+            )
+            return _described(reply.file)
 
     @router.delete("/{file_id}", summary="Take a file out", responses=answers("What is left."))
     async def delete_vector_store_file(
         store_id: str, file_id: str, caller: known_caller
     ) -> Response:
         """Takes a file out of a store; the file itself stays."""
-        await stores.remove_file(store_id, file_id, caller)
+        wanted = vector_store_file_service_pb2.DeleteVectorStoreFileRequest(
+            vector_store_id=store_id, file_id=file_id
+        )
+        await control.call(control.vector_store_files.DeleteVectorStoreFile, wanted, caller)
         return json_response(deleted_object("vector_store.file", file_id))
 
     @router.get("/{file_id}/content", summary="Read its text", responses=answers("Its text."))
@@ -96,16 +112,16 @@ def vector_store_files_router(parts: AppContext) -> APIRouter:
         store_id: str, file_id: str, caller: known_caller
     ) -> Response:
         """The text that was read from a file, in passages."""
-        return json_response(content_page(await stores.texts(store_id, file_id, caller)))
+        return json_response(content_page(await _texts(control, store_id, file_id, caller)))
 
     return router
 
 
-def vector_store_batches_router(parts: AppContext) -> APIRouter:
+def vector_store_batches_router(context: AppContext) -> APIRouter:
     """The routes of batches."""
+    control = context.control
     router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
-    stores = parts.vector_stores
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -117,24 +133,39 @@ def vector_store_batches_router(parts: AppContext) -> APIRouter:
         request: Request, store_id: str, caller: known_caller
     ) -> Response:
         """Puts files into a store together."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(VECTOR_STORE_PARAMS):
             asked = create_file_batch_request(store_id, body, name_request(request))
-            return _described_batch(await stores.add_batch(asked, caller))
+            reply = await control.call(
+                control.vector_store_files.CreateVectorStoreFileBatch, asked, caller
+            )
+            return _described_batch(reply.batch)
 
     @router.get("/{batch_id}", summary="Describe a batch", responses=answers("The batch."))
     async def retrieve_vector_store_file_batch(
         store_id: str, batch_id: str, caller: known_caller
     ) -> Response:
         """One batch, with counts as they are now."""
-        return _described_batch(await stores.get_batch(store_id, batch_id, caller))
+        wanted = vector_store_file_service_pb2.GetVectorStoreFileBatchRequest(
+            vector_store_id=store_id, batch_id=batch_id
+        )
+        reply = await control.call(
+            control.vector_store_files.GetVectorStoreFileBatch, wanted, caller
+        )
+        return _described_batch(reply.batch)
 
     @router.post("/{batch_id}/cancel", summary="Give up", responses=answers("The batch."))
     async def cancel_vector_store_file_batch(
         store_id: str, batch_id: str, caller: known_caller
     ) -> Response:
         """Gives up the files that are not complete."""
-        return _described_batch(await stores.cancel_batch(store_id, batch_id, caller))
+        wanted = vector_store_file_service_pb2.CancelVectorStoreFileBatchRequest(
+            vector_store_id=store_id, batch_id=batch_id
+        )
+        reply = await control.call(
+            control.vector_store_files.CancelVectorStoreFileBatch, wanted, caller
+        )
+        return _described_batch(reply.batch)
 
     @router.get("/{batch_id}/files", summary="List its files", responses=answers("Files."))
     async def list_vector_store_file_batch_files(
@@ -143,7 +174,9 @@ def vector_store_batches_router(parts: AppContext) -> APIRouter:
         """A page of a batch's files."""
         with openai_names(VECTOR_STORE_PARAMS):
             asked = list_store_files_request(store_id, request.query_params, batch_id)
-            return _listed(await stores.page_files(asked, caller))
+            return _listed(
+                await control.call(control.vector_store_files.ListVectorStoreFiles, asked, caller)
+            )
 
     return router
 
@@ -159,3 +192,19 @@ def _described_batch(batch: vector_store_pb2.VectorStoreFileBatch) -> Response:
 def _listed(page: vector_store_file_service_pb2.ListVectorStoreFilesResponse) -> Response:
     objects = [store_file_object(file) for file in page.files]
     return json_response(listed(objects, has_more=bool(page.next_page_token)))
+
+
+async def _texts(control: ControlClient, store_id: str, file_id: str, caller: Caller) -> list[str]:
+    """Return the texts of all chunks of a file."""
+    texts: list[str] = []
+    token = ""
+    while True:
+        request = vector_store_file_service_pb2.ListVectorStoreFileContentsRequest(
+            vector_store_id=store_id, file_id=file_id, page_token=token
+        )
+        method = control.vector_store_files.ListVectorStoreFileContents
+        reply = await control.call(method, request, caller)
+        texts += reply.texts
+        token = reply.next_page_token
+        if not token:
+            return texts

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from corral.control.v1 import vector_store_pb2
+from corral.control.v1 import vector_store_pb2, vector_store_service_pb2
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +12,7 @@ from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
 from gateway.routes.files import name_request
+from gateway.rpc import SEARCH_TIMEOUT_S
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
 from openai_wire.resources.vector_search import VectorSearchBody, search_request
 from openai_wire.resources.vector_stores import (
@@ -31,11 +32,11 @@ POLL_AFTER_MS = "250"
 """When clients that wait for a file should look again: a short file takes about as long."""
 
 
-def vector_stores_router(parts: AppContext) -> APIRouter:
+def vector_stores_router(context: AppContext) -> APIRouter:
     """The routes of stores."""
+    control = context.control
     router = APIRouter(prefix="/v1/vector_stores")
-    known_caller = Annotated[Caller, Depends(parts.authentication)]
-    stores = parts.vector_stores
+    known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
@@ -45,23 +46,27 @@ def vector_stores_router(parts: AppContext) -> APIRouter:
     )
     async def create_vector_store(request: Request, caller: known_caller) -> Response:
         """Begins a store; the files that are put into it are read in the background."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(VECTOR_STORE_PARAMS):
             asked = create_store_request(body, name_request(request))
-            return _described(await stores.create(asked, caller))
+            reply = await control.call(control.vector_stores.CreateVectorStore, asked, caller)
+            return _described(reply.vector_store)
 
     @router.get("", summary="List the vector stores", responses=answers("A list of them."))
     async def list_vector_stores(request: Request, caller: known_caller) -> Response:
         """A page of stores: `after`, `before`, `limit` and `order` choose it."""
         with openai_names(VECTOR_STORE_PARAMS):
-            page = await stores.page(list_stores_request(request.query_params), caller)
+            wanted = list_stores_request(request.query_params)
+            page = await control.call(control.vector_stores.ListVectorStores, wanted, caller)
         objects = [store_object(store) for store in page.vector_stores]
         return json_response(listed(objects, has_more=bool(page.next_page_token)))
 
     @router.get("/{store_id}", summary="Describe a store", responses=answers("The store."))
     async def retrieve_vector_store(store_id: str, caller: known_caller) -> Response:
         """One store, with counts as they are now."""
-        return _described(await stores.get(store_id, caller))
+        wanted = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=store_id)
+        reply = await control.call(control.vector_stores.GetVectorStore, wanted, caller)
+        return _described(reply.vector_store)
 
     @router.post(
         "/{store_id}",
@@ -73,14 +78,17 @@ def vector_stores_router(parts: AppContext) -> APIRouter:
         request: Request, store_id: str, caller: known_caller
     ) -> Response:
         """Changes its name, its expiry or its metadata."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(VECTOR_STORE_PARAMS):
-            return _described(await stores.update(update_store_request(store_id, body), caller))
+            wanted = update_store_request(store_id, body)
+            reply = await control.call(control.vector_stores.UpdateVectorStore, wanted, caller)
+            return _described(reply.vector_store)
 
     @router.delete("/{store_id}", summary="Delete a store", responses=answers("What is left."))
     async def delete_vector_store(store_id: str, caller: known_caller) -> Response:
         """Deletes a store; its files stay."""
-        await stores.delete(store_id, caller)
+        wanted = vector_store_service_pb2.DeleteVectorStoreRequest(vector_store_id=store_id)
+        await control.call(control.vector_stores.DeleteVectorStore, wanted, caller)
         return json_response(deleted_object("vector_store", store_id))
 
     @router.post(
@@ -93,10 +101,12 @@ def vector_stores_router(parts: AppContext) -> APIRouter:
         request: Request, store_id: str, caller: known_caller
     ) -> Response:
         """Finds the passages that answer a question best."""
-        body = await parts.read_body(request)
+        body = await context.read_body(request)
         with openai_names(VECTOR_STORE_PARAMS):
             asked = search_request(store_id, body)
-            found = await stores.search(asked, caller)
+            found = await control.call(
+                control.vector_stores.SearchVectorStore, asked, caller, timeout_s=SEARCH_TIMEOUT_S
+            )
         return json_response(search_page(asked.queries, found.hits))
 
     return router
