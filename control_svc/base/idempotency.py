@@ -1,9 +1,12 @@
 """Requests that are told apart by an id of the caller's, so that one sent twice is done once."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
 from sqlalchemy import String, Text, delete, insert
 from sqlalchemy.orm import Mapped, mapped_column
@@ -13,6 +16,8 @@ from control_svc.db.transaction import Transaction
 from svc_kit.errors import RequestIdReused
 
 REMEMBERED_FOR: Final = timedelta(days=1)
+STORED_AS: Final = "STORED_AS"
+_VERSION: Final = "2:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +33,54 @@ class IdempotencyRecord:
     created_at: datetime
 
     def check_same(self, fingerprint: str) -> None:
-        """Raises RequestIdReused for a request that says something else."""
-        if self.fingerprint != fingerprint:
+        """Raise RequestIdReused for a request with other contents.
+
+        Fingerprints of release 0.1 have no version and cannot be compared; for the day that they
+        are stored, the id decides.
+        """
+        if self.fingerprint.startswith(_VERSION) and self.fingerprint != fingerprint:
             raise RequestIdReused(field="request_id", request_id=self.request_id)
 
 
 def fingerprint_of(*facts: object) -> str:
-    """Tells one request from another."""
-    text = "".join(f"{len(str(fact))}:{fact}" for fact in facts)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    """Return the fingerprint of a request, at most 64 characters.
+
+    It depends on stored names alone: those of fields and classes, or the `STORED_AS` that a class
+    or the metadata of a field has since it was renamed. Enums count as their values. Raises
+    TypeError for a value that has no stable form.
+    """
+    text = json.dumps([_stable_form(fact) for fact in facts], separators=(",", ":"))
+    return _VERSION + hashlib.sha256(text.encode()).hexdigest()[: 64 - len(_VERSION)]
+
+
+def _stable_form(value: Any) -> Any:
+    """The value in types of JSON."""
+    match value:
+        case Enum():
+            return value.value
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes():
+            return {"bytes": value.hex()}
+        case datetime():
+            return {"time": value.isoformat()}
+        case timedelta():
+            return {"seconds": value.total_seconds()}
+        case Mapping():
+            return {str(key): _stable_form(value[key]) for key in sorted(value)}
+        case _ if is_dataclass(value):
+            names = {
+                field.metadata.get(STORED_AS, field.name): getattr(value, field.name)
+                for field in fields(value)
+            }
+            return [getattr(value, STORED_AS, type(value).__name__), _stable_form(names)]
+        case tuple() if hasattr(value, "_asdict"):
+            name = getattr(value, STORED_AS, type(value).__name__)
+            return [name, _stable_form(value._asdict())]
+        case tuple() | list():
+            return [_stable_form(each) for each in value]
+        case _:
+            raise TypeError(f"no stable form: {type(value).__name__}")
 
 
 class RequestRow(Table):

@@ -1,0 +1,312 @@
+"""Formats that earlier releases stored are read and written alike. See the README beside this."""
+
+import ast
+import io
+import json
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+from control_svc.assistants import queries as assistant_queries
+from control_svc.base.pagination import PageRequest, PageTokens
+from control_svc.base.versioning import etag_of
+from control_svc.batches.lines import answered, unanswered
+from control_svc.config import ControlSettings
+from control_svc.db.tables import pack_texts, unpack_texts
+from control_svc.items import queries as item_queries
+from control_svc.responses import content_cipher
+from control_svc.responses import queries as response_queries
+from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.model import Summary
+from control_svc.runs import queries as run_queries
+from control_svc.schema import METADATA
+from gateway.config import GatewaySettings
+from inference_svc.adapter_sync.state import Wanted, WantedState, load_state, save_state
+from inference_svc.config import InferenceSettings
+from inference_svc.engine.kv_cache.origin import recipe_of
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine.saved_state import Origin
+from inference_svc.snapshots.file_format import SnapshotReader, write
+from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
+from svc_kit.auth.keys import hash_key
+from svc_kit.encryption import Sealer
+from tests.architecture.test_house_rules import ROOT, product_files
+
+GOLDEN: Final = Path(__file__).parent
+DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
+    "assistant settings": assistant_queries._ASSISTANT_SETTINGS,
+    "attachments": assistant_queries._ATTACHMENTS,
+    "item content": item_queries._CONTENT,
+    "response ending": response_queries._ENDING,
+    "response settings": response_queries._SETTINGS,
+    "response work": response_queries._WORK,
+    "run": run_queries._RUN,
+    "run event": run_queries._EVENT,
+    "run settings": run_queries._SETTINGS,
+    "run step": run_queries._STEP,
+    "summary": content_cipher._SUMMARY,
+    "thread settings": assistant_queries._THREAD_SETTINGS,
+}
+NOT_STORED: Final = 1
+"""Type adapters of the product that read what others send: results of MCP tools."""
+SUMMARY: Final = Summary(text="so far", replaces_all=True)
+CIPHER: Final = ContentCipher(Sealer(bytes(range(64))))
+SECRET: Final = b"s" * 32
+WANTED: Final = WantedState(
+    "5",
+    {
+        "x": Wanted(
+            id="x",
+            project="x",
+            name="x",
+            model="x",
+            digest="x",
+            file_bytes=1,
+            default_scale=0.5,
+            standing_scale=0.5,
+            attempt=1,
+        )
+    },
+)
+SNAPSHOT: Final = Snapshot(
+    snapshot_id="snap_1",
+    created_at=1.5,
+    model="m",
+    fingerprint=Fingerprint("llama", "f" * 64, "f16", "0.3"),
+    key=b"k",
+    num_computed=2,
+    whole=True,
+    origin=Origin(
+        request_id="r",
+        choice=0,
+        project="p",
+        tokens=array("i", [1, 2, 3]),
+        num_prompt=2,
+        recipe="{}",
+        hidden=(0.5,),
+        adapters=(("d", 1.0),),
+    ),
+    state_bytes=4,
+    kept_for="thread_1",
+)
+
+
+def golden(name: str) -> dict[str, Any]:
+    """A golden file."""
+    content: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def shape_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema without prose; class names are numbers in the order of their first use."""
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    numbers: dict[str, str] = {}
+    shapes: dict[str, Any] = {}
+
+    def reduced(node: Any) -> Any:
+        if isinstance(node, list):
+            return [reduced(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        return {
+            key: number_of(value.rpartition("/")[2]) if key == "$ref" else reduced(value)
+            for key, value in node.items()
+            if key not in {"description", "$defs", "discriminator"}
+            and not (key == "title" and isinstance(value, str))
+        }
+
+    def number_of(name: str) -> str:
+        if name not in numbers:
+            numbers[name] = f"#{len(numbers) + 1}"
+            shapes[numbers[name]] = reduced(definitions[name])
+        return numbers[name]
+
+    return {"schema": reduced(schema), "shapes": shapes}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_have_the_fields_that_are_stored(name: str) -> None:
+    """A field with another name or type makes documents of earlier releases unreadable."""
+    shape = shape_of(DOCUMENTS[name].json_schema(mode="serialization"))
+
+    assert json.loads(json.dumps(shape)) == golden("documents")[name]
+
+
+def test_every_stored_document_is_pinned() -> None:
+    """A new `TypeAdapter` of the product needs a golden file."""
+    found = sum(
+        isinstance(node, ast.Name) and node.id == "TypeAdapter" and isinstance(node.ctx, ast.Load)
+        for path in product_files()
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+        for node in ast.walk(statement.value)
+    )
+
+    assert found == len(DOCUMENTS) + NOT_STORED
+
+
+def page_token() -> str:
+    """The token behind the first of two threads."""
+    tokens, request, binding = PageTokens(b"k" * 32), PageRequest(size=1), ("p", "threads")
+    window = tokens.window(request, binding, 100)
+    threads = [SimpleNamespace(id="thread_1"), SimpleNamespace(id="thread_2")]
+    return tokens.page(threads, window, request, binding).next_token
+
+
+def snapshot_file() -> str:
+    """A whole snapshot, in hex."""
+    file = io.BytesIO()
+    write(file, SNAPSHOT, bytearray(b"\1\2\3\4"), SECRET)
+    return file.getvalue().hex()
+
+
+def recipe() -> str:
+    """What a sampler is rebuilt from."""
+    return recipe_of(
+        SequenceRequest(
+            sequence_id=1,
+            model="m",
+            prompt=array("i", [1, 2]),
+            sampling=Sampling(),
+            seed=7,
+            choice=0,
+            max_tokens=4,
+            cache_key=b"k",
+            resumed=array("i"),
+            project="p",
+            request_id="r",
+        )
+    )
+
+
+FORMATS: Final[dict[str, Callable[[], str]]] = {
+    "batch line answered": lambda: answered("batch_0123", 5, "a", 200, "req_1", {"x": 1}).decode(),
+    "batch line unanswered": lambda: unanswered(
+        "batch_0123", 6, b'{"custom_id":"b"}', "batch_expired", "late"
+    ).decode(),
+    "etag": lambda: etag_of("asst_1", 3),
+    "key hash": lambda: hash_key("ck_secret"),
+    "packed texts": lambda: pack_texts([b"a", b"", b"bcd"]).hex(),
+    "page token": page_token,
+    "sealed reasoning": lambda: CIPHER.seal_thought("p", "because"),
+    "sealed summary": lambda: CIPHER.seal_summary("p", SUMMARY),
+    "snapshot file": snapshot_file,
+    "snapshot recipe": recipe,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_texts_and_bytes_are_written_as_before(name: str) -> None:
+    """Another release, or a client, holds what this one compares its own with."""
+    assert FORMATS[name]() == golden("formats")[name]
+
+
+def test_adapter_state_is_written_and_read_as_before(tmp_path: Path) -> None:
+    """A frontend that starts while the control service is away loads what it had."""
+    path = tmp_path / "state.json"
+    save_state(path, WANTED)
+    assert path.read_text() == golden("formats")["adapter state"]
+
+    path.write_text(golden("formats")["adapter state"])
+    assert load_state(path) == WANTED
+
+
+def test_what_an_earlier_release_wrote_is_read() -> None:
+    """Page tokens, encrypted texts, packed columns and snapshots."""
+    stored = golden("formats")
+    file = bytes.fromhex(stored["snapshot file"])
+    reader = SnapshotReader(io.BytesIO(file), len(file), "snap_1", SECRET)
+    tokens = PageTokens(b"k" * 32)
+
+    assert reader.snapshot == SNAPSHOT
+    assert CIPHER.open_thought("p", stored["sealed reasoning"]) == "because"
+    assert CIPHER.open_summary("p", stored["sealed summary"]) == SUMMARY
+    assert unpack_texts(bytes.fromhex(stored["packed texts"]), 3) == [b"a", b"", b"bcd"]
+    asked = PageRequest(size=1, token=stored["page token"])
+    assert tokens.window(asked, ("p", "threads"), 100).after == "thread_1"
+
+
+def constants(suffix: str) -> set[str]:
+    """The values of the control service's constants whose public names end so."""
+    return {
+        node.value.value
+        for path in (ROOT / "control_svc").rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id.endswith(suffix)
+        and not node.target.id.startswith("_")
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
+def test_job_kinds_and_topics_are_those_that_are_stored() -> None:
+    """Jobs of an earlier release are in the queue; processes of two releases share a database."""
+    names = golden("names")
+
+    assert constants("KIND") == set(names["job kinds"])
+    assert constants("TOPIC") == set(names["topics"])
+
+
+def test_metrics_have_the_names_that_dashboards_know() -> None:
+    """A renamed metric is an empty panel."""
+    found = {
+        node.value
+        for path in product_files()
+        if path.relative_to(ROOT).parts[0] != "corral_cli"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.startswith("corral_")
+        and node.value.replace("_", "").isalnum()
+    }
+
+    assert found >= set(golden("names")["metrics"])
+
+
+def test_tables_have_the_columns_that_migrations_made() -> None:
+    """Renaming a class or a field of a row does not rename what is in the database."""
+    found = {
+        table.name: {
+            column.name: f"{column.type!s}{'' if column.nullable else ' NOT NULL'}"
+            + (" PRIMARY KEY" if column.primary_key else "")
+            for column in table.columns
+        }
+        for table in METADATA.sorted_tables
+    }
+
+    assert found == golden("names")["tables"]
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        ("control", ControlSettings),
+        ("gateway", GatewaySettings),
+        ("inference", InferenceSettings),
+    ],
+)
+def test_settings_have_the_names_that_operators_wrote(
+    service: str, settings: type[BaseModel]
+) -> None:
+    """A setting that is unknown keeps a service from starting."""
+    assert setting_names(settings) >= set(golden("names")["settings"][service])
+
+
+def setting_names(model: type[BaseModel], prefix: str = "") -> set[str]:
+    """The names of settings, with those of groups in front."""
+    names = set[str]()
+    for name, field in model.model_fields.items():
+        names.add(prefix + name)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                names |= setting_names(kind, f"{prefix}{name}.")
+    return names
