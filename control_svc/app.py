@@ -25,7 +25,7 @@ from control_svc.config import ControlSettings
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock
-from control_svc.deps import Deps, data_folder, end, shared_secret, streaming
+from control_svc.deps import Deps, ModelParts, archives, data_folder, end, shared_secret, streaming
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.heartbeat import renew_leases
@@ -33,11 +33,9 @@ from control_svc.jobs.leases import Leases, LeaseTerms
 from control_svc.malloc import keep_large_blocks
 from control_svc.projects.keys import Keys
 from control_svc.services import (
-    ModelParts,
     Vectors,
     adapter_service,
     archive_handlers,
-    archives,
     batch_handlers,
     batch_service,
     conversation_service,
@@ -100,23 +98,23 @@ async def build(
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
     async with AsyncExitStack() as stack:
-        ground = await stack.enter_async_context(
-            _ground(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
+        deps = await stack.enter_async_context(
+            _deps(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
         )
-        vectors = Vectors(ground)
-        responses = await response_parts(ground, vectors.search, model)
-        keys = Keys(ground.transactions, ground.ids, ground.tokens, ground.clock)
+        vectors = Vectors(deps)
+        responses = await response_parts(deps, vectors.search, model)
+        keys = Keys(deps.transactions, deps.ids, deps.tokens, deps.clock)
         authenticator = _authenticator(settings, keys)
         services = [
-            *file_services(ground),
-            batch_service(ground),
-            conversation_service(ground),
+            *file_services(deps),
+            batch_service(deps),
+            conversation_service(deps),
             responses.service,
-            *thread_services(ground),
-            run_service(ground),
-            *await operator_services(ground, keys, authenticator),
-            adapter_service(ground),
-            job_service(ground),
+            *thread_services(deps),
+            run_service(deps),
+            *await operator_services(deps, keys, authenticator),
+            adapter_service(deps),
+            job_service(deps),
             *vectors.services(),
         ]
         server = _server(settings, registry, authenticator, services)
@@ -126,17 +124,15 @@ async def build(
         if management is not None:
             stack.push_async_callback(management.close)
         works: list[JobHandler] = [
-            *batch_handlers(ground, responses.lines.answer),
+            *batch_handlers(deps, responses.lines.answer),
             vectors.handler(),
-            *run_handlers(ground, vectors.search, model),
+            *run_handlers(deps, vectors.search, model),
             responses.handler,
-            *archive_handlers(ground),
+            *archive_handlers(deps),
             *handlers,
         ]
-        dispatcher = await stack.enter_async_context(
-            dispatching(ground, works, JobMetrics(registry))
-        )
-        sweeper = _sweeper(ground)
+        dispatcher = await stack.enter_async_context(dispatching(deps, works, JobMetrics(registry)))
+        sweeper = _sweeper(deps)
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(end, sweeping)
         server.set_serving(True)
@@ -155,7 +151,7 @@ async def serve(settings: ControlSettings) -> None:
 
 
 @asynccontextmanager
-async def _ground(
+async def _deps(
     settings: ControlSettings,
     registry: CollectorRegistry,
     *,
@@ -195,12 +191,10 @@ async def _ground(
         )
 
 
-def _sweeper(ground: Deps) -> Sweeper:
-    grace = timedelta(seconds=2 * ground.settings.server.max_deadline_s)
-    kept_for = timedelta(seconds=ground.settings.streams.keep_s)
-    return Sweeper(
-        ground.transactions, ground.blobs, ground.clock, grace, kept_for, archives(ground)
-    )
+def _sweeper(deps: Deps) -> Sweeper:
+    grace = timedelta(seconds=2 * deps.settings.server.max_deadline_s)
+    kept_for = timedelta(seconds=deps.settings.streams.keep_s)
+    return Sweeper(deps.transactions, deps.blobs, deps.clock, grace, kept_for, archives(deps))
 
 
 async def upgrade_database(settings: ControlSettings) -> str:
@@ -284,19 +278,19 @@ _COUNT_INTERVAL_S: Final = 10.0
 
 @asynccontextmanager
 async def dispatching(
-    ground: Deps, handlers: Sequence[JobHandler], metrics: JobMetrics
+    deps: Deps, handlers: Sequence[JobHandler], metrics: JobMetrics
 ) -> AsyncIterator[Dispatcher]:
     """A dispatcher at work; what it works on is given back at the end."""
-    bounds, database = ground.settings.jobs, ground.database
+    bounds, database = deps.settings.jobs, deps.database
     terms = LeaseTerms(
         owner=f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}",
         lease=timedelta(seconds=bounds.lease_s),
         is_alone=not database.is_shared,
     )
     undertakers = {handler.kind: handler for handler in handlers}
-    leases = Leases(ground.transactions, undertakers, terms)
-    dispatcher = Dispatcher(leases, ground.notices, handlers, metrics)
-    gauges = JobGauges(ground.transactions, metrics)
+    leases = Leases(deps.transactions, undertakers, terms)
+    dispatcher = Dispatcher(leases, deps.notices, handlers, metrics)
+    gauges = JobGauges(deps.transactions, metrics)
     with renew_leases(database, terms.owner, terms.lease):
         counting = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
         working = asyncio.create_task(dispatcher.run(bounds.poll_interval_s))

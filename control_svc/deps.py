@@ -1,4 +1,4 @@
-"""Streams of events: their writers and their followers."""
+"""What the slices are built from: settings, database, blobs, streams, channels, clocks."""
 
 import asyncio
 import secrets
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc.aio
 
@@ -23,6 +23,10 @@ from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.model import StreamReader, StreamWriters
 from control_svc.event_log.reader import GroupReader, LogStreamReader
 from control_svc.event_log.tail_cache import Tails
+from control_svc.inference.models import Models, RpcModels
+from control_svc.inference.prefix_cleanup import PrefixCleanup
+from control_svc.inference.turn_client import RpcTokenCounter, RpcTurnClient, TokenCounter
+from control_svc.inference.turns import TurnClient
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -65,7 +69,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Deps:
-    """The settings, and what is opened once for all parts."""
+    """The settings and what is opened once for all slices."""
 
     settings: ControlSettings
     database: Database
@@ -116,3 +120,25 @@ async def end(task: asyncio.Task[None]) -> None:
     """Cancel a task of the service's own and see it end."""
     task.cancel()
     await asyncio.wait([task])
+
+
+def archives(deps: Deps) -> PrefixCleanup:
+    """What has deleted objects forgotten. Only our own services name objects, by their token."""
+    return PrefixCleanup(deps.ids, is_used=deps.token is not None)
+
+
+class ModelParts(NamedTuple):
+    """What calls models, knows them, and counts what they would be shown."""
+
+    turns: TurnClient
+    models: Models
+    counter: TokenCounter
+
+
+def model_parts(deps: Deps, turn_timeout_s: float) -> ModelParts:
+    """Those of the inference service; a turn takes at most so long."""
+    return ModelParts(
+        RpcTurnClient(deps.inference, deps.token, timeout_s=turn_timeout_s),
+        RpcModels(deps.inference, deps.token),
+        RpcTokenCounter(deps.inference, deps.token, timeout_s=turn_timeout_s),
+    )

@@ -1,11 +1,12 @@
-"""Files and uploads."""
+"""Builds the services and job handlers of the slices from `Deps` and the settings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib.metadata import version
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import grpc.aio
 from corral.control.v1 import (
     adapter_service_pb2_grpc,
     assistant_service_pb2_grpc,
@@ -35,6 +36,7 @@ from control_svc.assistants.assistants import Assistants
 from control_svc.assistants.messages import Messages
 from control_svc.assistants.servicers import AssistantServicer, MessageServicer, ThreadServicer
 from control_svc.assistants.threads import Threads
+from control_svc.batches import service
 from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
 from control_svc.batches.input_file import BatchReader
@@ -43,31 +45,33 @@ from control_svc.batches.lines import LineLimits
 from control_svc.batches.output import BatchWriter
 from control_svc.batches.service import CLOSING_KIND, KIND, Batches
 from control_svc.batches.servicer import BatchServicer
-from control_svc.batches.worker import BatchHandler
+from control_svc.batches.worker import BatchHandler, retry_batch
 from control_svc.conversations.service import Conversations
 from control_svc.conversations.servicer import ConversationServicer
-from control_svc.deps import Deps, data_folder, or_no_start, shared_secret
+from control_svc.deps import (
+    Deps,
+    ModelParts,
+    archives,
+    data_folder,
+    model_parts,
+    or_no_start,
+    shared_secret,
+)
 from control_svc.files.model import FileLimits
 from control_svc.files.service import Files
 from control_svc.files.servicers import FileServicer, UploadServicer
 from control_svc.files.uploads import Uploads
+from control_svc.inference import prefix_cleanup
 from control_svc.inference.embeddings import EmbeddingClient
-from control_svc.inference.models import Models, RpcModels
-from control_svc.inference.prefix_cleanup import (
-    PrefixCleanup,
-    PrefixCleanupWorker,
-    RpcDiskPrefixCache,
-)
-from control_svc.inference.turn_client import RpcTokenCounter, RpcTurnClient, TokenCounter
-from control_svc.inference.turns import TurnClient
-from control_svc.job_retry import RETRIES
-from control_svc.jobs.handler import JobHandler
-from control_svc.jobs.service import Jobs
+from control_svc.inference.prefix_cleanup import PrefixCleanupWorker, RpcDiskPrefixCache
+from control_svc.jobs.handler import JobHandler, refuse_retry, retry_from_start
+from control_svc.jobs.service import Jobs, Retry
 from control_svc.jobs.servicer import JobServicer
 from control_svc.projects.keys import Keys
 from control_svc.projects.projects import Projects
 from control_svc.projects.servicers import KeyServicer, ProjectServicer, UsageServicer
 from control_svc.projects.usage import Usage
+from control_svc.responses import worker as responses_worker
 from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import Requests
@@ -78,15 +82,17 @@ from control_svc.responses.servicer import ResponseLines, ResponseServicer
 from control_svc.responses.tools import McpPreparing, ResponseTools
 from control_svc.responses.transitions import Endings
 from control_svc.responses.worker import ResponseHandler, ResponseWorker
+from control_svc.runs import worker as runs_worker
 from control_svc.runs.queries import RunEventDocuments, delete_streams_of_thread
 from control_svc.runs.service import Runs
 from control_svc.runs.servicer import RunServicer
-from control_svc.runs.transitions import RunExpiry
+from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
 from control_svc.runs.worker import RunHandler, RunTools
+from control_svc.vector_stores import membership
 from control_svc.vector_stores.files import VectorFiles
 from control_svc.vector_stores.ingest.extraction_job import DocumentTexts
 from control_svc.vector_stores.ingest.worker import FileReading
-from control_svc.vector_stores.membership import FileAdder, remove_from_all
+from control_svc.vector_stores.membership import FileAdder, remove_from_all, retry_file
 from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.search.service import VectorSearch
 from control_svc.vector_stores.search.vector_index import VectorIndex
@@ -98,232 +104,199 @@ from svc_kit.local_files import AllowedFolders
 from svc_kit.rpc.server import Service
 
 
-def file_services(ground: Deps) -> list[Service]:
-    """What callers do with files, whole or in parts."""
-    bounds = ground.settings.files
+def _service(add: Callable[[Any, grpc.aio.Server], None], servicer: object) -> Service:
+    """The service that a generated function adds; the function's name has its name."""
+    name = add.__name__.removeprefix("add_").removesuffix("Servicer_to_server")
+    return Service(add, servicer, f"corral.control.v1.{name}")
+
+
+def file_services(deps: Deps) -> list[Service]:
+    """Files and uploads."""
+    bounds = deps.settings.files
     files = Files(
-        ground.transactions,
-        ground.blobs,
-        ground.ids,
-        ground.tokens,
+        deps.transactions,
+        deps.blobs,
+        deps.ids,
+        deps.tokens,
         FileLimits(bounds.file_bytes, bounds.batch_bytes),
-        ground.clock,
+        deps.clock,
         on_delete=[remove_from_all],
     )
     uploads = Uploads(
-        ground.transactions,
-        ground.blobs,
-        ground.ids,
+        deps.transactions,
+        deps.blobs,
+        deps.ids,
         FileLimits(bounds.upload_bytes, bounds.batch_bytes),
         bounds.part_bytes,
-        ground.clock,
+        deps.clock,
     )
     return [
-        Service(
-            file_service_pb2_grpc.add_FileServiceServicer_to_server,
-            FileServicer(files),
-            "corral.control.v1.FileService",
-        ),
-        Service(
-            upload_service_pb2_grpc.add_UploadServiceServicer_to_server,
-            UploadServicer(uploads),
-            "corral.control.v1.UploadService",
+        _service(file_service_pb2_grpc.add_FileServiceServicer_to_server, FileServicer(files)),
+        _service(
+            upload_service_pb2_grpc.add_UploadServiceServicer_to_server, UploadServicer(uploads)
         ),
     ]
 
 
-def adapter_service(ground: Deps) -> Service:
-    """What callers register, and what frontends should have."""
-    settings = ground.settings
+def adapter_service(deps: Deps) -> Service:
+    """The registry of adapters, and the sync of inference frontends with it."""
+    settings = deps.settings
     source = AdapterBytes(
-        ground.transactions,
-        ground.blobs,
-        ground.sandbox,
+        deps.transactions,
+        deps.blobs,
+        deps.sandbox,
         AllowedFolders([*settings.adapter_folders, settings.data_dir / "adapters"]),
         scratch=data_folder(settings),
         limit=settings.adapters.file_bytes,
-        clock=ground.clock,
+        clock=deps.clock,
     )
     adapters = Adapters(
-        ground.transactions,
-        ground.blobs,
+        deps.transactions,
+        deps.blobs,
         source,
-        ground.ids,
-        ground.tokens,
+        deps.ids,
+        deps.tokens,
         settings.adapters.per_project,
-        ground.notices,
-        ground.clock,
+        deps.notices,
+        deps.clock,
     )
-    desired = AdapterSync(ground.transactions, ground.blobs, ground.notices)
-    return Service(
+    desired = AdapterSync(deps.transactions, deps.blobs, deps.notices)
+    return _service(
         adapter_service_pb2_grpc.add_AdapterServiceServicer_to_server,
-        AdapterServicer(adapters, desired, ground.clock),
-        "corral.control.v1.AdapterService",
+        AdapterServicer(adapters, desired, deps.clock),
     )
 
 
-def archives(ground: Deps) -> PrefixCleanup:
-    """What has deleted objects forgotten. Only our own services name objects, by their token."""
-    return PrefixCleanup(ground.ids, is_used=ground.token is not None)
-
-
-def archive_handlers(ground: Deps) -> Sequence[JobHandler]:
-    """What does the jobs of it."""
-    if ground.token is None:
+def archive_handlers(deps: Deps) -> Sequence[JobHandler]:
+    """The worker that deletes stored prefixes, where the inference service can be called."""
+    if deps.token is None:
         return []
-    return [PrefixCleanupWorker(RpcDiskPrefixCache(ground.inference, ground.token))]
-
-
-class ModelParts(NamedTuple):
-    """What calls models, knows them, and counts what they would be shown."""
-
-    turns: TurnClient
-    models: Models
-    counter: TokenCounter
-
-
-def model_parts(ground: Deps, turn_timeout_s: float) -> ModelParts:
-    """Those of the inference service; a turn takes at most so long."""
-    return ModelParts(
-        RpcTurnClient(ground.inference, ground.token, timeout_s=turn_timeout_s),
-        RpcModels(ground.inference, ground.token),
-        RpcTokenCounter(ground.inference, ground.token, timeout_s=turn_timeout_s),
-    )
+    return [PrefixCleanupWorker(RpcDiskPrefixCache(deps.inference, deps.token))]
 
 
 _CLOSING_AT_ONCE: Final = 2
 
 
-def batch_service(ground: Deps) -> Service:
-    """What callers do with batches."""
+def batch_service(deps: Deps) -> Service:
+    """Batches."""
     batches = Batches(
-        ground.transactions,
-        ground.notices,
-        ground.ids,
-        ground.tokens,
-        ground.settings.jobs.poll_interval_s,
+        deps.transactions,
+        deps.notices,
+        deps.ids,
+        deps.tokens,
+        deps.settings.jobs.poll_interval_s,
     )
-    return Service(
-        batch_service_pb2_grpc.add_BatchServiceServicer_to_server,
-        BatchServicer(batches),
-        "corral.control.v1.BatchService",
+    return _service(
+        batch_service_pb2_grpc.add_BatchServiceServicer_to_server, BatchServicer(batches)
     )
 
 
-def batch_handlers(ground: Deps, responses: ResponseRunner) -> list[BatchHandler]:
-    """What does the jobs of batches: of those that run lines, and of those that run no more.
+def batch_handlers(deps: Deps, responses: ResponseRunner) -> list[BatchHandler]:
+    """Job handlers of batches: one for those that run lines, one for those that only close.
 
-    `responses` answers lines of that endpoint.
+    `responses` runs lines of /v1/responses.
     """
-    bounds = ground.settings.batches
+    bounds = deps.settings.batches
     lines = LineClient(
-        ground.inference,
-        ground.token,
+        deps.inference,
+        deps.token,
         fingerprint=f"corral-{version('corral')}",
         timeout_s=bounds.line_timeout_s,
         responses=responses,
     )
     limits = LineLimits(bounds.lines, bounds.line_bytes, bounds.embedding_inputs)
-    reader = BatchReader(ground.transactions, ground.blobs, limits)
-    runner = BatchRunner(ground.transactions, lines, AdaptiveConcurrency(bounds.lines_at_once))
-    writer = BatchWriter(ground.transactions, ground.blobs, ground.ids)
+    reader = BatchReader(deps.transactions, deps.blobs, limits)
+    runner = BatchRunner(deps.transactions, lines, AdaptiveConcurrency(bounds.lines_at_once))
+    writer = BatchWriter(deps.transactions, deps.blobs, deps.ids)
     return [
-        BatchHandler(kind, reader, runner, writer, ground.ids, concurrency)
+        BatchHandler(kind, reader, runner, writer, deps.ids, concurrency)
         for kind, concurrency in ((KIND, bounds.batches_at_once), (CLOSING_KIND, _CLOSING_AT_ONCE))
     ]
 
 
-def conversation_service(ground: Deps) -> Service:
-    """What callers do with conversations."""
+def conversation_service(deps: Deps) -> Service:
+    """Conversations."""
     conversations = Conversations(
-        ground.transactions, ground.ids, ground.tokens, ground.clock, archives(ground)
+        deps.transactions, deps.ids, deps.tokens, deps.clock, archives(deps)
     )
-    return Service(
+    return _service(
         conversation_service_pb2_grpc.add_ConversationServiceServicer_to_server,
         ConversationServicer(conversations),
-        "corral.control.v1.ConversationService",
     )
 
 
-def job_service(ground: Deps) -> Service:
-    """What operators do with jobs."""
-    return Service(
+def job_service(deps: Deps) -> Service:
+    """Jobs, for operators."""
+    return _service(
         job_service_pb2_grpc.add_JobServiceServicer_to_server,
-        JobServicer(Jobs(ground.transactions, ground.tokens, RETRIES)),
-        "corral.control.v1.JobService",
+        JobServicer(Jobs(deps.transactions, deps.tokens, RETRIES)),
     )
 
 
-async def operator_services(
-    ground: Deps, keys: Keys, authenticator: Authenticator
-) -> list[Service]:
-    """Their services. Raises StartupError."""
-    projects = Projects(ground.transactions, ground.tokens, ground.clock)
+async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator) -> list[Service]:
+    """Projects, keys and usage. Raises StartupError."""
+    projects = Projects(deps.transactions, deps.tokens, deps.clock)
     await or_no_start(projects.prepare())
     return [
-        Service(
-            project_service_pb2_grpc.add_ProjectServiceServicer_to_server,
-            ProjectServicer(projects),
-            "corral.control.v1.ProjectService",
+        _service(
+            project_service_pb2_grpc.add_ProjectServiceServicer_to_server, ProjectServicer(projects)
         ),
-        Service(
+        _service(
             key_service_pb2_grpc.add_KeyServiceServicer_to_server,
             KeyServicer(keys, serves_keyless=authenticator.serves_keyless),
-            "corral.control.v1.KeyService",
         ),
-        Service(
+        _service(
             usage_service_pb2_grpc.add_UsageServiceServicer_to_server,
-            UsageServicer(Usage(ground.transactions, ground.tokens, ground.clock)),
-            "corral.control.v1.UsageService",
+            UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock)),
         ),
     ]
 
 
 class ResponseParts(NamedTuple):
-    """The service, and what works."""
+    """The service of responses, its job handler, and what runs lines of batches."""
 
     service: Service
     handler: ResponseHandler
     lines: ResponseLines
-    """Answers lines of batches."""
+    """Runs lines of batches."""
 
 
 async def response_parts(
-    ground: Deps, search: Search, model: ModelParts | None = None
+    deps: Deps, search: Search, model: ModelParts | None = None
 ) -> ResponseParts:
-    """`model` stands in for the inference service. Raises StartupError."""
-    bounds = ground.settings.responses
-    cipher = ContentCipher(Sealer(await shared_secret(ground.database, "seal_key", KEY_BYTES)))
-    model = model or model_parts(ground, bounds.turn_timeout_s)
-    servers = mcp_servers(ground.settings.mcp_servers)
+    """Responses; `model` replaces the inference service. Raises StartupError."""
+    bounds = deps.settings.responses
+    cipher = ContentCipher(Sealer(await shared_secret(deps.database, "seal_key", KEY_BYTES)))
+    model = model or model_parts(deps, bounds.turn_timeout_s)
+    servers = mcp_servers(deps.settings.mcp_servers)
     tools = ResponseTools(search, servers)
-    compactor = Compactor(model.turns, cipher, ground.ids, ground.clock, bounds.summary_tokens)
+    compactor = Compactor(model.turns, cipher, deps.ids, deps.clock, bounds.summary_tokens)
     worker = ResponseWorker(
-        AgentLoop(model.turns, ground.ids, ground.clock),
+        AgentLoop(model.turns, deps.ids, deps.clock),
         model.counter,
         AutoCompaction(compactor, model.counter),
         cipher,
         tools,
-        McpPreparing(servers, ground.ids, ground.clock),
-        ground.clock,
+        McpPreparing(servers, deps.ids, deps.clock),
+        deps.clock,
     )
     endings = Endings(RESPONSE_EVENTS, cipher)
     requests = Requests(
-        model.models, cipher, tools, ground.ids, ground.clock, timedelta(seconds=bounds.keep_s)
+        model.models, cipher, tools, deps.ids, deps.clock, timedelta(seconds=bounds.keep_s)
     )
     responses = Responses(
-        ground.transactions,
-        ground.streams.followers,
+        deps.transactions,
+        deps.streams.followers,
         requests,
         endings,
         RESPONSE_EVENTS,
-        ground.ids,
-        ground.tokens,
-        ground.clock,
-        archives(ground),
+        deps.ids,
+        deps.tokens,
+        deps.clock,
+        archives(deps),
     )
     answering = EphemeralResponses(
-        ground.transactions,
+        deps.transactions,
         responses,
         requests,
         worker,
@@ -333,12 +306,12 @@ async def response_parts(
         cipher,
         tools,
         RESPONSE_EVENTS,
-        ground.ids,
-        ground.clock,
+        deps.ids,
+        deps.clock,
     )
     handler = ResponseHandler(
-        ground.transactions,
-        ground.streams.writers,
+        deps.transactions,
+        deps.streams.writers,
         worker,
         endings,
         RESPONSE_EVENTS,
@@ -346,128 +319,125 @@ async def response_parts(
         bounds.at_once,
     )
     servicer = ResponseServicer(responses, answering)
-    service = Service(
-        response_service_pb2_grpc.add_ResponseServiceServicer_to_server,
-        servicer,
-        "corral.control.v1.ResponseService",
-    )
+    service = _service(response_service_pb2_grpc.add_ResponseServiceServicer_to_server, servicer)
     return ResponseParts(service, handler, ResponseLines(answering))
 
 
-def run_service(ground: Deps) -> Service:
-    """What callers do with runs."""
+def run_service(deps: Deps) -> Service:
+    """Runs."""
     runs = Runs(
-        ground.transactions,
-        ground.streams.followers,
+        deps.transactions,
+        deps.streams.followers,
         RunEventDocuments(),
-        ground.ids,
-        ground.tokens,
-        ground.clock,
-        wait=_wait(ground),
-        embedding_model=ground.settings.embedding_model,
+        deps.ids,
+        deps.tokens,
+        deps.clock,
+        wait=_wait(deps),
+        embedding_model=deps.settings.embedding_model,
     )
-    return Service(
-        run_service_pb2_grpc.add_RunServiceServicer_to_server,
-        RunServicer(runs),
-        "corral.control.v1.RunService",
-    )
+    return _service(run_service_pb2_grpc.add_RunServiceServicer_to_server, RunServicer(runs))
 
 
 def run_handlers(
-    ground: Deps, search: Search, model: ModelParts | None = None
+    deps: Deps, search: Search, model: ModelParts | None = None
 ) -> Sequence[JobHandler]:
-    """What does the jobs of runs; `model` stands in for the inference service."""
-    codec, bounds = RunEventDocuments(), ground.settings.runs
-    model = model or model_parts(ground, bounds.turn_timeout_s)
+    """Job handlers of runs; `model` replaces the inference service."""
+    codec, bounds = RunEventDocuments(), deps.settings.runs
+    model = model or model_parts(deps, bounds.turn_timeout_s)
     handler = RunHandler(
-        ground.transactions,
-        ground.streams.writers,
+        deps.transactions,
+        deps.streams.writers,
         codec,
-        AgentLoop(model.turns, ground.ids, ground.clock),
+        AgentLoop(model.turns, deps.ids, deps.clock),
         model.counter,
         RunTools(search),
-        ground.ids,
-        ground.clock,
-        wait=_wait(ground),
+        deps.ids,
+        deps.clock,
+        wait=_wait(deps),
         concurrency=bounds.runs_at_once,
     )
     return [handler, RunExpiry(codec)]
 
 
-def _wait(ground: Deps) -> timedelta:
-    return timedelta(seconds=ground.settings.runs.expire_after_s)
+def _wait(deps: Deps) -> timedelta:
+    return timedelta(seconds=deps.settings.runs.expire_after_s)
 
 
-def thread_services(ground: Deps) -> list[Service]:
-    """What callers do with assistants, threads and messages."""
-    shared = ground.transactions, ground.ids, ground.tokens, ground.clock
-    embedding_model = ground.settings.embedding_model
+def thread_services(deps: Deps) -> list[Service]:
+    """Assistants, threads and messages."""
+    shared = deps.transactions, deps.ids, deps.tokens, deps.clock
+    embedding_model = deps.settings.embedding_model
     return [
-        Service(
+        _service(
             assistant_service_pb2_grpc.add_AssistantServiceServicer_to_server,
             AssistantServicer(Assistants(*shared, embedding_model)),
-            "corral.control.v1.AssistantService",
         ),
-        Service(
+        _service(
             thread_service_pb2_grpc.add_ThreadServiceServicer_to_server,
             ThreadServicer(
-                Threads(*shared, embedding_model, archives(ground), [delete_streams_of_thread])
+                Threads(*shared, embedding_model, archives(deps), [delete_streams_of_thread])
             ),
-            "corral.control.v1.ThreadService",
         ),
-        Service(
+        _service(
             message_service_pb2_grpc.add_MessageServiceServicer_to_server,
             MessageServicer(Messages(*shared, embedding_model)),
-            "corral.control.v1.MessageService",
         ),
     ]
 
 
 class Vectors:
-    """The parts of vector stores, which share an embedding model and its client."""
+    """Vector stores: their services, search and ingestion share one embedding client."""
 
-    def __init__(self, ground: Deps) -> None:
-        self._ground = ground
-        self._bounds = ground.settings.vector_stores
-        self._embedder = EmbeddingClient(
-            ground.inference, ground.token, self._bounds.call_timeout_s
-        )
-        self._adder = FileAdder(ground.ids, ground.clock, ground.settings.embedding_model)
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+        self._bounds = deps.settings.vector_stores
+        self._embedder = EmbeddingClient(deps.inference, deps.token, self._bounds.call_timeout_s)
+        self._adder = FileAdder(deps.ids, deps.clock, deps.settings.embedding_model)
 
     @cached_property
     def search(self) -> Search:
-        """What `file_search` asks; one for the process, because it keeps vectors in memory."""
-        ground = self._ground
-        index = VectorIndex(ground.transactions, self._bounds.index_bytes)
-        return VectorSearch(ground.transactions, self._embedder, index, self._adder, ground.clock)
+        """The search, one for the process, since it caches vectors in memory."""
+        deps = self._deps
+        index = VectorIndex(deps.transactions, self._bounds.index_bytes)
+        return VectorSearch(deps.transactions, self._embedder, index, self._adder, deps.clock)
 
     def services(self) -> list[Service]:
-        """What callers do with stores and their files."""
-        ground = self._ground
-        shared = (ground.transactions, self._adder, ground.ids, ground.tokens, ground.clock)
+        """Vector stores and their files."""
+        deps = self._deps
+        shared = (deps.transactions, self._adder, deps.ids, deps.tokens, deps.clock)
         return [
-            Service(
+            _service(
                 vector_store_service_pb2_grpc.add_VectorStoreServiceServicer_to_server,
                 VectorStoreServicer(
-                    VectorStores(*shared, ground.notices, ground.settings.jobs.poll_interval_s),
+                    VectorStores(*shared, deps.notices, deps.settings.jobs.poll_interval_s),
                     self.search,
-                    ground.clock,
+                    deps.clock,
                 ),
-                "corral.control.v1.VectorStoreService",
             ),
-            Service(
+            _service(
                 vector_store_file_service_pb2_grpc.add_VectorStoreFileServiceServicer_to_server,
                 VectorStoreFileServicer(VectorFiles(*shared)),
-                "corral.control.v1.VectorStoreFileService",
             ),
         ]
 
     def handler(self) -> FileReading:
-        """What does the jobs of files."""
-        ground = self._ground
+        """The job handler that ingests files."""
+        deps = self._deps
         reader = DocumentTexts(
-            ground.blobs, ground.sandbox, data_folder(ground.settings), self._bounds.file_bytes
+            deps.blobs, deps.sandbox, data_folder(deps.settings), self._bounds.file_bytes
         )
         return FileReading(
-            ground.transactions, reader, self._embedder, self._adder, self._bounds.files_at_once
+            deps.transactions, reader, self._embedder, self._adder, self._bounds.files_at_once
         )
+
+
+RETRIES: Final[Mapping[str, Retry]] = {
+    service.KIND: retry_batch,
+    service.CLOSING_KIND: retry_batch,
+    membership.KIND: retry_file,
+    prefix_cleanup.KIND: retry_from_start,
+    EXPIRY_KIND: retry_expiry,
+    runs_worker.KIND: refuse_retry,
+    responses_worker.KIND: refuse_retry,
+}
+"""How a dead letter is retried, by its kind."""

@@ -1,16 +1,11 @@
-"""Event streams: what a run or a response says while it happens, kept for whoever follows it.
+"""Event streams of runs and responses, stored for clients that read them now or later.
 
-A stream is an append-only list of events, opaque bytes, of one object; its id is the object's. They
-are numbered from 0 without holes, and a number never changes its event: it is OpenAI's
-`sequence_number` and the `id:` of a server-sent event. Nobody reads what is not committed, so a
-reader that has been there all the time and one that comes back after a crash see the same bytes.
-
-Beside its events a stream keeps the token ids that the model has sampled, by turn (one call of the
-model). Whoever takes the work over goes on behind them, and never samples again what a reader may
-have seen.
-
-A stream has one writer: the holder of the fence of the object's unfinished job, in a transaction
-that locks the job first. Where there is no such job, it is whoever holds the object's row locked.
+A stream is an append-only list of opaque events; its id is that of its run or response. Events are
+numbered from 0 without gaps; the number is OpenAI's `sequence_number` and the `id:` of a
+server-sent event. Readers see committed events only, so a reader that reconnects after a crash sees
+the same bytes. A stream also stores the token ids that the model has sampled, by turn, so that a
+worker that takes over continues behind them. Its one writer holds the fence of the object's job, in
+a transaction that locks the job first, or, where there is no job, the lock of the object's row.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.leases import DeadLetterHandler, Leases
 from control_svc.jobs.model import Claim, Job
+from svc_kit.errors import JobNotRetriable
 
 ResultT = TypeVar("ResultT")
 
@@ -72,3 +73,14 @@ class JobHandler(DeadLetterHandler, Protocol):
         all without progress. Any other DomainError buries the job at once. EngineDied says that an
         engine died over the work. CancelledError means to leave at once, without a word.
         """
+
+
+async def retry_from_start(_tx: Transaction, job: Job) -> str:
+    """What needs nothing but to be tried."""
+    return job.kind
+
+
+async def refuse_retry(_tx: Transaction, job: Job) -> str:
+    """Raises JobNotRetriable: the subject failed when its job died, and its client was told."""
+    problem = f"the {job.kind} '{job.subject}' failed, as its client was told."
+    raise JobNotRetriable(job=job.id, problem=problem)

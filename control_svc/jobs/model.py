@@ -1,16 +1,12 @@
-"""Jobs: work that outlives the call which asked for it, and the process that does it.
+"""Jobs: rows of work that outlive the call that queued them.
 
-A job is a row, written in the transaction of the change that causes it. Whoever works on it holds a
-lease that runs out unless it is renewed, and a fence: the number of the claim. Every transaction of
-the work begins by locking the row with its fence, so a worker that comes back late, after another
-one has been given the job, changes nothing any more. Cancelling, expiry and completion lock the
-same row; whichever comes first is what happened.
+A worker holds a lease, which expires unless it is renewed, and a fence, the number of its claim.
+Every transaction of the work first locks the row with its fence, so a worker that has lost the job
+changes nothing. Rules are pure functions from a job to the next; times are the database's.
 
     queued ──claim──► running ──► done
       ▲                  │  └───► dead      refused, failed too often, or poison
       └──── not now ─────┘                  postponed, released, failed, lost, or an engine died
-
-All rules are pure functions from a job to the next one; times are the database's.
 """
 
 from dataclasses import dataclass, field, replace

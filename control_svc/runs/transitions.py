@@ -32,7 +32,7 @@ from control_svc.runs.events import (
 from control_svc.runs.model import ErrorCode, IncompleteReason, Run, RunError, RunState
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.steps import StepState
-from svc_kit.errors import RunNotFound
+from svc_kit.errors import JobNotRetriable, RunNotFound
 
 EXPIRY_KIND: Final = "run-expiry"
 """The jobs that end runs which wait for outputs for too long."""
@@ -209,3 +209,16 @@ class RunExpiry:
         events = await end_run(tx, claim.project, run, EXPIRED, {})
         told = [self._codec.encode(event) for event in events]
         await StreamQueries(tx).end(claim.project, run.id, told)
+
+
+async def retry_expiry(tx: Transaction, job: Job) -> str:
+    """Let a run that still waits expire. Raises JobNotRetriable where it waits no more."""
+    run_id = job.subject.split("/")[0]
+    try:
+        run = await RunQueries(tx).lock(job.project, run_id)
+    except RunNotFound:
+        raise JobNotRetriable(job=job.id, problem=f"the run '{run_id}' is deleted.") from None
+    if not still_waits(run, job.subject):
+        problem = f"the run '{run_id}' does not wait any more as it did."
+        raise JobNotRetriable(job=job.id, problem=problem)
+    return job.kind

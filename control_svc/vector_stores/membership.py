@@ -11,17 +11,19 @@ from typing import Final
 from control_svc.base.ids import JOB, VECTOR_STORE_ENTRY, IdSource
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.files.queries import FileQueries
-from control_svc.jobs.model import JobPriority, NewJob
+from control_svc.jobs.model import Job, JobPriority, NewJob
 from control_svc.jobs.queries import JobQueries
 from control_svc.vector_stores.model import (
     FileProblem,
     FileState,
     NewStoreFile,
     StoreFile,
+    StoreState,
     VectorStore,
 )
 from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
-from svc_kit.errors import EmbeddingModelMissing, FileNotFound
+from control_svc.vector_stores.search.chunk_queries import ChunkQueries
+from svc_kit.errors import EmbeddingModelMissing, FileNotFound, JobNotRetriable, VectorStoreNotFound
 
 KIND: Final = "vector-file"
 ADD_MODEL: Final = "corral up --embedding-model FILE.gguf"
@@ -143,3 +145,38 @@ async def remove_from_all(tx: Transaction, project: str, file_id: str) -> None:
         for file in found.values():
             store = await remove_file(tx, project, store, file)
         await VectorStoreQueries(tx).update(project, store)
+
+
+_PASSAGES_AT_ONCE: Final = 500
+
+
+async def retry_file(tx: Transaction, job: Job) -> str:
+    """Let a file of a vector store be read again, from its beginning: a sweep may have dropped some
+    of its passages. Raises JobNotRetriable where it is gone, or in its store anew."""
+    project = job.project
+    store, file = await _failed_file(tx, job)
+    fresh = replace(file, num_chunks=0, usage_bytes=0)
+    # The file's row first: a sweep that has locked it drops passages until its transaction ends.
+    store = await move(tx, project, store, fresh, FileState.IN_PROGRESS)
+    await VectorStoreQueries(tx).update(project, store)
+    while await ChunkQueries(tx).drop(project, file.entry, _PASSAGES_AT_ONCE):
+        pass
+    return job.kind
+
+
+async def _failed_file(tx: Transaction, job: Job) -> tuple[VectorStore, StoreFile]:
+    """The file of a job, and its store, locked. Raises JobNotRetriable."""
+    gone = JobNotRetriable(job=job.id, problem="its file is in the vector store no more.")
+    found = await StoreFileQueries(tx).entry(job.project, job.subject)
+    if found is None:
+        raise gone
+    try:
+        store = await VectorStoreQueries(tx).lock(job.project, found.store_id)
+    except VectorStoreNotFound:  # deleted meanwhile, with its files
+        raise gone from None
+    file = await StoreFileQueries(tx).entry(job.project, job.subject)
+    if file is None or file.state is not FileState.FAILED:
+        raise gone
+    if store.state(await tx.now()) is StoreState.EXPIRED:
+        raise JobNotRetriable(job=job.id, problem=f"the vector store '{store.id}' has expired.")
+    return store, file

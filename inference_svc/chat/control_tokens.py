@@ -1,21 +1,11 @@
-"""Keeps what people write from being read as control tokens.
+"""Keeps control tokens in messages from being read as such.
 
-A rendered prompt is tokenized with control tokens parsed, since the template writes them. A message
-that contains "<|im_end|>" would then end its own turn and could speak as the system.
-
-So when a text that came with the request contains the text of a control token, each such place is
-replaced, before rendering, by a placeholder of digits that nobody can guess. After rendering, the
-prompt is cut at the placeholders: they become spans of their own, with the original text, to be
-tokenized as plain text; the rest is tokenized with control tokens parsed. Only the control texts
-themselves are replaced, so templates that trim, split or search the content still work, and digits
-survive upper and lower case. A placeholder that a template drops or spoils costs the model some
-characters, never a turn.
-
-Where no text contains a control token's text (nearly always) nothing is replaced and the prompt is
-one span: cutting changes tokens at the cuts, so it is done only where it must be.
-
-Left alone: tokens of type "user defined" (Qwen's "<think>"), which llama.cpp reads in any text; and
-a control text that only comes to be inside the template, say by lower-casing.
+Rendered prompts are tokenized with control tokens parsed, since templates write them; a message
+with "<|im_end|>" could end its own turn. So control texts in messages are replaced, before
+rendering, by placeholders of unguessable digits, at which the prompt is cut afterwards: the
+original text is tokenized as plain text, the rest with control tokens. Prompts without such texts
+are not cut, since a cut changes tokens. Not covered: tokens of type "user defined", which llama.cpp
+parses in any text, and control texts that a template itself produces, for example by lower-casing.
 """
 
 import re

@@ -1,16 +1,13 @@
-"""The file of a snapshot.
+"""The file format of snapshots: little-endian, digests are BLAKE2b with the installation's key.
 
     head         magic, format, mark of the installation's key, sizes of the parts
     description  JSON
     tokens       prompt and output, 32 bits each
     digest       of all above
-    state        the cells, as llama.cpp writes them
+    state        the KV cache, as llama.cpp writes it
     digest       of the digest above and the state
 
-Numbers are little-endian; the digests are BLAKE2b with the installation's key. Nothing is read
-before its size is known to be right and bounded, nothing is used before its digest is: llama.cpp
-accepts damaged states, and a state is memory of somebody's model. The description has a digest of
-its own, so that a snapshot that cannot be used here is refused before its cells are read.
+Sizes are bounded before anything is read and digests checked before anything is used.
 """
 
 import hashlib

@@ -1,17 +1,12 @@
-"""Everything that happens to a call before and after its servicer, in one ordered stack.
+"""What happens to every call before and after its servicer, in this order:
 
-    1. request id      made here; goes out with the first message and in the trailers
-    2. access log      one line a call: method, outcome, time, who; never a prompt
-    3. metrics         duration, count, in flight
-    4. errors          a DomainError becomes a status with rich details; anything else becomes
-                       INTERNAL with the request id, and its text stays in the log
-    5. identity        the credential becomes a principal, which must hold the method's scope
-    6. deadline        a default for callers without one, a cap for all
-    7. request         size and parsing, so that both fail with details, and only for known callers
+request id (made here, sent with the first message and in the trailers), access log, metrics, errors
+(a DomainError becomes a status with details, anything else INTERNAL with the request id), identity
+(credential to principal, scope of the method), deadline (default and cap), and the request's size
+and parsing.
 
-One object does all of it: seven nested interceptors would put seven generators around every stream.
-Here a stream's messages pass from the servicer's generator to gRPC with nothing in between. Initial
-metadata leaves with the first message, so that a call which is refused before stays retryable.
+One interceptor does all of it, since nested ones would each wrap every stream in a generator.
+Initial metadata leaves with the first message, so a call that is refused before stays retryable.
 """
 
 import asyncio

@@ -9,11 +9,11 @@ import pytest
 
 from tests.architecture.test_house_rules import PRODUCT, ROOT, product_files
 
-MAX_LINES: Final = 73_000
-MAX_MODULES: Final = 450
+MAX_LINES: Final = 74_100
+MAX_MODULES: Final = 448
 MAX_MODULES_IN_A_FOLDER: Final = 20
 MAX_LINES_OF_A_MODULE: Final = 450
-MAX_TEST_LINES: Final = 66_808
+MAX_TEST_LINES: Final = 68_300
 FIELD_WORDS: Final = frozenset(
     {
         "batching",
@@ -32,20 +32,27 @@ FIELD_WORDS: Final = frozenset(
 """Words of the field that end like a gerund and name a thing."""
 PARTS_OF_A_SLICE: Final = frozenset(
     {
-        "app",
-        "client",
-        "config",
+        "backend",
+        "context",
+        "embeddings",
+        "events",
         "model",
+        "objects",
         "proto",
         "queries",
+        "recorder",
+        "requests",
+        "sampling_params",
         "service",
         "servicer",
         "servicers",
         "tables",
+        "tools",
+        "transitions",
         "worker",
     }
 )
-"""Bare names that several slices of a service share, each for the same part of a slice."""
+"""Bare names that several packages of a service share, each for the same part."""
 
 MODULES: Final = [
     path.relative_to(ROOT).as_posix() for path in product_files() if path.name != "__init__.py"

@@ -20,8 +20,7 @@ from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db.engine import FILE_NAME
-from control_svc.deps import data_folder
-from control_svc.services import ModelParts
+from control_svc.deps import ModelParts, data_folder
 from svc_kit.auth.authenticator import ServiceToken, on_behalf_of
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed

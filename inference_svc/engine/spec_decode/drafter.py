@@ -1,16 +1,11 @@
-"""Drafts: guessed tokens that are computed behind a sequence's last one, and verified in the same
-step.
+"""Speculative decoding: proposed tokens are computed behind a row and verified in the same step.
 
-A draft changes when tokens are computed and never which: each position is sampled by its own draw,
-and what was guessed wrong is dropped from the cells. So only time is at stake, and a step drafts
-where that saves some, by measured step times and by how often a sequence's guesses came true.
-
-Every row of such a step has the same length (KV streams compute rows of different lengths one after
-the other); a sequence without a guess repeats its last token. So the more sequences there are, the
-less room is left for drafts, and at some point none: the batch is busy.
-
-Measured times may be wrong, and a length that is never computed could not show it. So a sequence
-that runs alone tries one now and then, whatever is believed of it.
+A draft changes when tokens are computed, never which: each position is sampled by its own draw, and
+rejected tokens are removed from the KV cache. A step drafts where measured step times and the
+acceptance rate say that this saves time. All rows of such a step have the same length, since KV
+streams compute rows of different lengths one after the other; a sequence without a proposal repeats
+its last token. A sequence that runs alone tries a draft now and then, so that a wrong estimate is
+corrected.
 """
 
 from array import array

@@ -1,4 +1,8 @@
-"""Log probabilities of the model itself, before any bias or filter."""
+"""The samplers of a sequence: penalties, filters and the draw, in the order of the request.
+
+Draws are keyed by seed, choice and output position, so they do not depend on the batch; log
+probabilities are those of the model, before any bias or filter.
+"""
 
 import math
 from collections.abc import Callable, Sequence

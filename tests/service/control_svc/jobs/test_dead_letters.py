@@ -10,11 +10,11 @@ from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.inference.v1 import inference_service_pb2
 
 from control_svc.base.pagination import PageTokens
-from control_svc.job_retry import RETRIES
 from control_svc.jobs.model import Ending, Job, JobState, Outcome
 from control_svc.jobs.service import Jobs
 from control_svc.runs.model import RunState
 from control_svc.runs.transitions import EXPIRY_KIND
+from control_svc.services import RETRIES
 from control_svc.tools.model import FunctionTool
 from gateway.fake_inference import Context
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
