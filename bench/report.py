@@ -1,6 +1,6 @@
 """Turns records into the page in docs and the lines on the screen.
 
-python -m bench.report [--check]      makes docs/benchmarks.md from bench/results
+python -m bench.report [--check]      makes docs/understand/benchmarks.md from bench/results
 """
 
 import argparse
@@ -15,7 +15,7 @@ from bench.plots import ratio_chart, speed_chart
 from bench.records import Record, read_all
 
 RESULTS = REPOSITORY / "bench/results"
-PAGE = REPOSITORY / "docs/benchmarks.md"
+PAGE = REPOSITORY / "docs/understand/benchmarks.md"
 PLOTS = "benchmarks"  # the folder of the plots, beside the page
 REPORTED = (*PARTS, *LONG)
 
@@ -70,7 +70,7 @@ def _head(concluded: Concluded) -> str:
         "# Benchmarks",
         "",
         "Made by `make bench ARGS=--publish` from `bench/results/`; do not edit. How it is measured"
-        " and what makes it fair: [bench/README.md](../bench/README.md).",
+        " and what makes it fair: [bench/README.md](../../bench/README.md).",
         "",
         f"{machine['cores']} x {machine['processor']}, llama-cpp-python"
         f" {machine['llama_cpp_python']}, model `{concluded[0][1].model}`,"
@@ -167,7 +167,7 @@ def publish() -> None:
 
 def main() -> int:
     """Make the page, or say whether it is what the results say."""
-    parser = argparse.ArgumentParser(description="Make docs/benchmarks.md from bench/results.")
+    parser = argparse.ArgumentParser(description="Make the page of benchmarks from bench/results.")
     parser.add_argument("--check", action="store_true", help="change nothing")
     if not parser.parse_args().check:
         publish()

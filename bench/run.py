@@ -105,7 +105,7 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, list[
     add("--parts", help="of " + ",".join(part.name for part in (*PARTS, *LONG)))
     add("--strict", action="store_true", help="fail where a target is not met")
     add("--rounds", type=int, default=0, help="of every part; default: each part's own number")
-    add("--publish", action="store_true", help="write bench/results and docs/benchmarks.md too")
+    add("--publish", action="store_true", help="write bench/results and the page of benchmarks")
     add("--into", type=Path, help="folder of an earlier run, to go on with")
     add("--output", type=Path, default=paths.REPOSITORY / "build/bench")
     add("--peers", type=Path, help="folder of the peers' programs; default: bench/peers.sh")

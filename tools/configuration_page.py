@@ -1,4 +1,4 @@
-"""Renders docs/configuration.md from the settings classes, so that it cannot fall behind."""
+"""Renders docs/reference/configuration.md from the settings classes, so that it is never stale."""
 
 import json
 from collections.abc import Iterator

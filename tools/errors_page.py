@@ -1,4 +1,4 @@
-"""docs/errors.md: every reason an error can have, from the classes, the table and the contract."""
+"""docs/reference/errors.md: every reason of an error, from classes, table and contract."""
 
 import re
 from pathlib import Path

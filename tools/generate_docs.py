@@ -9,9 +9,9 @@ from tools.demo_model import card
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES: dict[str, Callable[[], str]] = {
-    "configuration.md": configuration_page.render,
-    "demo-model.md": card.page,
-    "errors.md": errors_page.render,
+    "reference/configuration.md": configuration_page.render,
+    "understand/demo-model.md": card.page,
+    "reference/errors.md": errors_page.render,
 }
 
 

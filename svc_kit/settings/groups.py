@@ -58,7 +58,7 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,  # docs/configuration.md is made from them
+        use_attribute_docstrings=True,  # docs/reference/configuration.md is made from them
         env_nested_delimiter="__",
         case_sensitive=False,
     )

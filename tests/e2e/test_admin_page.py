@@ -1,4 +1,4 @@
-"""docs/admin.md: every line of it works, from the first to the last."""
+"""docs/operate/admin.md: every line of it works, from the first to the last."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/admin.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/operate/admin.md"
 BUF = Path(sys.executable).with_name("buf")
 PAIR = re.compile(r"^```sh\n(buf curl .*)\n(grpcurl .*)\n```$", re.MULTILINE)
 INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"

@@ -1,8 +1,8 @@
-"""Writes the table of scores into the model's card, docs/demo-model.md."""
+"""Writes the table of scores into the model's card, docs/understand/demo-model.md."""
 
 from tools.demo_model.records import ROOT, answers, score
 
-PAGE = ROOT / "docs" / "demo-model.md"
+PAGE = ROOT / "docs" / "understand" / "demo-model.md"
 BEGIN, END = "<!-- scores: begin -->\n", "<!-- scores: end -->\n"
 _COLUMNS = 3
 

@@ -1,4 +1,4 @@
-"""docs/errors.md follows from the code."""
+"""docs/reference/errors.md follows from the code."""
 
 from svc_kit.errors import ERROR_CLASSES
 from tools import errors_page
