@@ -1,4 +1,4 @@
-"""The composition of the control service: settings in, a running server out."""
+"""Composes the control service: settings in, a running server out."""
 
 import asyncio
 import logging

@@ -1,8 +1,7 @@
-"""How the process keeps the memory of messages.
+"""Configures glibc to reuse large blocks.
 
-Bytes of files come in messages of up to a megabyte, each copied three times on its way from the
-socket to the disk. glibc maps blocks of that size anew for each copy and gives them back after it,
-and the system zeroes every page again: half as much time as hashing the bytes takes.
+Messages with file bytes have up to a megabyte and are copied three times; glibc would map and unmap
+memory for each copy.
 """
 
 import ctypes

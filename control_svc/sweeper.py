@@ -1,4 +1,4 @@
-"""Queries over all projects, for the sweeper and the start of the service alone."""
+"""The sweeper: deletes what has expired, over all projects, and blobs that no row names."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
-"""The bytes of a new adapter: gathered where nobody else can change them, judged, then stored.
+"""Reads the bytes of a new adapter from a stream, a file of the project or an operator's folder.
 
-They come as a stream, from a file of the project or from an operator's folder. What the limited
-child reads is what is stored: it is one private file all along.
+Bytes are collected in a file that no other process can change, validated in a sandboxed child, and
+stored as validated.
 """
 
 import asyncio

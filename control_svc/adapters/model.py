@@ -1,4 +1,4 @@
-"""LoRA adapters: what is registered, what frontends should have, and what they say of it."""
+"""LoRA adapters: the registered object, changes to it, and what frontends should load and report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

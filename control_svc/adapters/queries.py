@@ -1,4 +1,4 @@
-"""The tables of adapters and of what frontends report about them."""
+"""Tables and SQL of adapters and of the reports of inference frontends."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Adapters: what their owners do with them. Every change takes a number that frontends follow."""
+"""CRUD of adapters. Every change takes a new revision, which `sync.py` streams to frontends."""
 
 import time
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Adapters between protos and the domain."""
+"""The gRPC servicer of adapters and its conversion."""
 
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime

@@ -1,8 +1,7 @@
-"""What frontends follow, and what they say: for our own services alone.
+"""Streams the desired adapters to inference frontends and stores their reports; services only.
 
-The desired state is small (a row for each adapter) beside what it stands for, so it is read whole
-and compared, not kept as a log of changes: a follower gets what is different since its last event,
-however many changes that was, and a new one gets everything.
+The desired state is small, so it is read whole and compared with what a frontend has; a frontend
+that reconnects gets the difference from its revision.
 """
 
 from collections.abc import AsyncIterator, Sequence

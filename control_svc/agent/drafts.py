@@ -1,7 +1,6 @@
-"""What a model says in one turn, on its way to items.
+"""Builds items from the deltas of one turn of a model: reasoning, messages, tool calls.
 
-A turn's deltas become items one after the other: a thought, a message, calls. Pure, so that a turn
-that was interrupted is rebuilt from what was told of it, and goes on as if it had not been.
+Pure, so that an interrupted turn is rebuilt from its stored events and continued.
 """
 
 from collections.abc import Callable, Iterator, Mapping

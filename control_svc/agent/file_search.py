@@ -1,6 +1,5 @@
-"""Which files a text rests on: the numbers of passages that the model wrote into it.
-
-Passages of searches for the same question have different numbers, so that each names one.
+"""The hosted tool `file_search`: runs searches, numbers the chunks for the model, and turns the
+numbers that it cites into citations.
 """
 
 import re

@@ -1,9 +1,7 @@
-"""The loop behind runs and responses: a turn of the model, the calls that the server carries out,
-the next turn, until the model answers, calls what is the client's, or meets a limit.
+"""The agent loop of runs and responses: call the model, carry out hosted tools, repeat.
 
-The loop knows neither rows nor the words of an API. It begins from `Progress`, what is committed of
-the work, so an attempt goes on where the last one was broken off, at any token: nothing that a
-reader may have seen is computed again.
+It ends when the model answers, calls a function of the client, or meets a limit. It reads items
+through a `Context` and reports through a `Recorder`; it knows no rows and no API events.
 """
 
 import asyncio

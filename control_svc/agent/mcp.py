@@ -1,6 +1,4 @@
-"""Tools of remote servers (Model Context Protocol): the port to the servers that the operator has
-named, what their tools are called here, and which calls a person has allowed.
-"""
+"""Tools of MCP servers: the interface to the configured servers, names of their tools, approvals."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
-"""What the loop behind runs and responses is asked, how far its work is, and how it ends.
-
-The loop is shared; what differs is behind two ports: a `Context`, which gives the items that the
-model is shown, and a `Recorder`, which tells readers what happens, in the words of one API.
+"""Settings, progress and results of the agent loop, and its two interfaces: `Context`, which
+returns the items to show the model, and `Recorder`, which stores what happens.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""Items as the messages of a turn: what a model is shown of a conversation.
+"""Converts items to the messages of a turn.
 
-Several items become one message: what the model thought, said and called between two words of
-others. The messages of the same items are always the same, so that the prompt of a later turn
-begins with that of an earlier one, token for token, where the template lets it.
+Several items become one message: reasoning, text and calls between two messages of others. Equal
+items always give equal messages, so that prefixes stay cached.
 """
 
 from collections.abc import Iterator, Sequence

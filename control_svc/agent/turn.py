@@ -1,4 +1,4 @@
-"""What the loop asks of a turn: the settings of an object in the words of turns."""
+"""One turn: builds the request from settings and items, and reads its events until it ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence

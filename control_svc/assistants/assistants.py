@@ -1,4 +1,4 @@
-"""Assistants: what callers do with them."""
+"""CRUD of assistants."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Messages of threads: items of the kind message, and what the Assistants' view adds to them."""
+"""Messages of threads: items of kind message, with the fields that only the Assistants API has."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

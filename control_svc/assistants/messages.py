@@ -1,4 +1,7 @@
-"""Messages of threads: what callers do with them. While a run is active they stay as they are."""
+"""CRUD of messages, and their insertion with a new thread or run.
+
+Messages of a thread cannot change while one of its runs is active.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Assistants: a model with instructions and tools, to be run on threads."""
+"""Assistants and threads: settings, validation, state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

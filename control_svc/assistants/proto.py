@@ -1,4 +1,4 @@
-"""Assistants between protos and the domain."""
+"""Conversion of assistants, threads and messages between protos and dataclasses."""
 
 from collections.abc import Callable, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""The tables of assistants, threads and messages."""
+"""Tables and SQL of assistants, threads and messages."""
 
 from collections.abc import Sequence
 from dataclasses import replace

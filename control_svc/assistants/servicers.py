@@ -1,4 +1,4 @@
-"""Servicer of `AssistantService`: convert, call, convert."""
+"""The gRPC servicers of assistants, threads and messages."""
 
 import grpc
 from corral.control.v1 import assistant_service_pb2 as assistant_pb

@@ -1,4 +1,4 @@
-"""Threads: what callers do with them."""
+"""CRUD of threads, and their migration to conversations."""
 
 from collections.abc import Callable, Sequence
 from typing import Final

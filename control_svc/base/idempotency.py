@@ -1,4 +1,7 @@
-"""Requests that are told apart by an id of the caller's, so that one sent twice is done once."""
+"""Idempotency: a request that carries a request id is carried out once.
+
+The table stores the fingerprint of each request and the id of what it created, for a day.
+"""
 
 import hashlib
 import json

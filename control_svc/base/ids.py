@@ -1,7 +1,7 @@
-"""Ids that say what they name, that nobody can guess, and that grow with time.
+"""Ids with a prefix for their type, random enough not to be guessed, and increasing with time.
 
-Because they grow, a list ordered by id is a list ordered by creation, and the id of an object that
-has been deleted since still says where the next page begins.
+A list ordered by id is ordered by creation, and the id of a deleted object still marks a place in a
+list.
 """
 
 import re

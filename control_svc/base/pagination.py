@@ -1,7 +1,7 @@
-"""Pages of lists: what a caller asks for, and tokens that nobody but us can make.
+"""Pagination: windows of queries, pages, and page tokens.
 
-A token is the place after the last object shown, signed together with the project, the list and
-its filters: one that is used beside other filters would silently leave objects out.
+A token is the last id of a page, signed together with the project, the list and its filters, so
+that it is refused for any other list.
 """
 
 import base64

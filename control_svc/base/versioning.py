@@ -1,7 +1,4 @@
-"""What owners change from time to time: which change came before which.
-
-A caller may name the state that it has seen, by an etag; a change of another state is refused.
-"""
+"""Settings with a revision, their etags, and conditional updates."""
 
 import hashlib
 from dataclasses import dataclass, replace

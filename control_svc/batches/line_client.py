@@ -1,7 +1,7 @@
-"""Requests of batches, carried out by the inference service on behalf of the batch's project.
+"""Runs one line of a batch through the inference service, on behalf of the batch's project.
 
-A line is parsed and its answer written by the same code as a body of HTTP. An error that a caller
-of HTTP would get is an answer like another; only what another try may end better is raised.
+Lines are parsed and answers written by the code of the gateway's routes (`openai_wire`), so that a
+line gets the answer, or the error, that its request would get over HTTP.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""The lines of a batch's file: cut out of a stream of bytes, and checked before anything runs.
+"""Lines of a batch: splitting the file, validating a line, and lines of the output files.
 
-What is checked here is what makes a file unusable: a line that is no request of this batch. Whether
-a request's body is a good one is told by its own answer, as at OpenAI. Memory is bounded: by one
-line, and by a digest for each custom_id.
+Validation covers what makes the file unusable; whether the body of a request is valid is decided
+when it runs.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What the use cases of batches need from the outside."""
+"""SQL of batches and their lines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, astuple

@@ -1,4 +1,4 @@
-"""Batches: what callers do with them. The work itself is a job's."""
+"""CRUD and cancellation of batches; `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Batches between protos and the domain."""
+"""The gRPC servicer of batches and its conversion."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing

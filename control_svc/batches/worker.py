@@ -1,4 +1,4 @@
-"""The work of a batch's job: read, run, close, write, each going on where an attempt broke off."""
+"""The job handler of batches: read the file, run lines, close, write files; each step is resumable."""
 
 from control_svc.base.ids import IdSource
 from control_svc.batches.executor import BatchRunner

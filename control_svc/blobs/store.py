@@ -1,4 +1,4 @@
-"""Cleaning up is done to its end, whoever is cancelled meanwhile."""
+"""The interface of blob stores: immutable bytes under generated keys."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence

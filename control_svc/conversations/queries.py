@@ -1,4 +1,4 @@
-"""Queries about conversations."""
+"""Table and SQL of conversations."""
 
 from datetime import datetime
 from typing import Any

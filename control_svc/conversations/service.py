@@ -1,4 +1,4 @@
-"""Conversations: what callers do with them. Responses write to them by themselves."""
+"""CRUD of conversations and their items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Conversations between protos and the domain, for all who make one."""
+"""The gRPC servicer of conversations and its conversion."""
 
 import grpc
 from corral.control.v1 import conversation_pb2

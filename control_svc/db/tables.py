@@ -1,4 +1,4 @@
-"""What the tables share: their root, the names of their constraints, the types of their columns."""
+"""The base class of tables, the types of their columns, tables of the installation, packed columns."""
 
 import sys
 from array import array

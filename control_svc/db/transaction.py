@@ -1,8 +1,8 @@
-"""One unit of work is one transaction: it is committed here and nowhere else.
+"""Transactions: each is committed here and nowhere else.
 
-Work that meets another transaction's (a serialization failure, a deadlock, a unique key that both
-want) is run again from its start, a few times. A database that cannot be reached is UNAVAILABLE,
-with a time to come back; one without room is STORAGE_FAILED.
+Work that conflicts with another transaction (a serialization failure, a deadlock, a unique key) is
+run again from its start, a few times. An unreachable database is UNAVAILABLE, a full one
+STORAGE_FAILED.
 """
 
 import asyncio

@@ -1,9 +1,6 @@
-"""Group commits: what the writers of a process have said becomes visible together.
+"""Commits the events of all streams of a process together, at most once in `COMMIT_INTERVAL_S`.
 
-A transaction for each event of each stream would be thousands a second, each of which waits for the
-disk. So there is one at a time for all streams of the process, with a pause after each; it checks
-the fences of all their jobs by one query. Whoever has lost its job is left out and told, and the
-others are committed. What comes first after a silence is committed at once.
+A transaction for each event would be thousands a second, each of which waits for the disk.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The tables of event streams."""
+"""Tables and SQL of event streams."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime

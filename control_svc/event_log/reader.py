@@ -1,8 +1,7 @@
-"""Followers: streams, as far as they are committed, from any process.
+"""Reads streams as far as they are committed, in any process.
 
-Where the stream's writer is, its followers are fed from memory. Elsewhere a notice tells them to
-look, and all followers of a process look together: one transaction at a time for all of them, with
-a pause after each, so that hundreds of readers cost the database as little as one.
+In the process of the writer, readers are fed from `tail_cache.py`. Elsewhere a notification wakes
+them, and one query reads for all readers of the process.
 """
 
 import asyncio

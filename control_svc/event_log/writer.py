@@ -1,7 +1,7 @@
-"""The writer of one stream: what it has said and what of it is committed.
+"""The writer of one stream: numbers events and hands them to the group commit.
 
-Positions make commits safe to repeat. The writer knows how many chunks there were before its own,
-so one that was committed by a try whose answer got lost is found, and not appended again.
+Commits can be repeated: a writer knows how many segments there were before its own, so a commit
+whose answer got lost is recognized.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Files: what they are for, how large they may be, and when they go away."""
+"""Files and uploads: purposes, limits, expiry, state."""
 
 import hashlib
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Queries about files."""
+"""SQL of files and uploads."""
 
 from dataclasses import asdict
 from datetime import datetime

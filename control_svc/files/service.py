@@ -1,4 +1,4 @@
-"""Files: stored while they stream in, visible once they are whole."""
+"""CRUD of files: bytes are stored while they stream in, and visible once complete."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

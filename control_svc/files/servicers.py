@@ -1,4 +1,4 @@
-"""The one meeting of protos and the domain."""
+"""The gRPC servicers of files and uploads and their conversion."""
 
 from collections.abc import AsyncIterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Uploads: parts are stored one by one, and one pass over them makes the file."""
+"""Uploads: parts are stored one by one; completion concatenates them to a file."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""What the inference service says of models."""
+"""Model names, options and seeds as the inference service resolves them."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol

@@ -1,7 +1,7 @@
-"""The archive of the inference service: what it has computed for stored objects, kept on its disk.
+"""Deletes what the inference service has stored for deleted objects in its disk prefix cache.
 
-Objects are named to it with each turn (`TurnRequest.keep_for`), and go on from there after their
-place in memory was taken, or the service was started anew. What is kept goes with its object.
+Objects are named with each turn (`TurnRequest.keep_for`); a job deletes their prefixes later, when
+the service can be reached.
 """
 
 import logging

@@ -1,13 +1,6 @@
-"""Turns: one call of a model, as the loop behind runs and responses sees it.
+"""Requests, events and the client interface of a turn: one call of a model.
 
-The port speaks of chat messages, not of items: several items may become one message (an answer and
-the calls beside it), and how they do is the loop's business. Sampling options travel as the bytes
-that the caller's request had, so every option of the inference service works in a run, without a
-word about it here.
-
-A turn that was interrupted is run again with the token ids it had sampled and the same seed. It
-then emits only what follows: the deltas of both attempts, put together, are those of one that was
-never interrupted.
+Messages are those of chat, not items; `agent/prompt.py` converts.
 """
 
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Items as callers give them, before they are stored: new ones, and names of stored ones."""
+"""Items in requests: new items, references to stored ones, and which items callers may see."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
-"""Items: what was said and done in a conversation, the one store behind threads, conversations and
-responses.
+"""Items: messages, calls and outputs in threads, conversations and responses.
 
-An item is a document: it is read and written whole, and its parts are never searched. Roles and
-kinds have the words of OpenAI's Responses, of which the Assistants' messages are a part.
+An item is a document, read and written whole. Roles and kinds have OpenAI's names.
 """
 
 from collections.abc import Collection, Mapping, Sequence

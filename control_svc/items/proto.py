@@ -1,4 +1,4 @@
-"""Parts of messages and of tools' outputs between protos and the domain."""
+"""Conversion of items, parts and tool outputs between protos and dataclasses."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final

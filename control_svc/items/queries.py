@@ -1,4 +1,4 @@
-"""The tables of items and of the timelines and conversations that they stand in."""
+"""Tables and SQL of items and of the timelines that order them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime

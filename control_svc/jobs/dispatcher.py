@@ -1,6 +1,6 @@
-"""The dispatcher: claims jobs, runs their handlers as tasks, and writes down how they ended.
+"""Claims jobs, runs their handlers as tasks, and stores how attempts ended.
 
-It looks when a notice comes, when a job of its own has ended, and now and then without either.
+It looks for jobs after a notification, after the end of a job, and at an interval.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""What workers do with leases, each step one transaction: claim, write, end, take over.
-
-Nothing here runs the work or waits for it. The dispatcher does, and so do the simulated workers of
-the property tests.
-"""
+"""Transactions on jobs by a worker: claim, write, finish, fail, take over expired leases."""
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping

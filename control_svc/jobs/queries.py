@@ -1,4 +1,4 @@
-"""The tables of work: jobs, and the requests that are carried out once."""
+"""Table and SQL of jobs."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import fields

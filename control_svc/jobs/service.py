@@ -1,4 +1,4 @@
-"""What operators do with jobs: look at them, and let dead ones begin again."""
+"""Lists jobs for operators and retries dead letters."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final

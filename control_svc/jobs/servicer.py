@@ -1,4 +1,4 @@
-"""Servicer of `JobService`: convert, call, convert."""
+"""The gRPC servicer of jobs."""
 
 from typing import Final
 

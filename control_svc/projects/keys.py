@@ -1,4 +1,4 @@
-"""API keys as the database keeps them: what they may do and for how long, never the keys."""
+"""API keys: scopes, expiry, verification. Only their hashes are stored."""
 
 import logging
 from dataclasses import asdict, dataclass, replace

@@ -1,8 +1,4 @@
-"""Projects: whose an object is, and whether its keys work.
-
-Objects name their project without a row of it here having to be: a project may be known to a key in
-some service's settings alone. What is listed here is what keys of the database can belong to.
-"""
+"""Projects: tenants of objects and keys. A project of a key in the settings needs no row."""
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime

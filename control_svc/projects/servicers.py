@@ -1,4 +1,4 @@
-"""Protos and the domain meet here too: what operators look after, that is projects, keys, usage."""
+"""The gRPC servicers of projects, keys and usage and their conversion."""
 
 import logging
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What was used: deltas that services report, added to sums by project, model and hour."""
+"""Usage: reports of the services, added to sums by project, model and hour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

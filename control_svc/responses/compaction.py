@@ -1,4 +1,4 @@
-"""Summaries that stand for earlier items, and the calls that items leave open."""
+"""Compaction: a summary replaces earlier items, on request or before a turn that is too long."""
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing

@@ -1,6 +1,4 @@
-"""What a response's model is shown: what was said before, read and unsealed; and less of it, where
-there is no room for all.
-"""
+"""The context of a response: earlier items by one recursive query, decrypted and truncated."""
 
 import secrets
 from collections.abc import Sequence

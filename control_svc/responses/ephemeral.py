@@ -1,5 +1,5 @@
-"""Answers, as those who ask for them see it: stored responses are followed while a job works on
-them, others are worked on here, and nothing is left of them.
+"""Answers requests: stored responses are read while their job runs; with `store: false` the loop
+runs in the call.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What is told of responses, between the domain and the bytes of a stream, which are protos."""
+"""Encodes response events as protos, the bytes of their stream, and decodes them."""
 
 from collections.abc import Sequence
 from datetime import UTC

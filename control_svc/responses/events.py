@@ -1,7 +1,6 @@
-"""What is told of a response while it happens, in OpenAI's order and words.
+"""Events of a response and their projection from a turn, in OpenAI's order and names.
 
-A stream keeps events as bytes that mean the same to every reader and to the worker that takes the
-response over: what has been told is what it knows.
+A worker that takes a response over rebuilds its state from the stored events.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Responses between protos and the domain."""
+"""Conversion of responses between protos and dataclasses."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The table of responses."""
+"""Table and SQL of responses."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Where responses are kept: in the database and the event log, or nowhere."""
+"""Records a response while it runs: in the database and the event log, in a caller's transaction,
+or, with `store: false`, not at all.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Responses: what callers do with those that are stored. The work itself is a job's."""
+"""CRUD and cancellation of stored responses; `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Servicer of `ResponseService`: convert, call, convert."""
+"""The gRPC servicer of responses, and the lines of batches for /v1/responses."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing

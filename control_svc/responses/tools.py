@@ -1,6 +1,4 @@
-"""The tools that the server carries out for responses: the search of files, and those of remote
-servers.
-"""
+"""Hosted tools of responses: `file_search` and MCP servers, with approvals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

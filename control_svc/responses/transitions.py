@@ -1,6 +1,4 @@
-"""How far a response is, read from what is committed; and its end by somebody else than its worker:
-a caller who gives it up, or a job that is dead.
-"""
+"""Restores the committed state of a response, and ends it on behalf of a caller or a dead letter."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The work of a response, stored or not: prepare, run the loop, end."""
+"""The job handler of responses: prepare, run the agent loop, end."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The tables of runs and their steps."""
+"""Tables, documents and SQL of runs and their steps."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""What a run says and keeps while its model works: the loop's words in the Assistants' words.
+"""Records a run while its model works: translates agent-loop events into Assistants stream events
+and persists messages and steps.
 
-Each message has a step of its own, and the calls of a turn share one. Rows are written in the
-transaction that makes their events visible. What ends a message waits for the next transaction,
-because most often the run ends with it.
+Each message has a step; the calls of a turn share one. Rows are written in the transaction that
+commits their events.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence

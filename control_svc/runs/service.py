@@ -1,4 +1,4 @@
-"""Runs: what callers do with them. The work itself is a job's."""
+"""CRUD and cancellation of runs; `worker.py` executes them."""
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs, their steps and their events between protos and the domain."""
+"""The gRPC servicer of runs and its conversion."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -1,6 +1,4 @@
-"""Steps of runs: a message that was written, or calls that were made, as the Assistants' API shows
-them. What the model is shown again are items; steps are a view for people.
-"""
+"""Run steps: a message or calls of tools, as the Assistants API shows them. Models are shown items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

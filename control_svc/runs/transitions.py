@@ -1,7 +1,7 @@
-"""How runs end, or begin to wait: the rows and the events of it, in the transaction that decides.
+"""Ends runs, or lets them wait for tool outputs: rows and events, in the transaction that decides.
 
-A worker, a caller who cancels, the clock and the burial of a dead job all end runs. Each holds the
-run's row, and leaves nothing of the run open behind it.
+Workers, callers who cancel, expiry and dead letters all use it. Each holds the lock of the run's
+row.
 """
 
 from collections.abc import Mapping, Sequence

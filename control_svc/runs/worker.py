@@ -1,4 +1,4 @@
-"""The tools that the server carries out for runs: the search of files."""
+"""The job handler of runs: restore, run the agent loop, end."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta

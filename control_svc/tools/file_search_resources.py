@@ -1,5 +1,5 @@
-"""What file_search works with: stores that callers name, stores that are made with an assistant or
-a thread, and one of a thread's own for files that come with its messages.
+"""Vector stores of `file_search`: those named by callers, those created with an assistant or a
+thread, and the store of a thread for files attached to its messages.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
-"""What a model may use and in which form it answers: the settings that assistants, runs and
-responses share.
+"""Tools, tool choice, output format and resources: settings that assistants, runs and responses
+share.
 """
 
 from dataclasses import dataclass

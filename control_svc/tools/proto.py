@@ -1,6 +1,4 @@
-"""Tools, choices, forms and options between protos and the domain, for assistants, runs and
-responses.
-"""
+"""Conversion of tools, tool choice, output formats and options between protos and dataclasses."""
 
 from collections.abc import Sequence
 from typing import Final, Literal

@@ -1,6 +1,6 @@
-"""Checks of tools, forms and resources that assistants, runs and responses share.
+"""Validation of tools, output formats and resources of assistants, runs and responses.
 
-Whether a model can use a schema is for the inference service to say, when it is used.
+Whether a model supports a schema is decided by the inference service, when it is used.
 """
 
 import json

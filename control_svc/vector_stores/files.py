@@ -1,4 +1,4 @@
-"""The files of vector stores, one by one and in batches, as callers see them."""
+"""Files of vector stores, one by one and in batches: add, list, update, remove, read chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

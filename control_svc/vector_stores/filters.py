@@ -1,4 +1,4 @@
-"""Conditions on the attributes of files: what a search looks at, and what it leaves aside."""
+"""Filters over the attributes of files in a search: parsing, validation, evaluation."""
 
 import json
 import operator

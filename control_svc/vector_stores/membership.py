@@ -1,6 +1,5 @@
-"""Files go into vector stores here, and out of them: each with its job, each counted once.
-
-Every function works within a caller's transaction that has locked the store, or locks it.
+"""Adds files to vector stores and removes them, with their jobs and counts, in a caller's
+transaction.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Between protos and the domain of vector stores: the one place where both are known."""
+"""Conversion of vector stores between protos and dataclasses."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Queries about vector stores, their files and batches of them."""
+"""SQL of vector stores, their files and batches of files."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""Vector stores: begun, described, changed, and deleted."""
+"""CRUD of vector stores, and the sweep of expired ones."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Servicer of `VectorStoreService`: convert, call, convert."""
+"""The gRPC servicers of vector stores and their files."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -1,8 +1,7 @@
-"""Texts to passages: cut where sentences or lines end, as long as so many tokens allow.
+"""Splits text into chunks at the ends of sentences or lines, within a token limit.
 
-A text becomes *pieces*, a sentence or some short lines each, whose tokens are counted; passages and
-what of it a model computes at a time are runs of whole pieces. The same text is always cut the same
-way, so work that broke off goes on at the passage where it stopped.
+A text becomes pieces, each a sentence or some short lines, whose tokens are counted; chunks and the
+windows to embed are ranges of pieces.
 """
 
 import re

@@ -1,8 +1,7 @@
-"""The work of a file's job: its text becomes passages, each with a vector.
+"""The job handler of ingestion: extracts text, splits it into chunks, embeds and stores them.
 
-Passages are kept in groups as they are computed, so an attempt that breaks off costs one group. But
-they are found only once the file is completed, all from the same commit on. A file that was deleted
-or given up meanwhile is left alone by the next group.
+Chunks are stored in groups, so an interrupted attempt repeats one group; they are searchable once
+the file is completed.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

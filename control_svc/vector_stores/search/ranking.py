@@ -1,8 +1,7 @@
-"""How well a passage answers a question: a number in [0, 1] out of its meaning and its words.
+"""Scores chunks by vector similarity and by words: a number in [0, 1].
 
-Indexes only propose passages; what they score is decided here, from the passage itself, alike on
-every database. The number is absolute, so a threshold means the same for every question: nothing
-is best only because something has to be.
+Indexes only propose chunks; scores are computed here, so they are equal on every database and
+comparable between stores.
 """
 
 import math

@@ -1,6 +1,4 @@
-"""Search over vector stores: indexes propose passages by meaning and by words, and each passage is
-scored by what it says (`domain.ranking`).
-"""
+"""Search: indexes propose chunks by vectors and by words, and `ranking.py` scores each."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
