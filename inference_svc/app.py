@@ -1,4 +1,4 @@
-"""The composition of the inference service: settings in, a running server out."""
+"""Composes the inference service: settings in, a running server out."""
 
 import asyncio
 import logging

@@ -1,8 +1,4 @@
-"""What is true of the engine at the moment of a scrape, as Prometheus metrics.
-
-Nothing is kept for it: a scrape reads the workers, so that a gauge costs nothing between two of
-them and cannot be left behind by an engine that died. Scrapes are answered on the event loop.
-"""
+"""Gauges and counters of engines, read at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""The control groups that this process is in: what a container is limited by.
-
-https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 has a tree for every controller.
+"""Memory and cores that this process may use: the machine's, or the limits of its control groups
+(v1 and v2).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The engine's events as Prometheus metrics; what is true at a moment is in `gauges`."""
+"""Counters and histograms of engine events; `gauges.py` has the current state."""
 
 import time
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
-"""What each project used of each model: counted where a request ends, reported to control.
+"""Counts tokens and requests by project and model, and reports them to the control service.
 
-Sums are kept in memory until control has answered for them. A report has an id and is sent again,
-as it is, until it is answered, so nothing is counted twice; a crash loses what was not answered.
+A report has an id and is sent again, unchanged, until it is acknowledged.
 """
 
 import asyncio

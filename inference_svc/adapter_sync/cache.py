@@ -1,4 +1,4 @@
-"""A bell: whoever waits for a change hears of it at once."""
+"""The disk cache of adapter files by digest, and the signal that wakes those who wait for changes."""
 
 import asyncio
 import hashlib

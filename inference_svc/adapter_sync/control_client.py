@@ -1,4 +1,4 @@
-"""The control service as a frontend sees it: what it should have, the bytes, and its reports."""
+"""Watches, downloads and reports adapters over the control service's gRPC API."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass

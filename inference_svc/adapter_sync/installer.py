@@ -1,4 +1,4 @@
-"""One wanted adapter after the other into the engines and out again, whoever wants it."""
+"""Loads one wanted adapter after the other into the engines, and unloads it."""
 
 from collections.abc import Collection, Mapping
 

@@ -1,8 +1,7 @@
-"""Follows what control wants this frontend to have, and makes it so.
+"""Reconciles the adapters of this frontend with the state that the control service wants.
 
 The wanted state is a value that is replaced; for each adapter at most one task works towards it and
-looks again after every step, so changes may come at any moment and in any number. Control may be
-away at any time: what is here is served, and what the cache holds is loaded.
+compares again after every step.
 """
 
 import asyncio

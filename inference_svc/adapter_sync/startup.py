@@ -1,4 +1,4 @@
-"""The composition of what follows the control service."""
+"""Composes the adapter sync from the settings."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The desired state as this frontend keeps it: in memory, and in a file to start from."""
+"""The wanted adapters, in memory and in a file that is loaded while the control service is away."""
 
 import json
 import secrets

@@ -1,8 +1,6 @@
-"""A conversation as the data plane sees it: `chat.proto` without protobuf, checked before any work.
+"""Conversations, tools and template options without protobuf, and their validation.
 
-`check` refuses what no template can render and what OpenAI's API refuses too, so that agents see
-the errors they already handle. Field names in errors are the ones OpenAI's clients know
-("messages[0].content").
+`check` refuses what no template can render and what OpenAI's API refuses too.
 """
 
 import re

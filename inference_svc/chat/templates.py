@@ -1,7 +1,5 @@
-"""The chat template for models that bring none: ChatML with tools in Hermes' notation.
-
-Most small models have seen ChatML. One without its tokens reads the markers as plain text, so they
-must also end a turn as text (`FALLBACK_STOP_TEXTS`).
+"""Chat templates of models: loading, capabilities, rendering; and ChatML with Hermes tool calls for
+models without a template.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
-"""Constrained output as the engine sees it: a guide that says which tokens may follow.
+"""The engine's interface to structured output: guides, which return the mask of the next token.
 
-Its mask for the next token depends on the tokens so far alone, not on logits, so it is computed on
-another thread while the backend decodes. What a grammar leaves no choice about is appended at once
-and computed together with the token before it.
+A mask depends on the tokens so far, not on logits, so it is computed on another thread while the
+model decodes.
 """
 
 from collections.abc import Sequence

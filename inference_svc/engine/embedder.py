@@ -1,8 +1,7 @@
-"""The step loop of one model's embeddings: pack inputs → decode → vectors out.
+"""The step loop of embeddings and scores: pack inputs, decode, return vectors.
 
-Its steps are small, so that whoever shares the step thread with it waits for one of them only.
-Inputs of different projects take turns inside a batch; a decode that fails is repeated input by
-input, so that one cannot spoil the others.
+Steps are small, since the step thread is shared with generation; inputs of different projects take
+turns.
 """
 
 import logging

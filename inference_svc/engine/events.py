@@ -1,6 +1,4 @@
-"""What the engine says: a list of events each decode call, in order, crossing the pipe to the
-frontend.
-"""
+"""Events of the engine: one list a decode call, in order, sent to the frontend."""
 
 import enum
 from typing import NamedTuple

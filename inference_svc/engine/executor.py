@@ -1,7 +1,7 @@
-"""Carrying out a plan: one decode, and what follows from it.
+"""Executes a plan: decode, sample, roll back.
 
-A decode that fails is rolled back and retried, without drafts and then in halves, until the row
-that cannot be computed stands alone; nobody else notices.
+A decode call that fails is retried without drafts, then in halves, until the failing row is alone;
+other sequences are not affected.
 """
 
 import logging

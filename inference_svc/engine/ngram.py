@@ -1,9 +1,5 @@
-"""What a text may say next, looked up in the text itself (prompt lookup), and how often that came
-true.
-
-Answers repeat: names, code, quotations, lists. Where the last few tokens stood before, what came
-after them there is a guess that needs no second model. A caller who knows what most of the answer
-will be gives it to be looked up too.
+"""Proposes tokens by prompt lookup: what followed the last few tokens where they occurred before;
+and measures acceptance.
 """
 
 from array import array

@@ -1,8 +1,7 @@
-"""Which LoRA adapters a sequence computes with.
+"""Requests and commands to the engine, and the adapters that they use.
 
-A stack is a set, not a list: llama.cpp adds what each adapter adds, in an order of its own.
-Adapters are known by the digests of their files, so that one file under two names is one adapter
-here.
+An adapter stack is a set: llama.cpp adds what each adapter adds, in an order of its own. Adapters
+are identified by the digests of their files.
 """
 
 from array import array

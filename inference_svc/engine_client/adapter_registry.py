@@ -1,4 +1,6 @@
-"""One generation of an adapter, as the frontend knows it."""
+"""The adapters of an engine as the frontend knows them: generations by project and name, loading,
+unloading.
+"""
 
 import asyncio
 import enum

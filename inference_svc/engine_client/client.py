@@ -1,8 +1,6 @@
-"""The engine as the frontend sees it: admission at the door, streams out, and a process that is
-started again when it dies.
+"""The client of an engine process: admission, output streams, and restart after a crash.
 
-When the process dies, what was in flight ends with ENGINE_RESTARTING (UNAVAILABLE, with RetryInfo),
-the frontend stays up and the model is loaded again, with what the first warm-up measured.
+When the process dies, requests in flight end with ENGINE_RESTARTING (UNAVAILABLE, with RetryInfo).
 """
 
 import asyncio

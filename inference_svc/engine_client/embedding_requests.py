@@ -1,9 +1,4 @@
-"""Embedding requests as the frontend sees them: a bounded door, vectors gathered, an end whatever
-happens.
-
-A request is one future. Who stops waiting for it (a cancelled call, a deadline) has it cancelled in
-the engine too.
-"""
+"""Embedding requests: bounded admission, a future for each, cancellation."""
 
 import asyncio
 import time

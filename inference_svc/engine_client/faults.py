@@ -1,4 +1,4 @@
-"""Faults that tests ask for, off unless a setting turns them on."""
+"""Fault injection for tests, off unless a setting enables it."""
 
 import os
 from multiprocessing.connection import Connection

@@ -1,4 +1,4 @@
-"""What waits and runs, as the frontend knows it at this moment: for `GetLoad` and for metrics."""
+"""Counts of waiting and running requests, for `GetLoad` and metrics."""
 
 import time
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What crosses the pipe beside commands and events: how the engine process begins."""
+"""Messages of the pipe beside commands and events: configuration and start of the engine process."""
 
 import enum
 from collections.abc import Mapping

@@ -1,6 +1,4 @@
-"""Generations as the frontend sees them: admission at the door, what each sequence is doing, an end
-whatever happens.
-"""
+"""Generation requests in flight: admission, the state of each sequence, cancellation, ends."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Snapshot commands as the frontend sees them: one future each, an end whatever happens."""
+"""Snapshot commands in flight, a future for each."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,9 +1,8 @@
-"""The engine process of one model: one step thread that owns llama.cpp, a thread that reads
-commands, a thread that writes events.
+"""The engine process of one model: a step thread that owns llama.cpp, a reader and a writer of the
+pipe.
 
-It is a process of its own because a native assertion ends the process, and because Python work in
-the same interpreter delays the step loop. It exits when its pipe closes and when its parent dies.
-It has no sockets and no templates.
+It is a process of its own because a native assertion aborts it, and because Python work in the same
+interpreter would delay the step loop.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""From a boot to what serves its model: weights read, the machine measured, the first step made."""
+"""Loads a model in the engine process: weights, warm-up, first step."""
 
 import time
 from collections.abc import Callable

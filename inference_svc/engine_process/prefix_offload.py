@@ -1,5 +1,5 @@
-"""What an engine says of the archive: how full its folder was when it was last looked at, and what
-it was good for since the engine started.
+"""Offloads prefixes of stored objects to the disk prefix cache and loads them again, beside the
+step loop.
 """
 
 import logging

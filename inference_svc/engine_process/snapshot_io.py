@@ -1,8 +1,5 @@
-"""Saving and restoring beside the step loop: cells are copied between two decode calls, files are
-the business of another thread.
-
-One command is served after the other, so that no more than one state is on its way, whatever is
-asked for.
+"""Saves and restores snapshots: cells are copied between two decode calls, files are written by
+another thread.
 """
 
 import logging

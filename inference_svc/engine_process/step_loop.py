@@ -1,6 +1,5 @@
-"""The engine process's one step thread: commands in, decode calls, events out.
-
-Two other threads read and write the pipe, so that the step thread never blocks on it.
+"""The step thread: commands in, decode calls, events out. Other threads read and write the pipe, so
+that it never blocks.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""The LoRA adapters of one model in llama.cpp, and which of them its context computes with.
+"""The engine's backend over llama.cpp: decode calls, samplers, slots, and the LoRA adapters of the
+context.
 
-A file that reaches this module has been checked (`model_files/adapter_file`): llama.cpp aborts on
-metadata of the wrong type, and computes with shapes that it does not compare.
+Adapter files have been validated by `model_files/adapter_file.py`: llama.cpp aborts on metadata of
+a wrong type.
 """
 
 import ctypes

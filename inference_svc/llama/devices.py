@@ -1,9 +1,7 @@
-"""The devices of this machine as ggml tells of them, and the memory that GPUs have free: the
-difference is what a model took.
+"""Devices of ggml and the free memory of GPUs.
 
-Asking costs a GPU some hundred megabytes for as long as the process lives (its driver sets itself
-up). So only engines ask, which use the GPU anyway, and a process of a moment's life for the
-frontend, which must know before a load.
+Asking uses some hundred megabytes of a GPU for as long as the process lives, so it is asked in a
+child process.
 """
 
 import ctypes

@@ -1,10 +1,4 @@
-"""What an engine's process may still take, and what it has taken of GPUs.
-
-The processor's part is there to be read for any process; of a GPU only what is free can be told. So
-it is asked before and after whatever takes memory there: weights and cells, a context for
-embeddings, adapters. What others take in the same moment is counted too (models load one at a
-time); what a driver takes for the process itself, before it is asked for the first time, is not.
-"""
+"""Memory that an engine process has taken, of the machine and of GPUs."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

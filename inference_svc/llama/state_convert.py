@@ -1,11 +1,4 @@
-"""A sequence's state, made to fit a context with another number of slots.
-
-llama.cpp writes, for each cache of attention cells, the number of its streams and then every
-stream: its cell count, and the cells where there are any. One sequence has cells in one stream, so
-all others are a zero of four bytes. Reading insists on its own number of streams, though it takes
-the cells of any. Where the caches end llama.cpp can be asked while it writes, so that is noted
-behind the state; the cells themselves are never looked into.
-"""
+"""Converts the saved state of a sequence to a context with another number of slots."""
 
 import struct
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Loads a model's weights: which devices hold them, and how far the reading is."""
+"""Loads the weights of a model onto its devices, with progress."""
 
 import ctypes
 from collections.abc import Callable

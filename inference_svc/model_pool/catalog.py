@@ -1,8 +1,7 @@
-"""The models this server knows, and the one place where a request's `model` becomes one of them.
+"""The models of this server, and the resolution of a request's `model`.
 
-A known model has three parts that come one after the other: its file, read at the start; its front
-(`ServedModel`: vocabulary and template), opened when first needed and then kept, for it is small;
-and its engine, which comes and goes (`pool`).
+A model has its file, read at the start; its front (`ServedModel`: vocabulary and template); and its
+engine, while it is loaded.
 """
 
 import asyncio

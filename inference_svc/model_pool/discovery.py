@@ -1,4 +1,4 @@
-"""The models that the settings name: found, described, and checked against each other."""
+"""Finds the models that the settings name, reads their metadata and checks their names."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From settings and sizes to what an engine process is told when it begins."""
+"""Builds the configuration of an engine process from settings and memory plans."""
 
 from dataclasses import dataclass
 

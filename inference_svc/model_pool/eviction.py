@@ -1,13 +1,6 @@
-"""Which models are in memory, and which may come or must go: rules alone, without a clock, a
-process or a file.
+"""Which models are loaded, and which are loaded or evicted next: pure rules.
 
-                 begin             ready             retire             gone
-    AVAILABLE ──────────► LOADING ───────► READY ────────────► UNLOADING ─────► AVAILABLE
-        ▲                  │   │          (uses come and go)   (uses only go)
-        └──── abandon ─────┘   └─ fail ─► FAILED ── begin ─► LOADING
-
-The memory of a model is what was planned for it while it loads, and what its engine was measured to
-take from then on, until it is gone.
+AVAILABLE ──begin──► LOADING ──ready──► READY ──retire──► UNLOADING ──gone──► AVAILABLE
 """
 
 import enum

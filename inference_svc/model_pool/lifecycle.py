@@ -1,4 +1,4 @@
-"""What has changed about models, for whoever waits for it."""
+"""Loads and unloads models, plans the memory of those that load together, and signals changes."""
 
 import asyncio
 import logging

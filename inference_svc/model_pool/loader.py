@@ -1,4 +1,4 @@
-"""Opens the fronts of models and starts their engines, as the settings say."""
+"""Opens the fronts of models and starts their engines, as configured."""
 
 import asyncio
 import logging

@@ -1,9 +1,4 @@
-"""What the machine and its GPUs can give now.
-
-What a GPU has free is known to processes that use it, and using it takes some of it. So a process
-of a moment's life is asked before a load; between two such looks what our own engines take and give
-back is counted.
-"""
+"""The pool of loaded models: uses of calls, load and unload by operators, memory that is free."""
 
 import asyncio
 import time

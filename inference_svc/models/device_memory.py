@@ -1,6 +1,4 @@
-"""Where a model's bytes go: the machine's memory and that of each GPU, of which none can stand in
-for another. A model that is computed on a GPU must fit there, however much the machine has left.
-"""
+"""How the bytes of a model are split between the machine's memory and each GPU."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
-"""Tells whether a model's files are still those that were described.
+"""Detects whether the files of a model are still those that were described.
 
-All that is known of a model is of the files that were there at the start, and snapshots and vectors
-carry their digest. So others in their place are not served; but the same bytes, copied back or
-touched, are.
+Snapshots and embeddings carry the digest of the model's file.
 """
 
 import hashlib

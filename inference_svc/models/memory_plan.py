@@ -1,9 +1,6 @@
-"""How many sequences at once, and how long: decided from the memory that is there.
+"""Plans slots and context of a model from the memory that is free.
 
-KV streams reserve slots x context up front, so the product must fit before the model is loaded. A
-context too short refuses requests, too few slots only makes them wait: slots are given up first,
-down to a few, then context. Where what is asked for does not fit that way, all slots share the
-cells that do (the unified layout): each sequence may be as long, but not all of them at once.
+KV streams reserve slots x context up front, so the product must fit before the model is loaded.
 """
 
 import enum

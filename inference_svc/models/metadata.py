@@ -1,8 +1,5 @@
-"""Says what a model file is, from its header alone: class, sizes, context, template.
-
-Everything that must be known before a load is decided here: what the model can do, how much memory
-a token of context takes, and whether the file is a model at all (LoRA adapters and image
-projectors are GGUF files too).
+"""Metadata of a model from the header of its file: class, sizes, context, template, memory of a
+token.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Which LoRA adapters a request uses."""
+"""The LoRA adapters of a request, and loading and unloading by operators."""
 
 import asyncio
 import logging

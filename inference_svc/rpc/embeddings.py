@@ -1,6 +1,4 @@
-"""From an Embed RPC to vectors: everything that may be refused is refused before anything is
-queued.
-"""
+"""The Embed RPC: validates and tokenizes inputs before anything is queued, and returns vectors."""
 
 from array import array
 from collections.abc import Sequence

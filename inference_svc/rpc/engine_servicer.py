@@ -1,4 +1,4 @@
-"""Servicer of `EngineService`: what operators see and steer."""
+"""The gRPC servicer of EngineService, for operators."""
 
 import asyncio
 import time

@@ -1,6 +1,5 @@
-"""From an RPC's request to an admitted generation: everything that may be refused is refused here.
-
-Nothing is queued before the prompt is tokenized and every field is checked.
+"""Validates requests of Generate and Chat, tokenizes their prompts and submits them; all refusals
+happen here.
 """
 
 from array import array

@@ -1,4 +1,4 @@
-"""Servicer of `InferenceService`: convert, call, convert."""
+"""The gRPC servicer of InferenceService."""
 
 from collections.abc import AsyncIterator, Mapping
 from itertools import count

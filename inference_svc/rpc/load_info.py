@@ -1,4 +1,4 @@
-"""What loads and live requests look like on the wire."""
+"""Converts load and live requests to protos."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence

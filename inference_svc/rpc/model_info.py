@@ -1,4 +1,4 @@
-"""The sizes that an operator asks to load a model with."""
+"""Converts models, adapters and limits to protos, and limits of requests back."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,9 +1,6 @@
-"""How enforced tool calls are written: as the model's family writes them, where that is JSON.
+"""Output formats, forced tool calls and reasoning of a request as the specification of one grammar.
 
-A grammar that puts words of another family into a model's mouth costs it what it has learned. Some
-families have written calls in several ways; then the grammar leaves the choice to the model.
-Arguments in tags or as Python are no JSON that a schema could hold, so such families are made to
-write Hermes' notation, which their readers are then exchanged for.
+A forced call is written in the tool-call format of the model's family, where that is JSON.
 """
 
 import json

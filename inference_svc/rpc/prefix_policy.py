@@ -1,4 +1,4 @@
-"""Whose computed prefixes a request may use, and who may use its own."""
+"""Cache keys: whose prefixes a request may use, and who may use its own."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,4 @@
-"""Requests for generations, from protos to the engine's types: where defaults and limits meet the
-wire.
-
-Every check is made before anything is queued. Field names in errors are those of the protos' leaves
-("temperature", "stop"), which are OpenAI's too.
-"""
+"""Converts generation options to sequence requests; applies defaults and limits."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""From a Rerank RPC to scores: pairs of query and document, checked before anything is queued."""
+"""The Rerank RPC: pairs of query and document, scored by the model."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Saved sequences on request of operators: what they name, checked, and what they are told."""
+"""Save, restore, list and drop snapshots on request of operators."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable

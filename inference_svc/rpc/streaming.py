@@ -1,8 +1,7 @@
-"""From the engine's events to the messages of a stream.
+"""Converts events of the engine to messages of a stream.
 
-What is pending for a choice is sent as one delta: a reader that keeps up gets a message a token,
-one that does not gets fewer, larger ones. This is the token path: no copies, nothing built that was
-not asked for.
+Pending events of a choice are sent as one delta: a fast reader gets a message a token, a slow one
+fewer, larger messages. This is the token path: it is hot.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence

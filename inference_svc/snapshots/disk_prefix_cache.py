@@ -1,8 +1,6 @@
-"""Prefixes of stored objects on disk, in a folder of their own: what memory had no room for, found
-again when the object goes on.
+"""The disk prefix cache: prefixes of stored objects that had no room in memory.
 
-A prefix is only ever an advantage: a file that is damaged, or of another release, goes, and what it
-held is computed again.
+A file that is damaged, or of another release or model, is dropped: the prefix is computed again.
 """
 
 import logging

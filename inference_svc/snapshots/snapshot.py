@@ -1,6 +1,4 @@
-"""What a snapshot says of itself, and whether it can be used here: all that is decided before an
-engine sees its cells.
-"""
+"""Metadata of a snapshot, and whether it fits a model."""
 
 from collections.abc import Container
 from dataclasses import dataclass, fields

@@ -1,8 +1,6 @@
-"""The folder of snapshots: files of mode 0600 that we name, whole or not there, the least recently
-used ones making room.
+"""The folder of snapshots: files of mode 0600, complete or absent, evicted by least recent use.
 
-Nothing is remembered beside the folder itself, so engine processes may share it, and whatever else
-happens to its files is seen. Who writes has locked it. Its key is what makes a file one of ours.
+All state is in the folder, so engine processes may share it.
 """
 
 import fcntl

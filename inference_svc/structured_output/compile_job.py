@@ -1,9 +1,5 @@
-"""Builds a grammar once, in a limited child process, before the engine does.
-
-A schema of a few hundred bytes can take seconds and gigabytes to build, and can abort the process.
-Here that costs one request. The child knows the bytes and the control tokens of a model, not its
-whole vocabulary, so it needs no model file: what a grammar costs to build does not depend on the
-words.
+"""Compiles a grammar in a sandboxed child process before the engine does: a schema of a few hundred
+bytes can take seconds and gigabytes.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""The frontend's way to a grammar: sizes first, then the child process, then a cache of what
-passed.
-"""
+"""Compiles grammars: checks sizes, runs the sandbox job, caches results."""
 
 from collections import OrderedDict
 from collections.abc import Mapping

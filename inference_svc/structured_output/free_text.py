@@ -1,10 +1,4 @@
-"""Rules of a turn that is free until a marker begins a call.
-
-A turn is stretches of free text, each up to a marker: its thought up to its end, in which a call's
-marker is a word like any other, and what is said up to a call. For a stretch `x` there are the
-rules `x` (what need not be its last part), `x_met` (its last part, and the marker) and `x_end` (its
-last part, where no marker comes).
-"""
+"""Grammar rules of turns that are free text until a marker begins a call."""
 
 import json
 import re

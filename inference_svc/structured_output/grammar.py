@@ -1,4 +1,6 @@
-"""Finds the place in a JSON Schema that makes it unusable: llguidance's errors do not name it."""
+"""Builds grammars of JSON schemas, regular expressions, choices, GBNF and Lark, and locates errors
+in schemas.
+"""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""Matchers of llguidance with the limits that hold wherever one is built.
-
-The limits bound one step of a matcher. Building one is not bounded by them: that is what the
-limited child process is for (`compile_job`).
-"""
+"""Guides over llguidance: masks, forced tokens, limits of a step."""
 
 import logging
 from collections import OrderedDict, deque

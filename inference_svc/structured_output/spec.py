@@ -1,7 +1,5 @@
-"""What a request asks its output to look like, before it is a grammar.
-
-Plain data without protos, so that it travels to the child process as JSON and the pure parts can be
-tested by themselves.
+"""The requested output of a turn before it is a grammar: plain data that is sent to the sandbox as
+JSON.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
-"""How models write turns: the notations of tool calls and of thinking, and which of them a chat
-template stands for.
+"""Tool-call and reasoning formats, and which of them a chat template uses.
 
-A template writes the calls of earlier turns in the notation that its model answers in, so the
-markers in its text tell the family. Where they mislead, the operator says what is right.
+A template writes the calls of earlier turns in the format in which its model answers, so the format
+is found by the markers in the template.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""The tools that a request offers, as readers of turns need them: which names, which kinds of
-values.
-"""
+"""Names and argument types of the tools that a request offers."""
 
 from collections.abc import Mapping
 from functools import lru_cache

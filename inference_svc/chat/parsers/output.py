@@ -1,7 +1,4 @@
-"""Collects what a reader finds in a turn, as deltas.
-
-White space around tool calls is left out: what a model puts between them is layout, not content.
-"""
+"""Collects the deltas that a parser finds. White space around tool calls is dropped."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Turns an assistant's raw text into content, reasoning and tool calls while it is written.
+"""Parses raw text into content, reasoning and tool calls while it streams.
 
-Text may be cut anywhere: the sum of the deltas is the same. No text raises: what is no call is
-content.
+Text may be split anywhere without changing the sum of the deltas. No text raises: what is not a
+call is content.
 """
 
 import secrets

@@ -1,8 +1,7 @@
-"""Splits a turn into what the model thought and what it said.
+"""Splits a turn into reasoning and content.
 
-Thinking stands at the start of a turn, or is opened by the prompt; a model that opens it once more
-is put up with. White space around it is left out. A begin marker later in the turn is ordinary
-text.
+Reasoning is at the start of a turn, or was opened by the prompt; a second opening marker is
+accepted. White space around it is dropped.
 """
 
 from enum import Enum

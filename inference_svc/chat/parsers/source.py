@@ -1,4 +1,4 @@
-"""Finding a marker in text that arrives in pieces."""
+"""Finds markers in text that arrives in pieces."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""What an assistant's turn is parsed into, piece by piece."""
+"""Deltas of a parsed turn."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple

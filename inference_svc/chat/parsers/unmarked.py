@@ -1,5 +1,5 @@
-"""Tool calls of models whose notation is not known: JSON at the beginning of a turn, in a Markdown
-fence or in tags that some families share, with the name of an offered tool.
+"""Tool calls of models of unknown format: JSON at the beginning of a turn, in a Markdown fence, or
+in common tags, if it names an offered tool.
 """
 
 from inference_svc.chat.parsers.json_calls import Read, read_json_call

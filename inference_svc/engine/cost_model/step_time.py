@@ -1,9 +1,8 @@
-"""How long a step takes by its rows, or by the tokens of a row: the warm-up's table, corrected by
-what really happens.
+"""Predicts step time from the number of rows, or of tokens a row: the table of the warm-up,
+corrected by measured steps.
 
-A machine that is busy while a model loads makes some counts look slower than they are. So what is
-observed lets a belief fall as soon as a step was faster, and never rise: longer texts and other
-programs slow every count. Which of two counts is the faster is another question: `row_contest`.
+A machine that is busy while a model loads makes some counts look slower than they are, so counts
+that are never chosen are corrected too.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
-"""Which number of rows is the faster, told by steps that follow each other.
+"""Compares two row counts by consecutive steps, and remembers which is faster.
 
-What is believed of one count decides how all others run, so it has to be right beside them. The
-warm-up has no time for every count of a large model, and a machine that is shared is faster at one
-moment than at another: the fastest step of each count would compare moments. Between a step and
-the next, hardly anything but the number of rows has changed.
+The warm-up has no time for every count of a large model, and estimates of one count decide how
+others run.
 """
 
 import math

@@ -1,6 +1,4 @@
-"""How a running sequence gets another slot: its cells are copied by the cheaper way, and what the
-other slot remembered takes its place where that is worth something.
-"""
+"""Moves running sequences to lower slots when holes between slots cost more than the move."""
 
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple

@@ -1,9 +1,6 @@
-"""Which slot a sequence gets, and where the beginning of its prompt comes from.
+"""Allocates slots, and finds the longest cached prefix of a prompt.
 
-Idle slots, slots of running sequences and states saved in memory are searched for the longest
-common beginning under the same key that is worth its copy. What an idle slot loses by being taken
-is saved first. Saves and restores act at once; copies are collected and queued after all of them,
-right before the decode that carries them out (see `cells`).
+Idle slots, slots of running sequences and saved states are searched, all under the same cache key.
 """
 
 from collections.abc import Container

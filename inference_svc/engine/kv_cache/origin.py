@@ -1,8 +1,5 @@
-"""Which sequence a saved state is of, and all that chose its output.
-
-What continues a sequence exactly is its tokens, its cells and what samplers are rebuilt from. The
-draws are keyed by output position, so the count of output tokens is the draw position; a grammar's
-state is the grammar and the tokens.
+"""Describes the sequence of a saved state: its tokens and everything that its samplers are rebuilt
+from.
 """
 
 import json

@@ -1,10 +1,6 @@
-"""Prefixes that lost their slot, kept in memory: least recently used out first, bounded in bytes
-and entries.
+"""The prefix cache: states that lost their slot, in memory, evicted by least recent use.
 
-An entry is a copy of a slot's cells with the tokens they stand for, under the key of their owner.
-Entries that were kept on request know the sequence they are of; those that snapshots were restored
-to stand beside them. The states of preempted sequences share the bytes, but are never dropped: they
-are somebody's work.
+An entry holds the cells of a slot and their tokens, under the cache key of their owner.
 """
 
 from collections import OrderedDict

@@ -1,10 +1,5 @@
-"""Waiting for a prefix that somebody is computing, instead of computing it once more.
-
-A waiting sequence follows the running one (its leader) that will have most of its prompt, and takes
-the prefix from there once it is computed. There is nothing to undo: a leader that ends early leaves
-what it has computed, and the first follower in the queue starts from that and leads the others.
-While it leads, a sequence is as urgent as the most urgent of its followers. Nobody waits on where
-nothing more of the prefix is computed for twice as long as all prompts that run should take.
+"""Lets sequences wait for a prefix that another sequence is computing, instead of computing it
+again.
 """
 
 from collections.abc import Collection, Container

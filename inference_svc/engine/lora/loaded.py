@@ -1,4 +1,4 @@
-"""The adapters of one model: loaded, unloaded, and used by whoever is on turn."""
+"""The adapters of one model: load, unload, apply."""
 
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path

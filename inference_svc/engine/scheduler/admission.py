@@ -1,8 +1,8 @@
-"""Who gives way when interactive work waits behind batch work for a slot.
+"""Admits sequences from the queue into slots, prepares their samplers and grammars, and preempts
+batch work for interactive work.
 
-The victim's cells go to memory and it waits again, keeping its place by arrival; it resumes with
-the same cells and the same sampler, as if nothing had happened. Nobody is preempted whom somebody
-more urgent follows, nor who started above its own class, having waited long.
+A preempted sequence waits again in its order of arrival and resumes with the same cells and
+sampler.
 """
 
 import logging

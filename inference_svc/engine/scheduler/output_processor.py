@@ -1,8 +1,7 @@
-"""From a token to text, and to the end of a sequence where the text, the constraint or a length
-says so.
+"""Appends sampled tokens, detokenizes, and detects stop conditions.
 
-Every output token passes here: sampled ones, those that a constraint leaves no choice about, and
-those of an earlier life, which are only replayed.
+Every output token passes here: sampled ones, those that a constraint forces, and those of an
+accepted draft.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,7 @@
-"""What the next call computes: pure functions from the running sequences to rows.
+"""Plans one decode call: pure functions from running sequences to rows.
 
-All decoding sequences get a row each, of one token and what a constraint forced behind it, and idle
-slots are filled where that makes their call cheaper; prompts share the budget in calls of their
-own. In one call they would cost each other: over KV streams a pass holds as many tokens of each row
-as the shortest has, so the prompts' first tokens would make a pass with the decoding rows, of more
-rows than these, and the rest one of an odd length.
+Every decoding sequence gets a row of one token and what a constraint forces behind it; prompts get
+chunks; idle slots are filled where that makes the call faster.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
-"""Draws that learn from what they drew: mirostat and adaptive-p, with llama.cpp's formulas.
-
-Their state (mirostat's mu, adaptive-p's average) is kept here, because llama.cpp has no way to read
-it and its own samplers draw from a random state of their own.
+"""Mirostat and adaptive-p, with llama.cpp's formulas; their state is kept here, since llama.cpp
+cannot return it.
 """
 
 import math

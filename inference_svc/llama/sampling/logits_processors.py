@@ -1,8 +1,5 @@
-"""What changes a few logits of a row before any filter: biases, forbidden tokens, and penalties and
-DRY where they come first, which touch only tokens that were seen before.
-
-A row is changed in place and put back: handing 152 k logits to llama.cpp's penalties takes 0.5 ms,
-and even copying them takes longer than all of this.
+"""Changes logits of a row before filters: biases, bans, penalties, DRY. Changes are undone
+afterwards.
 """
 
 import math

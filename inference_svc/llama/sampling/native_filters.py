@@ -1,4 +1,4 @@
-"""llama.cpp's filters, made from `Sampling` and applied to candidates in the order asked for."""
+"""llama.cpp's filters, built from `Sampling` and applied in the requested order."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
-"""Random draws keyed by position: what a draw gives follows from (seed, choice, draw count) alone.
+"""Random numbers keyed by seed, choice and draw count.
 
-llama.cpp's own random state is not used, because it can be neither read nor set: a sampler is
-seeded anew for every draw, which costs 2 us and makes exact resumption possible.
+llama.cpp's random state is not used: it can be neither read nor set, so a sampler could not be
+rebuilt.
 """
 
 import hashlib
