@@ -1,4 +1,4 @@
-"""`corral adapters`: what the control service keeps, and what a running server has in memory."""
+"""`corral adapters load|unload|list`: the adapters of a running server and of the registry."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""How far a batch is, for people: a bar on a terminal, a line for each state elsewhere."""
+"""`corral batch`: submit, list, watch, cancel and download batches."""
 
 import asyncio
 import sys

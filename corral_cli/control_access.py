@@ -1,4 +1,4 @@
-"""What the commands share that ask the control service: where it is, and who asks."""
+"""Options and the client of commands that call the control service."""
 
 import asyncio
 import functools

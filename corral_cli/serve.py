@@ -1,8 +1,4 @@
-"""The services that the command knows: their settings and how each is run.
-
-A service is imported when it is asked for, because each brings its libraries with it: a terminal
-that asks for the version should not load llama.cpp.
-"""
+"""`corral serve`: runs one service, imported only when it is asked for."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""The calls that are running now, so that a draining gateway can end what outlives its grace."""
+"""The running calls, so that a draining gateway can end those that outlast the grace period."""
 
 import asyncio
 from collections.abc import Iterator

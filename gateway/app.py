@@ -1,4 +1,4 @@
-"""The composition of the gateway: settings in, a running HTTP server out."""
+"""Composes the gateway: settings in, a running HTTP server out."""
 
 import functools
 import logging

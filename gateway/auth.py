@@ -1,4 +1,4 @@
-"""Who sends an HTTP request, and as whom the gateway calls on its behalf."""
+"""Authentication of HTTP requests, and the credentials of gRPC calls on their behalf."""
 
 import re
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Server-streaming calls as the gateway reads them: one, or several as one stream.
+"""Server-streaming calls: one, or several as one stream.
 
-Nothing is read ahead. The next message is asked for when the last one has been written to the
-client, so a client that stops reading stops the service by flow control and costs no memory.
+Nothing is read ahead: the next message is requested when the last one has been written to the
+client, so a slow client is throttled by flow control.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""An inference service without a model, for tests of whatever stands in front of one.
-
-It answers every request with the pieces of its script, one event each, and can be told to refuse,
-to fail half-way, to wait for a signal, or to go on for ever.
-"""
+"""A fake inference service for tests: it answers each request with the events of its script."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence

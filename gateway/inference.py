@@ -1,4 +1,4 @@
-"""The inference service as the routes see it: typed calls, the caller's identity, a deadline."""
+"""The gRPC client of the inference service."""
 
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""What a connection remembers of responses that are stored nowhere, so that it can go on from them.
+"""Responses over WebSockets: lanes of frames, and the history of responses that are not stored.
 
-Only the connection that made them knows these ids. What it remembers is bounded; the oldest are
-forgotten first, and a continuation that failed takes the response that it went on from with it.
+A history is that of its connection: only it can continue from those responses.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
-"""Client-streaming calls as the gateway writes them: bytes pass through, none pile up.
-
-A write waits until the service has room for it, so a slow disk slows the client down.
+"""Client-streaming calls: a write waits until the service has room, so a slow disk slows the client
+down.
 """
 
 import asyncio

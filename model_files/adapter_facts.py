@@ -1,4 +1,4 @@
-"""What is known of an adapter's file, for those who keep it without reading it."""
+"""Facts about an adapter's file."""
 
 from dataclasses import dataclass
 

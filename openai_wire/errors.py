@@ -1,8 +1,4 @@
-"""Errors as OpenAI's envelope, with the field names that the caller knows.
-
-The inference service names the fields of its protos. The body that the caller wrote has other names
-for some of them.
-"""
+"""Errors in OpenAI's envelope, with the caller's names of fields instead of those of the protos."""
 
 import re
 from collections.abc import Iterator, Mapping

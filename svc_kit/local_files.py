@@ -1,4 +1,4 @@
-"""What a disk refuses, in the words of our errors."""
+"""Local files: disk errors as DomainErrors, folders that operators allow, private and atomic files."""
 
 import hashlib
 import os

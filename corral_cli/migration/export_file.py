@@ -1,8 +1,4 @@
-"""Reading an export: JSON lines, each an object in OpenAI's own shape.
-
-Whoever wrote it may have listed messages newest first, as OpenAI's lists come, or threads after
-their messages. So the lines are looked through once, and only where they begin is kept.
-"""
+"""Reads an export: JSON lines of OpenAI's objects, in any order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
-"""Which object here an object of an export has become, so that an import is done once.
-
-A file beside the export, to which a line is added for each object as soon as it is here. An import
-that was broken off, or that is started again, goes on behind it.
+"""Maps ids of an export to the ids of imported objects, in a file, so that an import can be
+repeated.
 """
 
 from pathlib import Path

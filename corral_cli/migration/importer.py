@@ -1,4 +1,4 @@
-"""Vector stores of an export: made here, with their files, for this server to read."""
+"""Imports an export: files, vector stores, assistants, threads, messages."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import accumulate

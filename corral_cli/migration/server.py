@@ -1,4 +1,4 @@
-"""The control service as those see it who move what it keeps."""
+"""The client of the control service for exports and imports."""
 
 import asyncio
 import hashlib

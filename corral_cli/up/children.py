@@ -1,4 +1,4 @@
-"""What `corral up` looks at and puts in place before anything starts."""
+"""The children of `corral up`: checks before the start, commands, environment, readiness."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The flag that names an embedding model: one that is served anyway, or one more."""
+"""Plans `corral up`: from flags to the settings of each service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""Keeps the services of one machine running: starts them, restarts what dies, stops all in order.
-
-It knows processes, not services: what to start, how to ask whether it is ready and how long to wait
-are given to it. Each child runs in a session of its own, so that a Ctrl-C in the terminal reaches
-the supervisor alone and the order of stopping stays its decision.
-"""
+"""The supervisor: starts services, restarts those that die, stops all in order."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Failures as HTTP answers: OpenAI's envelope, whoever found the problem."""
+"""Errors as HTTP responses in OpenAI's envelope."""
 
 import math
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""The HTTP listener: a socket of our own under a uvicorn that leaves the process alone."""
+"""The HTTP listener: binds the socket and runs uvicorn without its signal handlers."""
 
 import asyncio
 import functools

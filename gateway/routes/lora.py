@@ -1,5 +1,6 @@
-"""Adapters by the routes of other servers, for operators' clients that were written for those:
-llama-server's /lora-adapters, vLLM's /v1/load_lora_adapter and /admin/loras."""
+"""Adapter routes of other servers, for their clients: llama-server's /lora-adapters, vLLM's
+/v1/load_lora_adapter, and /admin/loras.
+"""
 
 from typing import Annotated, Final
 

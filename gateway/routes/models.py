@@ -1,4 +1,4 @@
-"""GET /health and /ready: whether the process lives, and whether requests can be answered."""
+"""Routes: /health, /ready and /v1/models."""
 
 from typing import Annotated
 

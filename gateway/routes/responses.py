@@ -1,4 +1,4 @@
-"""The events of responses as server-sent events, and whole responses."""
+"""Routes under /v1/responses, with their events as server-sent events and the WebSocket."""
 
 import functools
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The events of runs as server-sent events."""
+"""Routes of runs and their steps, with their events as server-sent events."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""The routes under /v1/threads, but those of messages and runs."""
+"""Routes of threads and messages."""
 
 from typing import Annotated
 

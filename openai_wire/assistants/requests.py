@@ -1,7 +1,6 @@
-"""What clients say of assistants, and the requests of the control service it becomes.
+"""Request bodies of assistants, converted to protos.
 
-Sampling and every extension are those of the other generating routes. A change names what is
-different: a field that is not given stays, null clears it.
+A change names fields; null resets a field to its default.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What clients say of runs, and the requests of the control service it becomes."""
+"""Request bodies of runs, converted to protos."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal

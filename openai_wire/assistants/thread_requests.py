@@ -1,4 +1,4 @@
-"""What clients say of threads and messages, and the requests of the control service it becomes."""
+"""Request bodies of threads and messages, converted to protos."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal

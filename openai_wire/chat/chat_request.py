@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions and the ChatRequest it becomes."""
+"""The body of POST /v1/chat/completions, converted to a ChatRequest."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

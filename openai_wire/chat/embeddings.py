@@ -1,4 +1,4 @@
-"""The body of POST /v1/embeddings and the EmbedRequest it becomes."""
+"""Bodies and objects of POST /v1/embeddings and /v1/rerank."""
 
 import base64
 import struct

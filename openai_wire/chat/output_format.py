@@ -1,4 +1,4 @@
-"""Constrained output: response_format and the local forms of it, as one Constraint."""
+"""Output formats (response_format and local extensions), converted to a constraint."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""What clients say of adapters, and the requests of the control service it becomes."""
+"""Requests and objects of adapters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""What clients say of batches, and the requests of the control service it becomes."""
+"""Requests and objects of batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What clients say of files and uploads, and the requests of the control service it becomes."""
+"""Requests and objects of files and uploads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""What clients say of vector stores, and the requests of the control service it becomes."""
+"""Requests and objects of vector stores, their files and batches of files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal

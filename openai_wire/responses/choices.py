@@ -1,4 +1,4 @@
-"""Which tools are called, and in which form the model answers, between JSON and protos."""
+"""Tool choice and text format of responses, between JSON and protos."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal

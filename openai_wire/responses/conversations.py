@@ -1,4 +1,4 @@
-"""Conversations as objects, and lists of items with the queries that ask for them."""
+"""Requests and objects of conversations, and lists of items."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Parts of messages and of tools' outputs as clients write them, as protos."""
+"""Input items, their parts and hosted calls, converted to protos."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple

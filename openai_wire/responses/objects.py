@@ -1,4 +1,4 @@
-"""Responses as the object that both dialects read: every required key, null only where allowed."""
+"""Responses as objects: every required key, null only where allowed."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Items and their parts as both dialects read them: what is not there is left out, not null."""
+"""Items and parts as objects; absent fields are left out, not null."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The frames of the WebSocket: what clients write, and what is written to them."""
+"""Frames of the WebSocket of responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""Tools and the choice among them, between the JSON of Responses and protos. Here a function is
-flat: its name stands beside its type."""
+"""Tools of responses, between JSON and protos; functions are flat."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal

@@ -1,6 +1,4 @@
-"""The queries of lists that have every cursor: assistants, threads, messages, and what hangs on
-them.
-"""
+"""Queries of lists with cursors in both directions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict, TypeVar

@@ -1,8 +1,7 @@
-"""Who calls: API keys, the token of our own services, and the principal that a call acts for.
+"""Authenticates calls: API keys, the service token, callers without a key.
 
-A credential is a bearer token. It is the service token, which proves one of our own services and
-may say on whose behalf it calls; or an API key, which a verifier resolves; or nothing, where the
-server allows keyless callers. All comparisons take constant time.
+A credential is a bearer token. The service token proves one of Corral's services, whose metadata
+then names the caller.
 """
 
 import hmac

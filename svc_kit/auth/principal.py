@@ -1,4 +1,4 @@
-"""On whose behalf a call is made: what every servicer may know of its caller."""
+"""The principal of a call: project, scopes, priority."""
 
 import contextvars
 from dataclasses import dataclass

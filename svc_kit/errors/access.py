@@ -1,4 +1,4 @@
-"""Who may call, with which key, from where and for which project."""
+"""Errors of authentication, authorization, origins, projects and keys."""
 
 from svc_kit.errors.kinds import AlreadyExists, NotFound, PermissionDenied, Unauthenticated
 

@@ -1,4 +1,4 @@
-"""What adapters and their files can be refused for."""
+"""Errors of adapters and their files."""
 
 from svc_kit.errors.kinds import AlreadyExists, FailedPrecondition, NotFound
 

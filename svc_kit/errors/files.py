@@ -1,4 +1,4 @@
-"""Files, uploads and batches."""
+"""Errors of files, uploads, batches and vector stores."""
 
 from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 

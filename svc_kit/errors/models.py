@@ -1,4 +1,4 @@
-"""Models: their catalog, their memory and the engines that run them."""
+"""Errors of models, engines, prompts and snapshots."""
 
 from svc_kit.errors.kinds import (
     AlreadyExists,

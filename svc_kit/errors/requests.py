@@ -1,4 +1,4 @@
-"""What can be wrong with any request: its fields, its body, its address and its id."""
+"""Errors of any request: its fields, its body, its path, its request id."""
 
 from svc_kit.errors.kinds import Aborted, AlreadyExists, InvalidArgument, NotFound, Unimplemented
 

@@ -1,4 +1,4 @@
-"""Responses and conversations."""
+"""Errors of responses and conversations."""
 
 from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 

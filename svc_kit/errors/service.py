@@ -1,4 +1,4 @@
-"""The service as such: how full it is, how long it waits, what of it is not there."""
+"""Errors of load, deadlines, jobs, storage and upstream services."""
 
 from svc_kit.errors.kinds import (
     Aborted,

@@ -1,8 +1,4 @@
-"""THE table: what each kind of error is in gRPC, in HTTP and in OpenAI's words, and back again.
-
-Servers encode a DomainError as a status with rich details, clients decode the same class from it,
-the gateway renders the same row as an HTTP answer. Nothing else in Corral knows a status code.
-"""
+"""Maps errors to gRPC statuses, HTTP statuses and OpenAI's codes, and gRPC statuses back to errors."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """The standard health service: `Check`, `List` and `Watch`.
 
-The servicer that comes with grpcio holds a lock while it writes to a watcher, so that one watcher
-that does not read would keep the server from ever turning NOT_SERVING. This one holds none.
+The servicer of grpcio holds a lock while it writes to a watcher, so one watcher that does not read
+would block all.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""Server reflection, v1 and v1alpha: what grpcurl, buf curl, Postman and new clients ask for.
-
-grpcio-reflection ships v1alpha only. The messages of v1 are the same on the wire, so one servicer
-answers under both names; a copy of the descriptor makes v1 describable too.
-"""
+"""A gRPC server with interceptors, health, reflection (v1 and v1alpha), channelz and drain."""
 
 import asyncio
 import logging

@@ -1,6 +1,5 @@
-"""What goes over the socket between the pool and a child: a length, then JSON.
-
-Only JSON: a child may have been taken over by what it was given, so nothing it sends is unpickled.
+"""The protocol between the pool and a sandboxed child: a length, then JSON. Nothing from a child is
+unpickled.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The parent's side of one limited child process."""
+"""The parent's side of one sandboxed child process."""
 
 import asyncio
 import contextlib

@@ -1,10 +1,4 @@
-"""Settings of a service: where they come from, and one clear answer when they are wrong.
-
-A service composes one frozen class from small ones and builds it once, in its `__main__`, with
-`load_settings`. Later sources win: defaults, a table of a TOML file, environment variables, flags.
-Nothing else in Corral reads the environment, and constructing a settings class directly reads
-nothing but its arguments, so tests need no clean environment.
-"""
+"""Groups of settings that services share, and the loading of a service's frozen settings class."""
 
 import json
 import os

@@ -1,7 +1,5 @@
-"""What each source of settings says, and who is told when it is wrong.
-
-One problem is reported under the name that its writer knows: a place in a file, an environment
-variable or a flag. All problems are gathered, so that one start shows them all.
+"""Sources of settings: TOML file, environment, flags. A problem is reported under the name in its
+source.
 """
 
 import difflib
