@@ -1,4 +1,4 @@
-"""LoRA adapters: the registered object, changes to it, and what frontends should load and report."""
+"""LoRA adapters: the registered object, its changes, and what frontends should load and report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,4 @@
-"""Tools of MCP servers: the interface to the configured servers, names of their tools, approvals."""
+"""Tools of MCP servers: the interface to configured servers, names of tools, approvals."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

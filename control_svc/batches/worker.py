@@ -1,4 +1,4 @@
-"""The job handler of batches: read the file, run lines, close, write files; each step is resumable."""
+"""The job handler of batches: read the file, run lines, close, write files; each can resume."""
 
 from control_svc.base.ids import IdSource
 from control_svc.batches.executor import BatchRunner

@@ -1,4 +1,4 @@
-"""The base class of tables, the types of their columns, tables of the installation, packed columns."""
+"""The base class of tables, types of columns, packed columns, tables of the installation."""
 
 import sys
 from array import array

@@ -1,4 +1,4 @@
-"""Restores the committed state of a response, and ends it on behalf of a caller or a dead letter."""
+"""Restores the committed state of a response, and ends it for a caller or a dead letter."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

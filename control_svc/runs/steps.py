@@ -1,4 +1,4 @@
-"""Run steps: a message or calls of tools, as the Assistants API shows them. Models are shown items."""
+"""Run steps: a message or calls of tools, as the Assistants API shows them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The disk cache of adapter files by digest, and the signal that wakes those who wait for changes."""
+"""The disk cache of adapter files by digest, and the signal of a change."""
 
 import asyncio
 import hashlib

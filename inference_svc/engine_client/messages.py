@@ -1,4 +1,4 @@
-"""Messages of the pipe beside commands and events: configuration and start of the engine process."""
+"""Messages of the pipe beside commands and events: configuration and start of the engine."""
 
 import enum
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Starts the engine process, with malloc configured for huge pages, and reads and writes its pipe."""
+"""Starts the engine process, with malloc set up for huge pages, and reads and writes its pipe."""
 
 import asyncio
 import os

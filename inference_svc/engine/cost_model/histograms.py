@@ -1,4 +1,4 @@
-"""Histograms of step times by rows, counted in the engine, since the frontend sees only some steps."""
+"""Histograms of step times by rows; the frontend would see only some of the steps."""
 
 from bisect import bisect_left
 
