@@ -1,4 +1,4 @@
-"""Local files: disk errors as DomainErrors, folders that operators allow, private and atomic files."""
+"""Local files: disk errors as DomainErrors, allowed folders, private and atomic files."""
 
 import hashlib
 import os

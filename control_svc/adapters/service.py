@@ -15,7 +15,7 @@ from control_svc.adapters.model import (
     NewAdapter,
 )
 from control_svc.adapters.queries import AdapterQueries, AdapterSyncQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.idempotency import IdempotencyRecord, earlier
 from control_svc.base.ids import ADAPTER, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobStore
@@ -194,10 +194,6 @@ class Adapters:
 
 
 def _request(described: NewAdapter, adapter: Adapter) -> IdempotencyRecord:
-    return IdempotencyRecord(
-        method=CREATE,
-        request_id=described.request_id,
-        fingerprint=fingerprint_of(described, adapter.sha256),
-        resource_id=adapter.id,
-        created_at=adapter.updated_at,
+    return IdempotencyRecord.of(
+        CREATE, described.request_id, adapter.id, adapter.updated_at, described, adapter.sha256
     )

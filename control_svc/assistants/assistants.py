@@ -6,7 +6,7 @@ from typing import Final
 
 from control_svc.assistants.model import Assistant, AssistantSettings, NewAssistant
 from control_svc.assistants.queries import AssistantQueries
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import ASSISTANT, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -41,13 +41,7 @@ class Assistants:
         """
         asked.check()
         new_id, now = self._ids.new(ASSISTANT), self._clock()
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=new_id,
-            created_at=now,
-        )
+        request = IdempotencyRecord.of(CREATE, asked.request_id, new_id, now, asked)
 
         async def add(tx: Transaction) -> Assistant:
             made = await once(tx, project, request)

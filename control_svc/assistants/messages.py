@@ -10,7 +10,7 @@ from typing import Final
 from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
 from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.idempotency import IdempotencyRecord, earlier
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
@@ -49,13 +49,7 @@ class Messages:
         """
         asked.check()
         message_id, now = self._ids.new(MESSAGE), self._clock()
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=message_id,
-            created_at=now,
-        )
+        request = IdempotencyRecord.of(CREATE, asked.request_id, message_id, now, asked)
 
         async def add(tx: Transaction) -> ThreadMessage:
             thread = await ThreadQueries(tx).lock(project, asked.thread_id)

@@ -6,7 +6,7 @@ from typing import Final
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import NewThread, Thread, ThreadSettings
 from control_svc.assistants.queries import ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import CONVERSATION, THREAD, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
@@ -52,12 +52,8 @@ class Threads:
         """
         asked.check()
         thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=thread.id,
-            created_at=thread.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, asked.request_id, thread.id, thread.created_at, asked
         )
 
         async def add(tx: Transaction) -> Thread:
@@ -122,12 +118,8 @@ class Threads:
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
         """
         made_id, now = self._ids.new(CONVERSATION), self._clock()
-        request = IdempotencyRecord(
-            method=MIGRATE,
-            request_id=check_request_id(request_id),
-            fingerprint=fingerprint_of(thread_id),
-            resource_id=made_id,
-            created_at=now,
+        request = IdempotencyRecord.of(
+            MIGRATE, check_request_id(request_id), made_id, now, thread_id
         )
 
         async def link(tx: Transaction) -> Conversation:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from sqlalchemy import String, Text, delete, insert
 from sqlalchemy.orm import Mapped, mapped_column
@@ -34,6 +34,19 @@ class IdempotencyRecord:
     resource_id: str
     """What it made."""
     created_at: datetime
+
+    @classmethod
+    def of(
+        cls, method: str, request_id: str, resource_id: str, created_at: datetime, *facts: object
+    ) -> Self:
+        """The record of a request that says `facts` and creates `resource_id`."""
+        return cls(
+            method=method,
+            request_id=request_id,
+            fingerprint=fingerprint_of(*facts),
+            resource_id=resource_id,
+            created_at=created_at,
+        )
 
     def check_same(self, fingerprint: str) -> None:
         """Raise RequestIdReused for a request with other contents.

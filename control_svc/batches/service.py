@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import BATCH, JOB, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.batches.model import Batch, NewBatch, check_input
@@ -118,10 +118,4 @@ class Batches:
 
 
 def _request(asked: NewBatch, batch: Batch) -> IdempotencyRecord:
-    return IdempotencyRecord(
-        method=CREATE,
-        request_id=asked.request_id,
-        fingerprint=fingerprint_of(asked),
-        resource_id=batch.id,
-        created_at=batch.created_at,
-    )
+    return IdempotencyRecord.of(CREATE, asked.request_id, batch.id, batch.created_at, asked)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, earlier, once
 from control_svc.base.ids import CONVERSATION, IdSource, age_of
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
@@ -40,13 +40,7 @@ class Conversations:
         asked.check()
         now = self.clock()
         made = Conversation(id=self.ids.new(CONVERSATION), created_at=now, metadata=asked.metadata)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=made.id,
-            created_at=now,
-        )
+        request = IdempotencyRecord.of(CREATE, asked.request_id, made.id, now, asked)
 
         async def add(tx: Transaction) -> Conversation:
             first = await once(tx, project, request)
@@ -101,13 +95,7 @@ class Conversations:
         async def add(tx: Transaction) -> Sequence[Item]:
             await _free(tx, project, asked.conversation_id)
             items = await resolved(tx, project, asked.items, self.ids, now, "items")
-            request = IdempotencyRecord(
-                method=ADD,
-                request_id=asked.request_id,
-                fingerprint=fingerprint_of(asked),
-                resource_id=items[0].id,
-                created_at=now,
-            )
+            request = IdempotencyRecord.of(ADD, asked.request_id, items[0].id, now, asked)
             first = await earlier(tx, project, request)
             if first is not None:
                 return await _added_before(tx, project, asked, first.resource_id)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import FILE, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, BlobStore
@@ -63,12 +63,15 @@ class Files:
             described.check_bytes(sink.size_bytes, await sink.sha256())
             blob = await sink.commit()
         file = self._new_file(described, blob)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(file.filename, file.purpose, described.ttl, file.sha256),
-            resource_id=file.id,
-            created_at=file.created_at,
+        request = IdempotencyRecord.of(
+            CREATE,
+            described.request_id,
+            file.id,
+            file.created_at,
+            file.filename,
+            file.purpose,
+            described.ttl,
+            file.sha256,
         )
 
         async def add(tx: Transaction) -> File:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -67,12 +67,8 @@ class Uploads:
         """
         described.check(self._limits.of(described.purpose))
         upload = self._new_upload(described)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(described),
-            resource_id=upload.id,
-            created_at=upload.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, upload.id, upload.created_at, described
         )
 
         async def add(tx: Transaction) -> UploadWithFile:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import KEY, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
 from control_svc.base.validation import (
@@ -245,12 +245,8 @@ class Keys:
         described.check(self._clock())
         secret = create_key()
         key = self._new(described, secret)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(*_facts(described)),
-            resource_id=key.id,
-            created_at=key.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, key.id, key.created_at, *_facts(described)
         )
 
         async def add(tx: Transaction) -> CreatedKey:

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.idempotency import IdempotencyRecord, earlier
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
 from control_svc.base.validation import PROJECT_ID_PATTERN, check_form, check_request_id, check_text
 from control_svc.db.tables import Instant, Key, Table
@@ -150,12 +150,8 @@ class Projects:
         """Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused."""
         described.check()
         project = self._new(described)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(described),
-            resource_id=project.id,
-            created_at=project.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, project.id, project.created_at, described
         )
 
         async def add(tx: Transaction) -> Project:

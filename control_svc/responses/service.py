@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from control_svc.agent.mcp import APPROVAL_KINDS
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import JOB, IdSource, age_of
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
@@ -59,12 +59,8 @@ class Responses:
         an item that the conversation has.
         """
         response = await self.requests.make(project, asked)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=response.id,
-            created_at=response.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, asked.request_id, response.id, response.created_at, asked
         )
 
         async def add(tx: Transaction) -> Response:

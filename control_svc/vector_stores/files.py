@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
@@ -211,12 +211,8 @@ class VectorFiles:
     def _request(
         self, method: str, request_id: str, facts: Sequence[object], resource_id: str
     ) -> IdempotencyRecord:
-        return IdempotencyRecord(
-            method=method,
-            request_id=check_request_id(request_id),
-            fingerprint=fingerprint_of(*facts),
-            resource_id=resource_id,
-            created_at=self._clock(),
+        return IdempotencyRecord.of(
+            method, check_request_id(request_id), resource_id, self._clock(), *facts
         )
 
 

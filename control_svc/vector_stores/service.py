@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.db.notifications import Notifications, follow
@@ -61,13 +61,7 @@ class VectorStores:
         if asked.files:
             self._adder.check_model()
         store = asked.make(self._ids.new(VECTOR_STORE), self._clock())
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=store.id,
-            created_at=store.created_at,
-        )
+        request = IdempotencyRecord.of(CREATE, asked.request_id, store.id, store.created_at, asked)
 
         async def add(tx: Transaction) -> VectorStore:
             made = await once(tx, project, request)

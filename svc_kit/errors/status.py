@@ -1,4 +1,4 @@
-"""Maps errors to gRPC statuses, HTTP statuses and OpenAI's codes, and gRPC statuses back to errors."""
+"""Maps errors to gRPC and HTTP statuses and OpenAI codes, and gRPC statuses back to errors."""
 
 import re
 from collections.abc import Callable, Mapping
