@@ -12,7 +12,7 @@ _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 2 * 1024 * 1024
 
 
-def keep_large_blocks() -> None:
+def reuse_large_blocks() -> None:
     """Have blocks of up to 2 MiB come from the heap, and as much of it stay when it is free.
 
     Does nothing where the C library is not glibc.

@@ -51,7 +51,7 @@ class Adapters:
         ids: IdSource,
         tokens: PageTokens,
         per_project: int,
-        notices: Notifications,
+        notifications: Notifications,
         clock: Clock,
     ) -> None:
         self._transactions = transactions
@@ -60,7 +60,7 @@ class Adapters:
         self._ids = ids
         self._tokens = tokens
         self._per_project = per_project
-        self._notices = notices
+        self._notifications = notifications
         self._clock = clock
 
     async def create(self, project: str, pieces: AsyncIterator[NewAdapter | bytes]) -> Adapter:
@@ -84,7 +84,7 @@ class Adapters:
         """An adapter by id or name, once frontends have loaded it or failed to, or after `wait_s`
         seconds. Raises AdapterNotFound."""
         deadline = time.monotonic() + min(wait_s, LONGEST_WAIT_S)
-        with self._notices.listen(ADAPTERS_TOPIC) as changed:
+        with self._notifications.listen(ADAPTERS_TOPIC) as changed:
             while True:
                 found = await self._transactions.read(
                     lambda tx: self._with_reports(tx, project, adapter)

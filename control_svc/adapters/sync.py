@@ -24,18 +24,18 @@ class AdapterSync:
     """What our services ask and say of all adapters."""
 
     def __init__(
-        self, transactions: Transactions, blobs: BlobStore, notices: Notifications
+        self, transactions: Transactions, blobs: BlobStore, notifications: Notifications
     ) -> None:
         self._transactions = transactions
         self._blobs = blobs
-        self._notices = notices
+        self._notifications = notifications
 
     async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
         """Everything, unless the caller's `revision` is the newest, then changes, without end.
 
         To a caller that has everything an empty change says so.
         """
-        with self._notices.listen(ADAPTERS_TOPIC) as changed:
+        with self._notifications.listen(ADAPTERS_TOPIC) as changed:
             sent = await self._state()
             has_it = revision == str(sent.revision)
             yield DesiredChange(sent.revision, [], []) if has_it else sent

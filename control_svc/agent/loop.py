@@ -48,7 +48,7 @@ class AgentLoop:
         settings: LoopSettings,
         context: Context,
         hosted: Sequence[HostedTool],
-        narrator: Recorder,
+        recorder: Recorder,
         progress: Progress,
         cancelled: asyncio.Event,
     ) -> LoopResult:
@@ -57,7 +57,7 @@ class AgentLoop:
         Raises LeaseLost, errors that another attempt would meet again, and those that it may not;
         then what was told is in the next attempt's progress.
         """
-        work = _Work(settings, context, hosted, narrator, progress, cancelled, self._turns)
+        work = _Work(settings, context, hosted, recorder, progress, cancelled, self._turns)
         return await _Attempt(work, self._ids, self._clock).run()
 
 
@@ -68,7 +68,7 @@ class _Work:
     settings: LoopSettings
     context: Context
     hosted: Sequence[HostedTool]
-    narrator: Recorder
+    recorder: Recorder
     progress: Progress
     cancelled: asyncio.Event
     turns: TurnClient
@@ -161,7 +161,7 @@ class _Attempt:
         work, progress = self._work, self._work.progress
         draft = TurnDraft(progress.drafts, self._toolbox.callees, self._ids.new, self._clock)
         turn = TurnReader(
-            progress.num_turns, draft, work.narrator, work.cancelled, len(progress.token_ids)
+            progress.num_turns, draft, work.recorder, work.cancelled, len(progress.token_ids)
         )
         request = turn_request(work.settings, progress, self._toolbox, self._items)
         try:
@@ -222,7 +222,7 @@ class _Attempt:
     # ---- what follows a turn
 
     async def _keep(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        await self._work.narrator.turn_ended(turn, awaits_client=awaits_client)
+        await self._work.recorder.turn_ended(turn, awaits_client=awaits_client)
         progress = self._work.progress
         progress.take(turn)
         progress.awaits_client = awaits_client
@@ -237,7 +237,7 @@ class _Attempt:
             if isinstance(result, FileSearchCall):
                 result = self._numbered(result)
             ended = call.ended(result)
-            await self._work.narrator.call_ended(ended)
+            await self._work.recorder.call_ended(ended)
             self._items = [ended if item.id == call.id else item for item in self._items]
 
     def _numbered(self, found: FileSearchCall) -> FileSearchCall:
@@ -253,5 +253,5 @@ class _Attempt:
             raise FeatureUnsupported(feature=f"the tool of {call.kind}, which is gone")
         if is_resumed and not tool.is_repeatable:
             return tool.abandoned(call)
-        await self._work.narrator.call_started(call)
+        await self._work.recorder.call_started(call)
         return await tool.run(self._work.settings.project, call)

@@ -155,16 +155,16 @@ class Context(Protocol):
 
 
 class Recorder(Protocol):
-    """Tells readers what happens, and keeps it.
+    """Publishes and stores what happens in the loop.
 
-    What `tell` says is visible soon; what the other methods say is committed when they return. What
-    is told of a turn is enough to rebuild its drafts. Each method may raise LeaseLost.
+    Events of `record` become visible soon; the other methods have committed when they return. The
+    events of a turn suffice to rebuild its drafts. Each method may raise LeaseLost.
     """
 
     async def turn_started(self, turn: int, started: Started) -> None:
         """The model computes; said again where a turn is resumed."""
 
-    async def tell(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
         """The model said something. `said` is empty while the text of the tokens is held back."""
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:

@@ -119,9 +119,9 @@ class _Spoken:
                     self._close()
                     self._done.append(_answered(answer.call_id, plain_text(answer.output)))
             case _:
-                self._take_hosted(item)
+                self._add_hosted(item)
 
-    def _take_hosted(self, item: Item) -> None:
+    def _add_hosted(self, item: Item) -> None:
         match item.content:
             case FileSearchCall() as called:
                 call = TurnCall(called.call_id, FILE_SEARCH, _queries(called))

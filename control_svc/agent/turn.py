@@ -160,7 +160,7 @@ class TurnReader:
         self,
         number: int,
         draft: TurnDraft,
-        narrator: Recorder,
+        recorder: Recorder,
         cancelled: asyncio.Event,
         num_resumed: int,
     ) -> None:
@@ -169,7 +169,7 @@ class TurnReader:
         self.usage: TurnUsage | None = None
         """Once the model has told it."""
         self._number = number
-        self._narrator = narrator
+        self._recorder = recorder
         self._cancelled = cancelled
         self._num_tokens = num_resumed
         self._started = Started("", 0, 0)
@@ -202,7 +202,7 @@ class TurnReader:
         if self._reason is None:
             raise UpstreamUnavailable(service="inference")
         if self._reason is not FinishReason.LENGTH:
-            await self._narrator.tell(self._number, list(self.draft.close()), ())
+            await self._recorder.record(self._number, list(self.draft.close()), ())
         return self._reason
 
     async def _watch(self) -> None:
@@ -227,11 +227,11 @@ class TurnReader:
             case Started():
                 self._started = event
                 _check_prompt(event, prompt_limit)
-                await self._narrator.turn_started(self._number, event)
+                await self._recorder.turn_started(self._number, event)
             case Delta():
                 self._num_tokens += len(event.token_ids)
                 said = list(self.draft.take(event))
-                await self._narrator.tell(self._number, said, event.token_ids)
+                await self._recorder.record(self._number, said, event.token_ids)
             case Finished(reason=reason):
                 self._reason = reason
             case Done(usage=usage):

@@ -159,7 +159,7 @@ class ThreadMessage:
         return self.item.ended(replace(self.message, content=content), status)
 
 
-def begun_message(
+def started_message(
     message_id: str, thread_id: str, run_id: str, assistant_id: str, now: datetime
 ) -> ThreadMessage:
     """An assistant's message before its first word."""

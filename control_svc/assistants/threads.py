@@ -32,7 +32,7 @@ class Threads:
         tokens: PageTokens,
         clock: Clock,
         embedding_model: str | None,
-        archives: PrefixCleanup,
+        prefix_cleanup: PrefixCleanup,
         on_delete: Sequence[DeleteHook] = (),
     ) -> None:
         """`embedding_model` is None if the installation has none, so that no file can be searched;
@@ -41,7 +41,7 @@ class Threads:
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
-        self._archives = archives
+        self._prefix_cleanup = prefix_cleanup
         self._on_delete = on_delete
         self._adder = MessageAdder(ids, clock, embedding_model)
 
@@ -108,7 +108,7 @@ class Threads:
             for hook in self._on_delete:
                 await hook(tx, project, thread_id)
             await ThreadQueries(tx).delete(project, thread_id)
-            await self._archives.forget(tx, project, thread_id)
+            await self._prefix_cleanup.forget(tx, project, thread_id)
 
         await self._transactions.write(drop)
 

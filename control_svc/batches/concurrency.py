@@ -48,7 +48,7 @@ class AdaptiveConcurrency:
                 yield place
         finally:
             self._num_alone -= 1
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
     def went_well(self) -> None:
         """A line has ended."""
@@ -76,7 +76,7 @@ class AdaptiveConcurrency:
         finally:
             self._num_taken -= 1
             # Not to be broken off by a second cancellation: others wait for it.
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
     def _has_room(self) -> bool:
         return not self._num_alone and self._num_taken < self.limit
@@ -86,7 +86,7 @@ class AdaptiveConcurrency:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 

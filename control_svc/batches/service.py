@@ -35,14 +35,14 @@ class Batches:
     def __init__(
         self,
         transactions: Transactions,
-        notices: Notifications,
+        notifications: Notifications,
         ids: IdSource,
         tokens: PageTokens,
         watch_interval_s: float,
     ) -> None:
         """`watch_interval_s` is how long a watcher misses a notice that got lost."""
         self._transactions = transactions
-        self._notices = notices
+        self._notifications = notifications
         self._ids = ids
         self._tokens = tokens
         self._watch_interval_s = watch_interval_s
@@ -106,7 +106,7 @@ class Batches:
     async def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
         """A batch as it is, and after each change, until it has ended. Raises BatchNotFound."""
         following = follow(
-            self._notices,
+            self._notifications,
             batch_id,
             lambda: self.get(project, batch_id),
             lambda batch: batch.state.is_final,

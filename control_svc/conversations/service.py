@@ -30,7 +30,7 @@ class Conversations:
     ids: IdSource
     tokens: PageTokens
     clock: Clock
-    archives: PrefixCleanup
+    prefix_cleanup: PrefixCleanup
 
     async def create(self, project: str, asked: NewConversation) -> Conversation:
         """Make a conversation.
@@ -80,7 +80,7 @@ class Conversations:
             await _free(tx, project, conversation_id)
             await TimelineQueries(tx).drop(project, conversation_id)
             await ConversationQueries(tx).delete(project, conversation_id)
-            await self.archives.forget(tx, project, conversation_id)
+            await self.prefix_cleanup.forget(tx, project, conversation_id)
 
         await self.transactions.write(drop)
 

@@ -9,7 +9,7 @@ from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import is_newest_first, timestamp
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
-from control_svc.items.proto import given_items, includes_of, items_to_pb
+from control_svc.items.proto import includes_of, input_items, items_to_pb
 from svc_kit.auth.principal import current_principal
 
 
@@ -37,7 +37,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     ) -> pb.CreateConversationResponse:
         """Make a conversation."""
         asked = NewConversation(
-            items=given_items(request.items, "items"),
+            items=input_items(request.items, "items"),
             metadata=dict(request.metadata),
             request_id=request.request_id,
         )
@@ -73,7 +73,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         include = includes_of(request.include)
         asked = NewItems(
             conversation_id=request.conversation_id,
-            items=given_items(request.items, "items"),
+            items=input_items(request.items, "items"),
             request_id=request.request_id,
         )
         items = await self._conversations.add_items(_project(), asked)

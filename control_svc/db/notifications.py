@@ -148,7 +148,7 @@ ObjectT = TypeVar("ObjectT")
 
 
 async def follow(
-    notices: Notifications,
+    notifications: Notifications,
     topic: str,
     read: Callable[[], Awaitable[ObjectT]],
     is_final: Callable[[ObjectT], bool],
@@ -158,7 +158,7 @@ async def follow(
 
     `interval_s` is how long a notice that got lost is missed.
     """
-    with notices.listen(topic) as changed:
+    with notifications.listen(topic) as changed:
         seen: ObjectT | None = None
         while seen is None or not is_final(seen):
             changed.clear()

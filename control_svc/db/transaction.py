@@ -85,7 +85,7 @@ class Transactions:
         writer: AsyncEngine,
         reader: AsyncEngine,
         turn: Callable[[], AbstractAsyncContextManager[object]],
-        notices: Notifications,
+        notifications: Notifications,
         clock: Clock | None = None,
     ) -> None:
         """`turn` is held by whoever writes: a lock where there can be one writer only.
@@ -95,7 +95,7 @@ class Transactions:
         self._writer = writer
         self._reader = reader
         self._turn = turn
-        self._notices = notices
+        self._notifications = notifications
         self._clock = clock
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -135,7 +135,7 @@ class Transactions:
     async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         async with self._turn(), _translated(), self._transaction(self._writer) as tx:
             result = await work(tx)
-        self._notices.send(tx.announced)
+        self._notifications.send(tx.announced)
         return result
 
     @asynccontextmanager

@@ -104,7 +104,7 @@ class GroupCommitter:
             _log.exception("events cannot be written")
             await self._write_one_by_one(additions, error)
         else:
-            self._tell(additions, written)
+            self._notify(additions, written)
 
     async def _append(self, tx: Transaction, additions: Mapping[Writer, Addition]) -> set[Writer]:
         """Those whose events are written. A stream may have two writers here: one that has lost
@@ -123,7 +123,7 @@ class GroupCommitter:
         for writer, addition in additions.items():
             await self._write({writer: addition})
 
-    def _tell(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
+    def _notify(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
         num_events = 0
         for writer, addition in additions.items():
             if writer in written:

@@ -85,14 +85,14 @@ class LogStreamReader:
         self,
         reader: GroupReader,
         tails: Tails,
-        notices: Notifications,
+        notifications: Notifications,
         metrics: StreamMetrics,
         poll_interval_s: float,
     ) -> None:
         """`poll_interval_s` is how late an event may be whose notice got lost."""
         self._reader = reader
         self._tails = tails
-        self._notices = notices
+        self._notifications = notifications
         self._metrics = metrics
         self._poll_interval_s = poll_interval_s
 
@@ -106,7 +106,7 @@ class LogStreamReader:
         key, number = StreamKey(project, stream_id), after + 1
         with (
             self._metrics.followed.track_inprogress(),
-            self._notices.listen(key.topic) as changed,
+            self._notifications.listen(key.topic) as changed,
             self._tails.followed(key, changed) as tail,
         ):
             reading = await self._read(StreamPosition(key, number), missing)

@@ -96,7 +96,7 @@ class PrefixCleanupWorker:
                 raise
             _log.warning("what is archived for %s is left to the inference service", object_id)
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Nothing: the object is gone."""
 
 

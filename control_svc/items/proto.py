@@ -365,7 +365,7 @@ def items_to_pb(items: Iterable[Item], include: Collection[Include]) -> list[pb.
     return [item_to_pb(visible(item, include)) for item in items]
 
 
-def given_item(message: pb.Item, field: str) -> GivenItem:
+def input_item(message: pb.Item, field: str) -> GivenItem:
     """An item of a request, or the name of one. Raises InvalidField; `GivenItem.check` the rest."""
     kind = message.WhichOneof("content")
     if kind is None:
@@ -377,9 +377,9 @@ def given_item(message: pb.Item, field: str) -> GivenItem:
     )
 
 
-def given_items(messages: Sequence[pb.Item], field: str) -> tuple[GivenItem, ...]:
+def input_items(messages: Sequence[pb.Item], field: str) -> tuple[GivenItem, ...]:
     """The items of a request. Raises InvalidField."""
-    return tuple(given_item(message, f"{field}[{index}]") for index, message in enumerate(messages))
+    return tuple(input_item(message, f"{field}[{index}]") for index, message in enumerate(messages))
 
 
 def _status(value: int, field: str) -> ItemStatus:

@@ -210,7 +210,7 @@ class TimelineQueries:
                 *_of(project, timeline), TimelineItemRow.item_id == item_id
             )
         )
-        await self._forget_unplaced(project, [item_id])
+        await self._delete_unlinked(project, [item_id])
         return True
 
     async def drop(self, project: str, timeline: str) -> int:
@@ -222,10 +222,10 @@ class TimelineQueries:
         )
         dropped = list(await self._session.scalars(query))
         for first in range(0, len(dropped), _ITEMS_AT_ONCE):
-            await self._forget_unplaced(project, dropped[first : first + _ITEMS_AT_ONCE])
+            await self._delete_unlinked(project, dropped[first : first + _ITEMS_AT_ONCE])
         return len(dropped)
 
-    async def _forget_unplaced(self, project: str, item_ids: Sequence[str]) -> None:
+    async def _delete_unlinked(self, project: str, item_ids: Sequence[str]) -> None:
         """Forget those that no timeline has. They are locked before it is looked: two timelines of
         an item may be dropped at the same time, and a third may be about to get it."""
         some = (ItemRow.project == project, ItemRow.id.in_(item_ids))

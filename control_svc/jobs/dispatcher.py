@@ -57,12 +57,12 @@ class Dispatcher:
     def __init__(
         self,
         leases: Leases,
-        notices: Notifications,
+        notifications: Notifications,
         handlers: Sequence[JobHandler],
         metrics: JobMetrics,
     ) -> None:
         self._leases = leases
-        self._notices = notices
+        self._notifications = notifications
         self._handlers = {handler.kind: handler for handler in handlers}
         self._metrics = metrics
         self._running: dict[Claim, _Attempt] = {}
@@ -76,7 +76,7 @@ class Dispatcher:
         """Work until told to stop, and until everything that runs has been given back."""
         loop = asyncio.get_running_loop()
         next_poll = loop.time()
-        with self._notices.listen(JOBS_TOPIC) as self._changed:
+        with self._notifications.listen(JOBS_TOPIC) as self._changed:
             while not self._is_stopping:
                 self._changed.clear()
                 is_poll = loop.time() >= next_poll

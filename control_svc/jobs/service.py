@@ -21,12 +21,12 @@ class Jobs:
     """The jobs of all projects."""
 
     def __init__(
-        self, transactions: Transactions, tokens: PageTokens, revivers: Mapping[str, Retry]
+        self, transactions: Transactions, tokens: PageTokens, retries: Mapping[str, Retry]
     ) -> None:
-        """`revivers` by kind; dead jobs of other kinds stay dead."""
+        """`retries` by kind; dead jobs of other kinds stay dead."""
         self._transactions = transactions
         self._tokens = tokens
-        self._revivers = revivers
+        self._retries = retries
 
     async def get(self, job_id: str) -> Job:
         """Raises JobNotFound."""
@@ -50,7 +50,7 @@ class Jobs:
         async def begin(tx: Transaction) -> Job:
             dead = await JobRecordQueries(tx).lock(job_id)
             dead.check_dead()
-            revive = self._revivers.get(dead.kind)
+            revive = self._retries.get(dead.kind)
             if revive is None:
                 raise JobNotRetriable(job=job_id, problem=f"no job of kind '{dead.kind}' can.")
             kind = await revive(tx, dead)

@@ -183,7 +183,7 @@ class AutoCompaction:
 
     async def kept(
         self,
-        narrator: ResponseRecorder,
+        recorder: ResponseRecorder,
         request: TurnRequest,
         items: Sequence[Item],
         own: Collection[str],
@@ -192,17 +192,17 @@ class AutoCompaction:
 
         Raises what `TurnClient.run` and `TokenCounter.count` do.
         """
-        threshold = narrator.response.settings.compact_threshold
-        if threshold is None or _is_just_compacted(narrator):
+        threshold = recorder.response.settings.compact_threshold
+        if threshold is None or _is_just_compacted(recorder):
             return list(items)
         if await self._counter.count(request) <= threshold:
             return list(items)
-        mine = await self._split_at_own(narrator.response, request, items, own)
+        mine = await self._split_at_own(recorder.response, request, items, own)
         split = mine or _split_at_question(items)
         if not _has_news(split):
             return list(items)
         try:
-            shown = await self._compact(narrator, request, split)
+            shown = await self._compact(recorder, request, split)
         except ContextLengthExceeded:  # which the turn will say itself, or cut its past
             shown = []
         return shown or list(items)
@@ -224,19 +224,19 @@ class AutoCompaction:
         return split if num_tokens <= (response.settings.compact_threshold or 0) else None
 
     async def _compact(
-        self, narrator: ResponseRecorder, request: TurnRequest, split: _Split
+        self, recorder: ResponseRecorder, request: TurnRequest, split: _Split
     ) -> list[Item]:
         """What stands for the items; empty where the model had nothing to say, as one that only
         thinks: a summary without words would stand for all that was said."""
         text, usage = await self._compactor.sum_up(
-            request.project, narrator.response, split.summed, request.priority
+            request.project, recorder.response, split.summed, request.priority
         )
         if not text.strip():
             return []
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
         item = self._compactor.item(request.project, summary)
-        await narrator.begin()
-        await narrator.compacted(item, usage)
+        await recorder.begin()
+        await recorder.compacted(item, usage)
         return summary.shown(item)
 
 
@@ -263,6 +263,6 @@ def _is_summary(item: Item) -> bool:
     return item.id.startswith(ITEM_PREFIXES[Compaction])
 
 
-def _is_just_compacted(narrator: ResponseRecorder) -> bool:
+def _is_just_compacted(recorder: ResponseRecorder) -> bool:
     """Whether nothing has been made since the last summary."""
-    return bool(narrator.output) and isinstance(narrator.output[-1].content, Compaction)
+    return bool(recorder.output) and isinstance(recorder.output[-1].content, Compaction)

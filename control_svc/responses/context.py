@@ -112,14 +112,14 @@ class ResponseContext:
         self,
         items: Sequence[Item],
         own: Sequence[Item],
-        narrator: ResponseRecorder,
+        recorder: ResponseRecorder,
         counter: TokenCounter,
         thresholds: AutoCompaction,
     ) -> None:
         """`own` are the response's own items: its input, and what it has made."""
         self._items = items
         self._own = {item.id for item in own}
-        self._narrator = narrator
+        self._recorder = recorder
         self._counter = counter
         self._thresholds = thresholds
 
@@ -130,13 +130,13 @@ class ResponseContext:
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
         """The same, or a summary and what it keeps, where the prompt would be too long for the
         caller's threshold."""
-        return await self._thresholds.kept(self._narrator, request, items, self._own)
+        return await self._thresholds.kept(self._recorder, request, items, self._own)
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:
         """Fewer items; None: none may be left out."""
-        settings = self._narrator.response.settings
+        settings = self._recorder.response.settings
         if settings.truncation is not Truncation.AUTO:
             return None
         starts = self._starts(items)
@@ -149,7 +149,7 @@ class ResponseContext:
             return tokens * _SHARE_AFTER_CUT <= error.context_tokens
 
         start = await first_that_fits(starts, fits)
-        await self._narrator.cut(items[start].id)
+        await self._recorder.cut(items[start].id)
         return list(items[start:])
 
     def _starts(self, items: Sequence[Item]) -> list[int]:

@@ -84,15 +84,15 @@ class EphemeralResponses:
             if asked.settings.background:
                 return await self.responses.get(project, response.id)
             return await self.responses.ended(project, response.id)
-        narrator, begun = await self._begin(project, asked, _silence)
+        recorder, begun = await self._begin(project, asked, _silence)
         try:
-            await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
+            await self.worker.work(project, recorder, begun, asyncio.Event(), priority)
         except EngineDied as died:
-            await _break_off(narrator, died.error, is_known=_has_called(narrator))
+            await _break_off(recorder, died.error, is_known=_has_called(recorder))
         except DomainError as error:
-            await _break_off(narrator, error, is_known=_has_called(narrator))
-        check_not_refused(narrator.response)
-        return narrator.response
+            await _break_off(recorder, error, is_known=_has_called(recorder))
+        check_not_refused(recorder.response)
+        return recorder.response
 
     async def stream(
         self, project: str, asked: NewResponse
@@ -103,7 +103,7 @@ class EphemeralResponses:
         model has begun.
         """
         if not asked.settings.store:
-            telling = self._tell(project, asked)
+            telling = self._record(project, asked)
         else:
             response = await self.responses.create(project, asked)
             telling = self._followed(project, response)
@@ -129,19 +129,19 @@ class EphemeralResponses:
                     check_not_refused(await self.responses.get(project, response.id))
                 yield group
 
-    async def _tell(
+    async def _record(
         self, project: str, asked: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a response of which nothing is left. Raises what it was refused with."""
         queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_EVENTS_AHEAD)
-        narrator, begun = await self._begin(project, asked, queue.put)
-        queue.put_nowait([LifeEvent(EventType.CREATED, narrator.response)])
+        recorder, begun = await self._begin(project, asked, queue.put)
+        queue.put_nowait([LifeEvent(EventType.CREATED, recorder.response)])
 
         left = asyncio.Event()
 
         async def work() -> None:
             try:
-                await self._work(project, narrator, begun)
+                await self._work(project, recorder, begun)
             finally:
                 if not left.is_set():  # else nobody would make room for the end
                     await queue.put([])
@@ -149,7 +149,7 @@ class EphemeralResponses:
         working, number = asyncio.create_task(work()), 0
         try:
             while events := await queue.get():
-                check_not_refused(narrator.response)
+                check_not_refused(recorder.response)
                 encoded = [self.codec.encode(event) for event in events]
                 yield [Event(number + place, data) for place, data in enumerate(encoded)]
                 number += len(encoded)
@@ -191,19 +191,19 @@ class EphemeralResponses:
         self, project: str, asked: NewResponse
     ) -> tuple[TurnRequest, ResponseContext]:
         """The first turn that a response would have, and what chooses less for it to be shown."""
-        narrator, begun = await self._begin(project, asked, _silence)
-        settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
-        items = visible(project, narrator.response, begun.items, self.cipher)
+        recorder, begun = await self._begin(project, asked, _silence)
+        settings = loop_settings(project, recorder.response, JobPriority.INTERACTIVE)
+        items = visible(project, recorder.response, begun.items, self.cipher)
         hosted = self.tools.hosted(settings.tools, [*begun.items, *items])
         toolbox = ToolSet(settings.tools, hosted)
         thresholds = AutoCompaction(self.compactor, self.counter)
-        context = ResponseContext(items, begun.own, narrator, self.counter, thresholds)
+        context = ResponseContext(items, begun.own, recorder, self.counter, thresholds)
         return turn_request(settings, Progress(), toolbox, items), context
 
     async def compact(self, project: str, asked: NewResponse) -> Compacted:
         """The user's messages as they were, and a summary of everything. Raises as `answer`."""
-        narrator, begun = await self._begin(project, asked, _silence)
-        response = narrator.response
+        recorder, begun = await self._begin(project, asked, _silence)
+        response = recorder.response
         seen = visible(project, response, begun.items, self.cipher)
         try:
             text, usage = await self.compactor.sum_up(project, response, seen)
@@ -236,35 +236,35 @@ class EphemeralResponses:
 
         context_start, begun = await self.transactions.read(read)
         response = replace(response, context_start=context_start)
-        ledger = NullSink(say)
-        return ResponseRecorder(project, response, (), ledger, self.cipher), begun
+        sink = NullSink(say)
+        return ResponseRecorder(project, response, (), sink, self.cipher), begun
 
-    async def _work(self, project: str, narrator: ResponseRecorder, begun: ResumeState) -> None:
+    async def _work(self, project: str, recorder: ResponseRecorder, begun: ResumeState) -> None:
         """Until the end. What broke off a response of which readers have heard is its end."""
         try:
-            await self.worker.work(project, narrator, begun, asyncio.Event())
+            await self.worker.work(project, recorder, begun, asyncio.Event())
         except EngineDied as died:
-            await _break_off(narrator, died.error, is_known=narrator.has_begun)
+            await _break_off(recorder, died.error, is_known=recorder.has_begun)
         except DomainError as error:
-            await _break_off(narrator, error, is_known=narrator.has_begun)
+            await _break_off(recorder, error, is_known=recorder.has_begun)
 
 
 async def _silence(_events: Sequence[ResponseEvent]) -> None:
     """Nobody listens."""
 
 
-async def _break_off(narrator: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
+async def _break_off(recorder: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
     """An error that another attempt may not meet is the caller's to try again, where nobody knows
     of the response yet; else it is how the response ends."""
     if not is_known:
         raise error
-    await fail(narrator, error)
+    await fail(recorder, error)
 
 
-def _has_called(narrator: ResponseRecorder) -> bool:
+def _has_called(recorder: ResponseRecorder) -> bool:
     """Whether a remote server may know of the response: another attempt, which clients begin by
     themselves, would make its calls again."""
-    return any(isinstance(item.content, McpCall) for item in narrator.output)
+    return any(isinstance(item.content, McpCall) for item in recorder.output)
 
 
 async def _past(tx: Transaction, project: str, response: Response) -> tuple[str, list[Item]]:

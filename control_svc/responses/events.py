@@ -185,10 +185,10 @@ class TurnProjection:
         """From here on everything is told once the turn has ended: it has begun a call of whose
         arguments readers see nothing, and what they do not see cannot be rebuilt."""
 
-    def tell(self, said: Sequence[DraftEvent]) -> list[ResponseEvent]:
+    def record(self, said: Sequence[DraftEvent]) -> list[ResponseEvent]:
         """What readers hear at once. That an item is whole they hear when the next one begins, or
         the turn has ended: only then it is known whether it was broken off."""
-        return [event for each in said for event in self._tell(each)]
+        return [event for each in said for event in self._record(each)]
 
     def end(self, items: Sequence[Item]) -> list[ResponseEvent]:
         """What is left to tell of a turn that has become these items."""
@@ -199,7 +199,7 @@ class TurnProjection:
             events += self._closing(index, items[index])
         return events
 
-    def _tell(self, said: DraftEvent) -> Iterator[ResponseEvent]:
+    def _record(self, said: DraftEvent) -> Iterator[ResponseEvent]:
         match said:
             case ItemAdded(draft=draft) if not self.is_held:
                 if draft.kind not in _DELTAS:

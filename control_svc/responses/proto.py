@@ -10,7 +10,7 @@ from corral.inference.v1.generation_pb2 import GenerationOptions
 from control_svc.base.proto import timestamp
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import Include
-from control_svc.items.proto import given_items, includes_of, items_to_pb
+from control_svc.items.proto import includes_of, input_items, items_to_pb
 from control_svc.responses.model import (
     NewResponse,
     Response,
@@ -56,7 +56,7 @@ def new_response(asked: pb.NewResponse, request_id: str = "") -> NewResponse:
     """What a caller asks for. Raises MissingField, InvalidField or UnsupportedField."""
     return NewResponse(
         settings=settings_from_pb(asked.settings),
-        input=given_items(asked.input, "input"),
+        input=input_items(asked.input, "input"),
         previous_id=asked.previous_response_id,
         conversation_id=asked.conversation_id,
         request_id=request_id,
@@ -73,7 +73,7 @@ def compact_request(asked: service_pb.CompactResponseRequest) -> NewResponse:
             options=_options(GenerationOptions(), asked.prompt_cache_key, frozenset()),
             store=False,
         ),
-        input=given_items(asked.input, "input"),
+        input=input_items(asked.input, "input"),
         previous_id=asked.previous_response_id,
     )
 

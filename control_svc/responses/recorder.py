@@ -43,7 +43,7 @@ class StoredSink:
         self._writer = writer
         self._encode = codec.encode
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
         """Visible after the next group commit."""
@@ -62,7 +62,7 @@ class StoredSink:
         async def change(tx: Transaction) -> None:
             await _write(tx, self._project, response, items, changed)
 
-        await self.tell(turn, events)
+        await self.record(turn, events)
         await self._writer.commit(change, progress=True)
 
     async def end(
@@ -78,7 +78,7 @@ class StoredSink:
             await _write(tx, self._project, response, items)
             await close_conversation(tx, self._project, response)
 
-        await self.tell(turn, events)
+        await self.record(turn, events)
         await self._writer.finish(change)
 
 
@@ -92,7 +92,7 @@ class TransactionSink:
         self._encode = codec.encode
         self._told: list[ResponseEvent] = []
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
         """With the end."""
@@ -107,7 +107,7 @@ class TransactionSink:
         changed: Sequence[Item] = (),
     ) -> None:
         """With the commit of the transaction."""
-        await self.tell(turn, events)
+        await self.record(turn, events)
         await _write(self._tx, self._project, response, items, changed)
 
     async def end(
@@ -130,7 +130,7 @@ class NullSink:
     def __init__(self, say: Say) -> None:
         self._say = say
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
         """Tell whoever asked for the response."""
@@ -145,8 +145,8 @@ class NullSink:
         items: Sequence[Item] = (),
         changed: Sequence[Item] = (),
     ) -> None:
-        """As `tell`."""
-        await self.tell(turn, events)
+        """As `record`."""
+        await self.record(turn, events)
 
     async def end(
         self,
@@ -155,8 +155,8 @@ class NullSink:
         events: Sequence[ResponseEvent],
         items: Sequence[Item] = (),
     ) -> None:
-        """As `tell`."""
-        await self.tell(turn, events)
+        """As `record`."""
+        await self.record(turn, events)
 
 
 async def close_conversation(tx: Transaction, project: str, response: Response) -> None:
@@ -189,7 +189,7 @@ async def _write(
 class EventSink(Protocol):
     """Keeps a response. Each method may raise LeaseLost."""
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
         """Tell readers, and keep the tokens that this was made from."""
@@ -222,7 +222,7 @@ class ResponseRecorder:
         project: str,
         response: Response,
         output: Sequence[Item],
-        ledger: EventSink,
+        sink: EventSink,
         cipher: ContentCipher,
         drafts: Sequence[Draft] = (),
     ) -> None:
@@ -230,7 +230,7 @@ class ResponseRecorder:
         self.response = response
         self.output = list(output)
         self._project = project
-        self._ledger = ledger
+        self._sink = sink
         self._cipher = cipher
         self._held: tuple[list[ResponseEvent], list[int]] = ([], [])
         self._telling = self._new_telling(drafts)
@@ -253,17 +253,17 @@ class ResponseRecorder:
         self._cost = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         await self.begin()
 
-    async def tell(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
         """The model said something."""
         self._drafts += [each.draft for each in said if isinstance(each, ItemAdded)]
         self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
-        events = self._telling.tell(said)
+        events = self._telling.record(said)
         if self._telling.is_held:
             held_events, held_tokens = self._held
             held_events += events
             held_tokens += token_ids
         else:
-            await self._ledger.tell(turn, events, token_ids)
+            await self._sink.record(turn, events, token_ids)
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """A turn ended, and its hosted calls follow."""
@@ -276,13 +276,13 @@ class ResponseRecorder:
 
     async def call_started(self, item: Item) -> None:
         """A hosted tool begins to work."""
-        await self._ledger.tell(self._turn, call_begins(item, self._place(item)))
+        await self._sink.record(self._turn, call_begins(item, self._place(item)))
 
     async def call_ended(self, item: Item) -> None:
         """A hosted tool has done its work."""
         events = call_ended(item, self._show(item), self._place(item))
         self.output = [item if old.id == item.id else old for old in self.output]
-        await self._ledger.keep(self._turn, self.response, events, changed=[item])
+        await self._sink.keep(self._turn, self.response, events, changed=[item])
 
     async def compacted(self, item: Item, usage: TurnUsage) -> None:
         """Earlier items were summed up: from here on this one stands for them."""
@@ -312,7 +312,7 @@ class ResponseRecorder:
         self.output += items
         self.response = replace(ended(work), work=work, output=tuple(self.output))
         last = LifeEvent(moment, self.as_shown())
-        await self._ledger.end(number, self.response, [*events, last], items)
+        await self._sink.end(number, self.response, [*events, last], items)
 
     def broken_turn(self) -> TurnResult | None:
         """The open turn, as far as it has come; None: there is none."""
@@ -344,7 +344,7 @@ class ResponseRecorder:
         self, turn: int, events: Sequence[ResponseEvent], items: Sequence[Item] = ()
     ) -> None:
         self.output += items
-        await self._ledger.keep(turn, self.response, events, items)
+        await self._sink.keep(turn, self.response, events, items)
 
     def _new_telling(self, drafts: Sequence[Draft]) -> TurnProjection:
         return TurnProjection(len(self.output), self._show, drafts)

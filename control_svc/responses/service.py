@@ -48,7 +48,7 @@ class Responses:
     ids: IdSource
     tokens: PageTokens
     clock: Clock
-    archives: PrefixCleanup
+    prefix_cleanup: PrefixCleanup
 
     async def create(self, project: str, asked: NewResponse) -> Response:
         """Begin a response.
@@ -146,7 +146,7 @@ class Responses:
             start = await ResponseQueries(tx).start(project, response_id)
             await ResponseQueries(tx).delete(project, response_id)
             if start is not None:
-                await self.archives.forget(
+                await self.prefix_cleanup.forget(
                     tx, project, start.archive_name, is_worked_on=is_worked_on
                 )
 

@@ -115,11 +115,11 @@ class McpPreparing:
         self._clock = clock
 
     async def prepare(
-        self, narrator: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
+        self, recorder: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
     ) -> Prepared:
         """Ask and take up what has not been yet. Raises InvalidField for an allowed call of a
         server that the response does not name."""
-        tools = narrator.response.settings.tools
+        tools = recorder.response.settings.tools
         calls = allowed_calls(items, own)
         labels = [tool.server_label for tool in tools if isinstance(tool, McpTool)]
         for call in calls:
@@ -128,14 +128,14 @@ class McpPreparing:
                 raise InvalidField(field="tools", problem=problem)
         prepared = Prepared([], [])
         for label in _unasked(tools, items, own):
-            await narrator.begin()
+            await recorder.begin()
             listed = self._item(await self._list(label), ItemStatus.COMPLETED)
-            await narrator.made(listed)
+            await recorder.made(listed)
             prepared.lists.append(listed)
         if calls:
             prepared.calls.extend(self._item(call, ItemStatus.IN_PROGRESS) for call in calls)
-            await narrator.begin()
-            await narrator.made(*prepared.calls)
+            await recorder.begin()
+            await recorder.made(*prepared.calls)
         return prepared
 
     async def _list(self, label: str) -> McpListTools:

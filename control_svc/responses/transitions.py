@@ -57,9 +57,7 @@ class Endings:
     ) -> Response:
         """End a locked response, whose job is locked or dead, with what it has said."""
         said = await self.said(tx, project, response)
-        ledger = TransactionSink(project, tx, self._codec)
-        narrator = ResponseRecorder(
-            project, response, said.output, ledger, self._cipher, said.drafts
-        )
-        await narrator.end(narrator.broken_turn(), moment, ended)
-        return narrator.response
+        sink = TransactionSink(project, tx, self._codec)
+        recorder = ResponseRecorder(project, response, said.output, sink, self._cipher, said.drafts)
+        await recorder.end(recorder.broken_turn(), moment, ended)
+        return recorder.response

@@ -84,7 +84,7 @@ class ResponseWorker:
     async def work(
         self,
         project: str,
-        narrator: ResponseRecorder,
+        recorder: ResponseRecorder,
         begun: ResumeState,
         cancelled: asyncio.Event,
         priority: JobPriority = JobPriority.INTERACTIVE,
@@ -94,61 +94,61 @@ class ResponseWorker:
         Raises LeaseLost, EngineDied, and errors that another attempt may not meet again.
         """
         try:
-            ending = await self._run(project, narrator, begun, cancelled, priority)
+            ending = await self._run(project, recorder, begun, cancelled, priority)
         except DomainError as error:
             if is_retryable(error):
                 raise
-            await fail(narrator, error)
+            await fail(recorder, error)
             return None
         if ending.outcome is not Outcome.CANCELLED:
-            await self._end(narrator, ending)
+            await self._end(recorder, ending)
         return ending.outcome
 
     async def _run(
         self,
         project: str,
-        narrator: ResponseRecorder,
+        recorder: ResponseRecorder,
         begun: ResumeState,
         cancelled: asyncio.Event,
         priority: JobPriority,
     ) -> LoopResult:
-        response = narrator.response
+        response = recorder.response
         settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
-        progress = _progress(response, narrator.output, begun)
+        progress = _progress(response, recorder.output, begun)
         seen = visible(project, response, begun.items, self._cipher)
         known = [*begun.items, *seen]  # a summary keeps what remote servers have said
-        remote = await self._remote.prepare(narrator, known, begun.own)
+        remote = await self._remote.prepare(recorder, known, begun.own)
         progress.allowed_calls = remote.calls
         own = [*begun.own, *remote.items]
         seen += remote.items
         hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])
-        context = ResponseContext(seen, own, narrator, self._counter, self._thresholds)
-        return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
+        context = ResponseContext(seen, own, recorder, self._counter, self._thresholds)
+        return await self._loop.run(settings, context, hosted, recorder, progress, cancelled)
 
-    async def _end(self, narrator: ResponseRecorder, ending: LoopResult) -> None:
-        response, now = narrator.response, self._clock()
+    async def _end(self, recorder: ResponseRecorder, ending: LoopResult) -> None:
+        response, now = recorder.response, self._clock()
         if ending.outcome in (Outcome.ANSWERED, Outcome.ACTION_REQUIRED):
-            await narrator.end(
+            await recorder.end(
                 ending.turn, EventType.COMPLETED, lambda work: response.completed(work.cost, now)
             )
             return
         reason = IncompleteReason.MAX_OUTPUT_TOKENS
-        await narrator.end(
+        await recorder.end(
             ending.turn, EventType.INCOMPLETE, lambda work: response.broken_off(work.cost, reason)
         )
 
 
-async def fail(narrator: ResponseRecorder, error: DomainError) -> None:
+async def fail(recorder: ResponseRecorder, error: DomainError) -> None:
     """End a response with an error, and what it has said until then."""
-    response, described = narrator.response, failure(error)
+    response, described = recorder.response, failure(error)
     is_refusal = (
         response.state is ResponseState.QUEUED
         and not response.settings.background
         and isinstance(error, InvalidArgument | NotFound | FailedPrecondition)
     )
     told = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
-    await narrator.end(
-        narrator.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), told)
+    await recorder.end(
+        recorder.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), told)
     )
 
 
@@ -250,22 +250,22 @@ class ResponseHandler:
             response = await self._response(claim)
             if response is None:
                 return
-            ledger = StoredSink(claim.project, writer, self._codec)
+            sink = StoredSink(claim.project, writer, self._codec)
             said = await self._transactions.read(
                 lambda tx: self._endings.said(tx, claim.project, response)
             )
-            narrator = ResponseRecorder(
-                claim.project, response, said.output, ledger, self._cipher, said.drafts
+            recorder = ResponseRecorder(
+                claim.project, response, said.output, sink, self._cipher, said.drafts
             )
             try:
-                past, own = await self._said_until(claim)
+                past, own = await self._output_until(claim)
             except (PreviousResponseNotFound, TooLong) as error:
-                await fail(narrator, error)
+                await fail(recorder, error)
                 return
             begun = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
-            await self._worker.work(claim.project, narrator, begun, context.cancelled)
+            await self._worker.work(claim.project, recorder, begun, context.cancelled)
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the response whose job is dead, with what it has said."""
         try:
             response = await ResponseQueries(tx).lock(job.project, job.subject)
@@ -295,7 +295,7 @@ class ResponseHandler:
         found = await self._transactions.read(find)
         return None if found is None or found.state.is_final else found
 
-    async def _said_until(self, claim: Claim) -> tuple[Past, list[Item]]:
+    async def _output_until(self, claim: Claim) -> tuple[Past, list[Item]]:
         """Everything that was said, and the response's own part of it."""
 
         async def read(tx: Transaction) -> tuple[Past, list[Item]]:

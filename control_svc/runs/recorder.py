@@ -12,7 +12,7 @@ from datetime import datetime
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, ItemDone, TextDelta
 from control_svc.agent.file_search import citations_of
 from control_svc.agent.model import NO_USAGE, TurnResult, added
-from control_svc.assistants.message_model import ThreadMessage, begun_message
+from control_svc.assistants.message_model import ThreadMessage, started_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
 from control_svc.db.transaction import Transaction
@@ -39,7 +39,7 @@ from control_svc.runs.steps import (
     StepCall,
     StepState,
     ToolCalls,
-    begun_step,
+    started_step,
 )
 from control_svc.runs.transitions import texts_of
 
@@ -107,7 +107,7 @@ class RunRecorder:
         shown = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         self._cost = added(self._cost, shown)
 
-    async def tell(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
         """The model said something."""
         self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = [event for each in said for event in self._told(each)]
@@ -123,7 +123,7 @@ class RunRecorder:
 
         async def keep(tx: Transaction) -> None:
             await changes(tx)
-            await self._keep_items(tx, turn)
+            await self._store_items(tx, turn)
             run = await RunQueries(tx).lock(self._project, self._run.id)
             await RunQueries(tx).update(self._project, run.after(turn, awaits_client=awaits_client))
 
@@ -162,7 +162,7 @@ class RunRecorder:
             if turn is None:
                 run = run.broken_off(usage)
             else:
-                await self._keep_items(tx, turn)
+                await self._store_items(tx, turn)
                 run = run.after(turn)
             events, is_end = await last(tx, run)
             return FinalEvents(self._encoded([*ends, *events]), is_end)
@@ -195,7 +195,9 @@ class RunRecorder:
 
     def _begin_message(self, draft: Draft) -> Iterator[RunEvent]:
         run = self._run
-        message = begun_message(draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at)
+        message = started_message(
+            draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at
+        )
         step = self._new_step(MessageCreation(message_id=message.id))
         thoughts = [
             thought.item(ItemStatus.COMPLETED)
@@ -293,14 +295,14 @@ class RunRecorder:
 
     # ---- parts
 
-    async def _keep_items(self, tx: Transaction, turn: TurnResult) -> None:
+    async def _store_items(self, tx: Transaction, turn: TurnResult) -> None:
         new = [item for item in turn.items if item.id not in self._kept]
         await TimelineQueries(tx).append(
             self._project, self._run.thread_id, new, origin=self._run.id
         )
 
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
-        return begun_step(self._ids.new(STEP), self._run, details, self._clock())
+        return started_step(self._ids.new(STEP), self._run, details, self._clock())
 
     def _taken_changes(self) -> _Change:
         """The changes that wait, as one."""

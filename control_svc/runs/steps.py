@@ -125,7 +125,7 @@ class RunStep:
         )
 
 
-def begun_step(
+def started_step(
     step_id: str, run: Run, details: MessageCreation | ToolCalls, now: datetime
 ) -> RunStep:
     """A step of a run, at its beginning."""

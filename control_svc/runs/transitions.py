@@ -195,7 +195,7 @@ class RunExpiry:
         """End a run, if it still waits as it did when the job was made."""
         await context.finish(lambda tx: self._expire(tx, claim))
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Nothing: the run waits for its client, who can still answer or cancel."""
 
     async def _expire(self, tx: Transaction, claim: Claim) -> None:

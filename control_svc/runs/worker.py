@@ -113,7 +113,7 @@ class RunHandler:
             left, progress = await self._transactions.read(
                 lambda each: self._left(each, project, run)
             )
-            narrator = RunRecorder(
+            recorder = RunRecorder(
                 project,
                 run,
                 writer,
@@ -128,17 +128,17 @@ class RunHandler:
             try:
                 tools = self._tools.of_run(run)
                 ending = await self._loop.run(
-                    settings, seen, tools, narrator, progress, context.cancelled
+                    settings, seen, tools, recorder, progress, context.cancelled
                 )
             except DomainError as error:
                 if is_retryable(error):
                     raise
                 failed = RunEnd(RunState.FAILED, run_error_of(error))
-                await narrator.conclude(None, _ended(project, failed, narrator))
+                await recorder.conclude(None, _ended(project, failed, recorder))
             else:
-                await narrator.conclude(ending.turn, self._last(project, ending, narrator))
+                await recorder.conclude(ending.turn, self._last(project, ending, recorder))
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the run whose job is dead, with what it has written."""
         await fail_run(tx, job, self._codec)
 
@@ -179,11 +179,11 @@ class RunHandler:
             left.searches = tuple(c for c in contents if isinstance(c, FileSearchCall))
         return left, progress
 
-    def _last(self, project: str, ending: LoopResult, narrator: RunRecorder) -> LastChange:
+    def _last(self, project: str, ending: LoopResult, recorder: RunRecorder) -> LastChange:
         """What becomes of the run: it waits, unless it was to be cancelled meanwhile."""
         if ending.outcome is not Outcome.ACTION_REQUIRED:
-            return _ended(project, _ENDS[ending.outcome], narrator)
-        cancelled = _ended(project, CANCELLED, narrator)
+            return _ended(project, _ENDS[ending.outcome], recorder)
+        cancelled = _ended(project, CANCELLED, recorder)
 
         async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
             if run.state is RunState.CANCELLING:
@@ -210,9 +210,9 @@ _ENDS: Final = {
 }
 
 
-def _ended(project: str, end: RunEnd, narrator: RunRecorder) -> LastChange:
+def _ended(project: str, end: RunEnd, recorder: RunRecorder) -> LastChange:
     async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
-        return await end_run(tx, project, run, end, narrator.texts()), True
+        return await end_run(tx, project, run, end, recorder.texts()), True
 
     return last
 

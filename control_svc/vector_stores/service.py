@@ -39,7 +39,7 @@ class VectorStores:
         ids: IdSource,
         tokens: PageTokens,
         clock: Clock,
-        notices: Notifications,
+        notifications: Notifications,
         watch_interval_s: float,
     ) -> None:
         """`watch_interval_s` is how long a watcher misses a notice that got lost."""
@@ -48,7 +48,7 @@ class VectorStores:
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
-        self._notices = notices
+        self._notifications = notifications
         self._watch_interval_s = watch_interval_s
 
     async def create(self, project: str, asked: NewVectorStore) -> VectorStore:
@@ -94,7 +94,7 @@ class VectorStores:
         Raises VectorStoreNotFound.
         """
         following = follow(
-            self._notices,
+            self._notifications,
             store_id,
             lambda: self.get(project, store_id),
             lambda store: not store.counts.in_progress,

@@ -18,7 +18,7 @@ from corral_cli.migration.export_file import COUNTED, Export, Json, naming, read
 from corral_cli.migration.exporter import OLDEST
 from corral_cli.migration.file_transfer import bytes_at, upload
 from corral_cli.migration.id_map import IdMap
-from corral_cli.migration.server import CALL_S, Server, every, made_once
+from corral_cli.migration.server import CALL_S, Server, created_once, every
 from corral_cli.migration.translator import Translator
 from svc_kit.errors import (
     AssistantNotFound,
@@ -56,7 +56,7 @@ class StoreImporter:
             return
         if self._ids.get(old) is None:
             create = self._server.stores.CreateVectorStore
-            made = await made_once(create, request, old, VectorStoreNotFound)
+            made = await created_once(create, request, old, VectorStoreNotFound)
             self._note("vector stores", {old: made.vector_store.id})
         for file in self._export.files_of(old):
             await self._put(str(self._ids.get(old)), f"{old}/{file['id']}", file)
@@ -179,7 +179,7 @@ class Importer:
         if self._ids.get(old) is None:
             request = self._translator.assistant(found, "")
             create = self._server.assistants.CreateAssistant
-            made = await made_once(create, request, old, AssistantNotFound)
+            made = await created_once(create, request, old, AssistantNotFound)
             self._note("assistants", {old: made.assistant.id})
 
     async def _bring_thread(self, found: Json) -> None:
@@ -197,7 +197,7 @@ class Importer:
                 messages=[new for _, new in first],
             )
             create = self._server.threads.CreateThread
-            thread = (await made_once(create, request, old, ThreadNotFound)).thread
+            thread = (await created_once(create, request, old, ThreadNotFound)).thread
             made = await self._made_in(thread.id)
             self._ids.add(
                 {old: thread.id, **dict(zip((each for each, _ in first), made, strict=False))}
@@ -219,7 +219,7 @@ class Importer:
             return
         request = message_service_pb2.CreateMessageRequest(thread_id=thread_id, message=new)
         create = self._server.messages.CreateMessage
-        made = await made_once(create, request, old, MessageNotFound)
+        made = await created_once(create, request, old, MessageNotFound)
         self._note("messages", {old: made.message.id})
 
     def _note(self, kind: str, pair: dict[str, str]) -> None:

@@ -84,7 +84,7 @@ class Reconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
-                tasks.create_task(self._keep_reporting())
+                tasks.create_task(self._report_periodically())
         finally:
             for task in self._working.values():
                 task.cancel()
@@ -210,7 +210,7 @@ class Reconciler:
 
     # --- telling ----------------------------------------------------------------------------------
 
-    async def _keep_reporting(self) -> None:
+    async def _report_periodically(self) -> None:
         said: list[Report] | None = None
         said_at, clock = 0.0, asyncio.get_running_loop().time
         while True:

@@ -245,8 +245,8 @@ class Engine:
         self._begin_guided(patience_s)
         for plan in self._plans():
             self._carry_out(plan)
-            yield self._take_events()
-        yield self._take_events()
+            yield self._collect_events()
+        yield self._collect_events()
 
     def _plans(self) -> Iterator[Plan]:
         """The calls of a step. One is carried out before the next is asked for."""
@@ -331,7 +331,7 @@ class Engine:
         if guided:
             self._preparer.begin_guided(guided, patience_s if self.awaits_grammars else 0.0)
 
-    def _take_events(self) -> list[Event]:
+    def _collect_events(self) -> list[Event]:
         now, roster = self._clock(), self._roster
         is_last = bool(roster.events) and not roster.running
         if is_last or now - self._load_sent_at >= LOAD_INTERVAL_S:

@@ -211,7 +211,7 @@ class AdapterRegistry:
 
     def deliver(self, event: AdapterLoaded | AdapterFailed) -> None:
         """Take the answer to the first unanswered load."""
-        adapter, loaded = self._take_answer()
+        adapter, loaded = self._handle_answer()
         if isinstance(event, AdapterLoaded):
             if adapter.state is AdapterState.LOADING:
                 adapter.state, adapter.ready_at = AdapterState.READY, datetime.now(UTC)
@@ -261,7 +261,7 @@ class AdapterRegistry:
             self.marks.begin(adapter.digest)
         self._send(LoadAdapter(*adapter.content, adapter.file.path))
 
-    def _take_answer(self) -> _Awaited:
+    def _handle_answer(self) -> _Awaited:
         """The load that is answered; the engine is at the next one now."""
         answered = self._awaited.popleft()
         self.marks.end(answered.adapter.digest)

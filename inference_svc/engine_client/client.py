@@ -254,7 +254,7 @@ class EngineClient:
         nothing was done.
         """
         self.check_open()
-        return self.sequences.submit(requests, submission, self._take_ids(len(requests)))
+        return self.sequences.submit(requests, submission, self._next_ids(len(requests)))
 
     async def embed(self, request: EmbeddingRequest) -> list[Vector]:
         """The vector of each input, in order; its sequence id is given here.
@@ -262,9 +262,9 @@ class EngineClient:
         Raises as `submit`, or whatever ended the request in the engine.
         """
         self.check_open()
-        return await self.embeddings.run(replace(request, sequence_id=self._take_ids(1)))
+        return await self.embeddings.run(replace(request, sequence_id=self._next_ids(1)))
 
-    def _take_ids(self, count: int) -> int:
+    def _next_ids(self, count: int) -> int:
         """The first of so many new ids."""
         first, self._next_id = self._next_id, self._next_id + count
         return first
@@ -295,7 +295,7 @@ class EngineClient:
         self.check_open()
         if not self.sequences.slots:
             return 0  # it keeps none
-        flush_id = self._take_ids(1)
+        flush_id = self._next_ids(1)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._flushes[flush_id] = done
         self._send(Flush(flush_id))

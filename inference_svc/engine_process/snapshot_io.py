@@ -67,7 +67,7 @@ class SnapshotIO:
             self._is_busy = False
             outcome = news.outcome
             if isinstance(outcome, _Read):
-                outcome = _take_in(outcome)
+                outcome = _restore(outcome)
             yield SnapshotDone(news.job_id, outcome, news.use)
         else:
             self._line.append(news)
@@ -145,7 +145,7 @@ class SnapshotIO:
         self._tell(FileDone(job_id, outcome, self._folder.use))
 
 
-def _take_in(read: _Read) -> Snapshot | DomainError:
+def _restore(read: _Read) -> Snapshot | DomainError:
     """Give the cells to their engine, whose room may have shrunk meanwhile."""
     if read.engine.restore(read.prefix):
         return read.snapshot

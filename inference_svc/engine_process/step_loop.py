@@ -77,7 +77,7 @@ class StepLoop:
         self._outbox = OutputBatcher(stream_interval_s)
         self._desk = desk(self._hear_of_file) if desk is not None else None
         self._archive = archive(self._hear_of_file) if archive is not None else None
-        self._tell_of_archive()
+        self._report_prefix_offload()
         self._step = 0
 
     def run(self) -> NoReturn:
@@ -117,11 +117,11 @@ class StepLoop:
             self._step += 1
 
     def _tell(self, events: list[Event]) -> None:
-        self._tell_of_memory()
+        self._report_memory()
         if events:
             self._outbox.put(events)
 
-    def _tell_of_memory(self) -> None:
+    def _report_memory(self) -> None:
         """Before the answer to what took it."""
         if (taken := self._memory.news()) is not None:
             self._outbox.put(DevicesTaken(taken))
@@ -168,7 +168,7 @@ class StepLoop:
             case Submit(request):
                 if self._archive is None or not self._archive.holds(request):
                     engine.submit(request)
-                self._tell_of_archive()
+                self._report_prefix_offload()
             case Pause(sequence_id) | Unpause(sequence_id):
                 engine.pause(sequence_id, paused=isinstance(command, Pause))
             case Flush(flush_id):
@@ -176,11 +176,11 @@ class StepLoop:
             case UnloadAdapter():
                 with self._memory.taking():
                     engine.adapters.unload(command.digest)
-                self._tell_of_memory()
+                self._report_memory()
             case LoadAdapter():
                 with self._memory.taking():
                     loaded = engine.adapters.load(command.digest, command.path)
-                self._tell_of_memory()
+                self._report_memory()
                 # Answered at once: what follows may end the process, and this was not to blame.
                 self._outbox.put([loaded])
 
@@ -201,9 +201,9 @@ class StepLoop:
                     self._outbox.put(result)
                 else:
                     self._engine.submit(result)
-            self._tell_of_archive()
+            self._report_prefix_offload()
 
-    def _tell_of_archive(self) -> None:
+    def _report_prefix_offload(self) -> None:
         if self._archive is not None and (load := self._archive.news()) is not None:
             self._outbox.put([load])
 

@@ -332,11 +332,11 @@ def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
         slices=_SLICES,
     )
     del tokens
-    _give_memory_back()
+    _release_memory()
     return tokenizer
 
 
-def _give_memory_back() -> None:
+def _release_memory() -> None:
     """Reading a vocabulary takes megabytes that the C library keeps; glibc's can be told not to."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):

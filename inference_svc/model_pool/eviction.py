@@ -50,7 +50,7 @@ class Resident:
         return self.held.total
 
     @property
-    def holds_memory(self) -> bool:
+    def uses_memory(self) -> bool:
         """Whether its engine is there, or coming, or going."""
         return self.state in (ModelState.LOADING, ModelState.READY, ModelState.UNLOADING)
 
@@ -63,7 +63,7 @@ class Resident:
     @property
     def will_give_way(self) -> bool:
         """Whether its memory can be had some time, without an operator."""
-        return self.holds_memory and (not self.is_pinned or self.state is ModelState.UNLOADING)
+        return self.uses_memory and (not self.is_pinned or self.state is ModelState.UNLOADING)
 
     def begin(self) -> None:
         """Start to load."""
@@ -164,7 +164,7 @@ def judge(
     Raises:
         ModelTooLarge: it cannot have them, even if every model went that may.
     """
-    others = [each for each in residents if each is not newcomer and each.holds_memory]
+    others = [each for each in residents if each is not newcomer and each.uses_memory]
     held_bytes = sum(each.held_bytes for each in others)
 
     def free_without(gone: Iterable[Resident]) -> int:
@@ -191,7 +191,7 @@ def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) 
 
     None: they fit, or nobody may go. `newest`, which was just loaded, never does.
     """
-    loaded = [each for each in residents if each.holds_memory]
+    loaded = [each for each in residents if each.uses_memory]
     if sum(each.held_bytes for each in loaded) <= budget_bytes:
         return None
     idle = [each for each in loaded if each.may_give_way and each is not newest]
@@ -205,11 +205,11 @@ def _last_use(resident: Resident) -> float:
 def check_integrity(residents: Iterable[Resident]) -> None:
     """Raise `IllegalMove` where the numbers contradict a state."""
     for each in residents:
-        if each.uses < 0 or (each.uses and not each.holds_memory):
+        if each.uses < 0 or (each.uses and not each.uses_memory):
             raise IllegalMove(f"{each.name} is {each.state.value} with {each.uses} uses")
         if each.uses and each.state is ModelState.LOADING:
             raise IllegalMove(f"{each.name} is used while it loads")
-        if each.held_bytes and not each.holds_memory:
+        if each.held_bytes and not each.uses_memory:
             raise IllegalMove(f"{each.name} is {each.state.value} and holds memory")
         if (each.state is ModelState.FAILED) != bool(each.problem):
             raise IllegalMove(f"{each.name} is {each.state.value}: {each.problem!r}")

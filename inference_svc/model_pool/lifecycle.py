@@ -226,7 +226,7 @@ class ModelLifecycle:
                 known,
                 sizes,
                 on_change=lambda: self._engine_changed(known),
-                on_progress=lambda progress: self._tell_progress(known, progress),
+                on_progress=lambda progress: self._report_progress(known, progress),
             )
             await worker.start()
             known.ready_at = datetime.now(UTC)
@@ -240,7 +240,7 @@ class ModelLifecycle:
             known.progress = None  # an engine that died has been loaded again, by itself
         self._changes.of(known)
 
-    def _tell_progress(self, known: KnownModel, progress: LoadProgress) -> None:
+    def _report_progress(self, known: KnownModel, progress: LoadProgress) -> None:
         known.progress = progress
         self._changes.of(known)
 
@@ -253,7 +253,7 @@ class ModelLifecycle:
                     if isinstance(verdict, Fits):
                         return plan_limits([known.file], verdict.free_bytes, [known.requested])[0]
                     if isinstance(verdict, MakeRoom):
-                        await self._give_way(verdict.victim)
+                        await self._evict_idle(verdict.victim)
                     else:
                         await self._changes.until(lambda: not isinstance(self._judge(known), Wait))
         except TimeoutError:
@@ -303,9 +303,9 @@ class ModelLifecycle:
         budget = self._memory.budget_bytes
         while (extra := surplus(self._residents(), budget, loaded.resident)) is not None:
             log.info("model %s gives way: the models take more than the budget", extra.name)
-            await self._give_way(extra)
+            await self._evict_idle(extra)
 
-    async def _give_way(self, resident: Resident) -> None:
+    async def _evict_idle(self, resident: Resident) -> None:
         await asyncio.shield(self.unload(self._catalog.find_model(resident.name)))
 
     # --- unloading --------------------------------------------------------------------------------

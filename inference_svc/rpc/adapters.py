@@ -53,10 +53,10 @@ def adapters_of(
     stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
     if not asked and named.adapter is None:
         standing = catalog.standing(named.model, project)
-        return _worn([(adapter, adapter.standing_scale) for adapter in standing])
+        return _applied([(adapter, adapter.standing_scale) for adapter in standing])
     if not asked:
         implied = catalog.find_adapter(named.name, project)
-        return _worn([(implied, implied.default_scale)])
+        return _applied([(implied, implied.default_scale)])
     if len(asked) > MAX_ADAPTERS:
         raise TooLong(field="adapters", length=len(asked), limit=MAX_ADAPTERS)
     chosen: dict[str, tuple[Adapter, float]] = {}
@@ -73,10 +73,10 @@ def adapters_of(
         scale = each.scale if each.HasField("scale") else adapter.default_scale
         check_scale(f"{field}.scale", scale)
         chosen[adapter.name] = adapter, scale
-    return _worn(list(chosen.values()))
+    return _applied(list(chosen.values()))
 
 
-def _worn(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
+def _applied(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
     stack = stack_of(AppliedAdapter(adapter.digest, scale) for adapter, scale in chosen)
     used = {applied.digest for applied in stack}
     return AppliedAdapters(tuple(adapter for adapter, _ in chosen if adapter.digest in used), stack)

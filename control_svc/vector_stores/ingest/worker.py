@@ -83,7 +83,7 @@ class FileReading:
                 raise EngineDied(error) from error
             raise
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the file whose job is dead."""
         _, message = job.error or ("", "")
         problem = FileProblem(ProblemCode.SERVER_ERROR, message)
