@@ -131,13 +131,13 @@ def submit(
     async def begin(server: Server) -> batch_pb2.Batch:
         requests = _upload(file)
         sent = (await server.files.CreateFile(requests)).file
-        asked = pb.CreateBatchRequest(input_file_id=sent.id, endpoint=url)
-        return (await server.batches.CreateBatch(asked, timeout=CONNECT_PATIENCE_S)).batch
+        request = pb.CreateBatchRequest(input_file_id=sent.id, endpoint=url)
+        return (await server.batches.CreateBatch(request, timeout=CONNECT_PATIENCE_S)).batch
 
-    begun = _call(connection, begin)
-    click.echo(begun.id)
+    started = _call(connection, begin)
+    click.echo(started.id)
     if watch:
-        _finish(_call(connection, lambda server: _follow(server, begun.id)))
+        _finish(_call(connection, lambda server: _follow(server, started.id)))
 
 
 @batch.command("list")

@@ -133,15 +133,15 @@ async def serve(settings: InferenceSettings) -> None:
     stopping = stop_on_signals()
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(stack.enter_async_context(build(settings)))
-        told = asyncio.create_task(stopping.wait())
-        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        events = asyncio.create_task(stopping.wait())
+        await asyncio.wait((starting, events), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             # Loading a large model takes minutes; nobody should have to wait for it to stop.
             starting.cancel()
             await asyncio.wait((starting,))
             return
         inference = starting.result()
-        await told
+        await events
         await _drain(inference, settings.server.drain_grace_s)
 
 

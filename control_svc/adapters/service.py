@@ -94,14 +94,14 @@ class Adapters:
                     return found
                 await wait_for_notification(changed, min(left, _POLL_S))
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Adapter]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Adapter]:
         """A page of the project's adapters. Raises OutOfRange or InvalidField."""
-        if asked.after and not is_id(asked.after, ADAPTER):
+        if page_request.after and not is_id(page_request.after, ADAPTER):
             raise InvalidField(field="after", problem="it is not the id of an adapter")
         binding = (project, "adapters")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: AdapterQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def update(
         self, project: str, adapter: str, changes: AdapterChanges, etag: str
@@ -142,8 +142,8 @@ class Adapters:
             adapter = replace(adapter, id=before.id, created_at=before.created_at)
         first = await earlier(tx, project, _request(described, adapter))
         if first is not None:
-            made = await AdapterQueries(tx).get(project, first.resource_id)
-            return _Stored(made, [adapter.blob_key])
+            created = await AdapterQueries(tx).get(project, first.resource_id)
+            return _Stored(created, [adapter.blob_key])
         if before is None:
             if await AdapterQueries(tx).count(project) >= self._per_project:
                 raise TooManyAdapters(limit=self._per_project)

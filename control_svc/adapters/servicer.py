@@ -206,8 +206,8 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     ) -> adapter_pb.ListAdaptersResponse:
         """List the project's adapters."""
         newest_first = is_newest_first(request.order)
-        asked = PageRequest(request.page_size, request.page_token, request.after, newest_first)
-        page = await self._adapters.page(_project(), asked)
+        wanted = PageRequest(request.page_size, request.page_token, request.after, newest_first)
+        page = await self._adapters.page(_project(), wanted)
         adapters = [adapter_to_pb(adapter) for adapter in page.items]
         return adapter_pb.ListAdaptersResponse(adapters=adapters, next_page_token=page.next_token)
 

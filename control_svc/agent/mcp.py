@@ -123,9 +123,9 @@ def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
 
     `items` is everything that was said, `own` the response's own part of it.
     """
-    asked = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
+    wanted = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
     contents = [item.content for item in own]
-    begun = {c.approval_request_id for c in contents if isinstance(c, McpCall)}
+    started = {c.approval_request_id for c in contents if isinstance(c, McpCall)}
     words = [c for c in contents if isinstance(c, McpApprovalResponse) and c.approve]
     return [
         McpCall(
@@ -135,8 +135,8 @@ def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
             approval_request_id=word.approval_request_id,
         )
         for word in words
-        if word.approval_request_id not in begun
-        and (request := asked.get(word.approval_request_id)) is not None
+        if word.approval_request_id not in started
+        and (request := wanted.get(word.approval_request_id)) is not None
     ]
 
 

@@ -153,9 +153,9 @@ class _Spoken:
 
     def _refuse(self, word: McpApprovalResponse) -> None:
         """A call that a person did not allow; the model is told why it has no result."""
-        asked = self._asked.get(word.approval_request_id)
-        if asked is not None:
-            call = TurnCall(word.approval_request_id, asked.name, asked.arguments)
+        request = self._asked.get(word.approval_request_id)
+        if request is not None:
+            call = TurnCall(word.approval_request_id, request.name, request.arguments)
             reason = f" {word.reason}" if word.reason else ""
             self._hosted(call, f"The user did not allow this call.{reason}")
 

@@ -56,7 +56,7 @@ class ToolSet:
 
     def choice(
         self,
-        asked: ToolChoice,
+        request: ToolChoice,
         offered: Sequence[TurnTool],
         *,
         is_first: bool,
@@ -65,12 +65,12 @@ class ToolSet:
         """Which of the offered tools are called. Hosted ones may be named by their kinds."""
         if not offered:
             return AS_IT_LIKES
-        is_free = asked.mode is ChoiceMode.REQUIRED and not is_first
-        mode = ChoiceMode.AUTO if is_free else asked.mode
+        is_free = request.mode is ChoiceMode.REQUIRED and not is_first
+        mode = ChoiceMode.AUTO if is_free else request.mode
         names = {tool.name for tool in offered}
-        hosted = (name for name, tool in self.hosted.items() if tool.kind in asked.allowed_names)
-        allowed = [name for name in (*asked.allowed_names, *hosted) if name in names]
-        if asked.allowed_names and not allowed:  # none of them is offered, which allows no other
+        hosted = (name for name, tool in self.hosted.items() if tool.kind in request.allowed_names)
+        allowed = [name for name in (*request.allowed_names, *hosted) if name in names]
+        if request.allowed_names and not allowed:  # none of them is offered, which allows no other
             return TurnChoice(ChoiceMode.NONE)
         return TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
 
@@ -138,13 +138,13 @@ def _custom_schema(tool: CustomTool) -> str:
     )
 
 
-def turn_format(asked: ResponseFormat) -> TurnFormat | None:
+def turn_format(request: ResponseFormat) -> TurnFormat | None:
     """The form of the answer."""
-    match asked.kind:
+    match request.kind:
         case FormatKind.JSON_OBJECT:
             return JsonObject()
         case FormatKind.JSON_SCHEMA:
-            return JsonSchema(asked.schema_json)
+            return JsonSchema(request.schema_json)
         case FormatKind.TEXT:
             return None
 

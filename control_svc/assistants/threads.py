@@ -45,22 +45,20 @@ class Threads:
         self._on_delete = on_delete
         self._adder = MessageAdder(ids, clock, embedding_model)
 
-    async def create(self, project: str, asked: NewThread) -> Thread:
+    async def create(self, project: str, new: NewThread) -> Thread:
         """Begin a thread.
 
         Raises what its check and `MessageAdder.begin` do, and RequestIdReused.
         """
-        asked.check()
-        thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
-        request = IdempotencyRecord.of(
-            CREATE, asked.request_id, thread.id, thread.created_at, asked
-        )
+        new.check()
+        thread = Thread(id=self._ids.new(THREAD), settings=new.settings, created_at=self._clock())
+        request = IdempotencyRecord.of(CREATE, new.request_id, thread.id, thread.created_at, new)
 
         async def add(tx: Transaction) -> Thread:
-            made = await once(tx, project, request)
-            if made != thread.id:
-                return await ThreadQueries(tx).get(project, made)
-            return await self._adder.begin(tx, project, thread, asked)
+            created = await once(tx, project, request)
+            if created != thread.id:
+                return await ThreadQueries(tx).get(project, created)
+            return await self._adder.begin(tx, project, thread, new)
 
         return await self._transactions.write(add)
 
@@ -68,13 +66,13 @@ class Threads:
         """Raises ThreadNotFound."""
         return await self._transactions.read(lambda tx: ThreadQueries(tx).get(project, thread_id))
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Thread]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Thread]:
         """A page of the project's threads. Raises OutOfRange or InvalidField."""
-        asked.check_cursors(THREAD, "a thread")
+        page_request.check_cursors(THREAD, "a thread")
         binding = (project, "threads")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: ThreadQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def update(
         self,
@@ -128,10 +126,10 @@ class Threads:
             if first != made_id:
                 return await ConversationQueries(tx).get(project, first)
             thread.check_idle("migrate")
-            made = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
-            await ConversationQueries(tx).add(project, made)
+            created = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
+            await ConversationQueries(tx).add(project, created)
             placed = await TimelineQueries(tx).since(project, thread_id)
             await TimelineQueries(tx).link(project, made_id, [each.item for each in placed])
-            return made
+            return created
 
         return await self._transactions.write(link)

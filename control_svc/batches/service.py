@@ -47,20 +47,20 @@ class Batches:
         self._tokens = tokens
         self._watch_interval_s = watch_interval_s
 
-    async def create(self, project: str, asked: NewBatch) -> Batch:
+    async def create(self, project: str, request: NewBatch) -> Batch:
         """Begin a batch; its file is checked by its job.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
         """
-        asked.check()
+        request.check()
         batch_id = self._ids.new(BATCH)
         job = job_of(batch_id, self._ids)
 
         async def add(tx: Transaction) -> Batch:
-            batch = asked.make(batch_id, await tx.now())
-            made = await once(tx, project, _request(asked, batch))
-            if made != batch.id:
-                return await BatchQueries(tx).get(project, made)
+            batch = request.make(batch_id, await tx.now())
+            created = await once(tx, project, _request(request, batch))
+            if created != batch.id:
+                return await BatchQueries(tx).get(project, created)
             try:
                 file = await FileQueries(tx).get(project, batch.input_file_id, batch.created_at)
             except FileNotFound as error:
@@ -76,14 +76,14 @@ class Batches:
         """Raises BatchNotFound."""
         return await self._transactions.read(lambda tx: BatchQueries(tx).get(project, batch_id))
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Batch]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Batch]:
         """A page of the project's batches. Raises OutOfRange or InvalidField."""
-        if asked.after and not is_id(asked.after, BATCH):
+        if page_request.after and not is_id(page_request.after, BATCH):
             raise InvalidField(field="after", problem="it is not the id of a batch")
         binding = (project, "batches")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: BatchQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def cancel(self, project: str, batch_id: str) -> Batch:
         """Give a batch up. Raises BatchNotFound or BatchNotCancellable."""
@@ -117,5 +117,5 @@ class Batches:
                 yield batch
 
 
-def _request(asked: NewBatch, batch: Batch) -> IdempotencyRecord:
-    return IdempotencyRecord.of(CREATE, asked.request_id, batch.id, batch.created_at, asked)
+def _request(request: NewBatch, batch: Batch) -> IdempotencyRecord:
+    return IdempotencyRecord.of(CREATE, request.request_id, batch.id, batch.created_at, request)

@@ -75,9 +75,9 @@ class Files:
         )
 
         async def add(tx: Transaction) -> File:
-            made = await once(tx, project, request)
-            if made != file.id:
-                return await FileQueries(tx).get(project, made, file.created_at)
+            created = await once(tx, project, request)
+            if created != file.id:
+                return await FileQueries(tx).get(project, created, file.created_at)
             await FileQueries(tx).add(project, file)
             return file
 
@@ -93,18 +93,18 @@ class Files:
         return await self._transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
 
     async def page(
-        self, project: str, asked: PageRequest, purpose: FilePurpose | None
+        self, project: str, page_request: PageRequest, purpose: FilePurpose | None
     ) -> Page[File]:
         """A page of the project's files. Raises OutOfRange or InvalidField."""
-        if asked.after and not is_id(asked.after, FILE):
+        if page_request.after and not is_id(page_request.after, FILE):
             raise InvalidField(field="after", problem="it is not the id of a file")
         binding = (project, "files", purpose or "")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         now = self._clock()
         found = await self._transactions.read(
             lambda tx: FileQueries(tx).page(project, window, purpose, now)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def delete(self, project: str, file_id: str) -> None:
         """Delete a file and its bytes, out of all vector stores too; who reads it now may read to

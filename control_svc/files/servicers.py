@@ -121,14 +121,14 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request: file_pb.ListFilesRequest, context: Context
     ) -> file_pb.ListFilesResponse:
         """List the project's files."""
-        asked = PageRequest(
+        wanted = PageRequest(
             request.page_size,
             request.page_token,
             request.after,
             is_newest_first(request.order),
         )
         purpose = purpose_from_pb(request.purpose)
-        page = await self._files.page(current_principal().project, asked, purpose)
+        page = await self._files.page(current_principal().project, wanted, purpose)
         files = [file_to_pb(file) for file in page.items]
         return file_pb.ListFilesResponse(files=files, next_page_token=page.next_token)
 

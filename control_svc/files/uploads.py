@@ -72,9 +72,9 @@ class Uploads:
         )
 
         async def add(tx: Transaction) -> UploadWithFile:
-            made = await once(tx, project, request)
-            if made != upload.id:
-                return await self._with_file(tx, project, made)
+            created = await once(tx, project, request)
+            if created != upload.id:
+                return await self._with_file(tx, project, created)
             await UploadQueries(tx).add(project, upload)
             return UploadWithFile(upload)
 

@@ -112,6 +112,6 @@ class RpcDiskPrefixCache:
 
     async def drop(self, object_id: str) -> None:
         """Delete what is kept for an object. Raises what the service answers."""
-        asked = pb.DropSnapshotsRequest(object_ids=[object_id])
+        request = pb.DropSnapshotsRequest(object_ids=[object_id])
         with translate_errors(SERVICE):
-            await self._stub.DropSnapshots(asked, metadata=self._metadata, timeout=_TIMEOUT_S)
+            await self._stub.DropSnapshots(request, metadata=self._metadata, timeout=_TIMEOUT_S)

@@ -269,8 +269,8 @@ class RpcTokenCounter:
 
     async def count(self, request: TurnRequest) -> int:
         """The tokens of the prompt of a turn. Raises what the service answers."""
-        asked = chat_request(request)
-        counting = pb.CountTokensRequest(model=asked.model, conversation=asked.conversation)
+        wanted = chat_request(request)
+        counting = pb.CountTokensRequest(model=wanted.model, conversation=wanted.conversation)
         metadata = acting_for(self._token, request.project, PRIORITIES[request.priority], _KEY_ID)
         with translate_errors(SERVICE):
             counted = await self._stub.CountTokens(

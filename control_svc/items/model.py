@@ -336,9 +336,9 @@ def renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
         content = item.content
         if not isinstance(content, McpApprovalResponse | McpCall):
             return item
-        asked = content.approval_request_id
+        request = content.approval_request_id
         return item.ended(
-            replace(content, approval_request_id=names.get(asked, asked)), item.status
+            replace(content, approval_request_id=names.get(request, request)), item.status
         )
 
     return [about(item) for item in items]

@@ -239,9 +239,11 @@ def _hosted_from_pb(item: pb.Item) -> domain.Content:
                 approval_request_id=call.approval_request_id,
             )
         case "mcp_approval_request":
-            asked = item.mcp_approval_request
+            request = item.mcp_approval_request
             return domain.McpApprovalRequest(
-                server_label=asked.server_label, name=asked.name, arguments=asked.arguments_json
+                server_label=request.server_label,
+                name=request.name,
+                arguments=request.arguments_json,
             )
         case _:
             word = item.mcp_approval_response

@@ -233,8 +233,8 @@ class Job:
 
     def retried(self, kind: str, now: datetime) -> "Job":
         """The dead job at its beginning, as one of a kind: what it met before does not count."""
-        begun = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
-        return replace(begun, error=None, ended_at=None)._queued(now)
+        started = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
+        return replace(started, error=None, ended_at=None)._queued(now)
 
     def ended(self, ending: Ending, now: datetime, chance: float) -> "Job":
         """The job after an attempt; `chance` in [0, 1) spreads attempts that would coincide."""

@@ -32,17 +32,19 @@ class Jobs:
         """Raises JobNotFound."""
         return await self._transactions.read(lambda tx: JobRecordQueries(tx).get(job_id))
 
-    async def page(self, asked: PageRequest, project: str, state: JobState | None) -> Page[Job]:
+    async def page(
+        self, page_request: PageRequest, project: str, state: JobState | None
+    ) -> Page[Job]:
         """A page of jobs; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
         InvalidField."""
         if project:
             check_form(project)
         binding = ("jobs", project, state or "")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: JobRecordQueries(tx).page(window, project, state)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def retry(self, job_id: str) -> Job:
         """Let a dead job begin again. Raises JobNotFound or JobNotRetriable."""

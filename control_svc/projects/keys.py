@@ -252,9 +252,9 @@ class Keys:
         async def add(tx: Transaction) -> CreatedKey:
             # Locked: a project that is being archived gets no key meanwhile.
             project = await ProjectQueries(tx).get(described.project, locked=True)
-            made = await once(tx, described.project, request)
-            if made != key.id:
-                return CreatedKey(await KeyQueries(tx).get(made), "")
+            created = await once(tx, described.project, request)
+            if created != key.id:
+                return CreatedKey(await KeyQueries(tx).get(created), "")
             project.check_active()
             await KeyQueries(tx).add(key)
             return CreatedKey(key, secret)
@@ -265,17 +265,19 @@ class Keys:
         """Raises ApiKeyNotFound."""
         return await self._transactions.read(lambda tx: KeyQueries(tx).get(key_id))
 
-    async def page(self, asked: PageRequest, project: str, *, with_revoked: bool) -> Page[ApiKey]:
+    async def page(
+        self, page_request: PageRequest, project: str, *, with_revoked: bool
+    ) -> Page[ApiKey]:
         """A page of keys; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
         InvalidField."""
         if project:
             check_form(project)
         binding = ("keys", project, str(with_revoked))
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: KeyQueries(tx).page(window, project, with_revoked=with_revoked)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """End a key. Raises ApiKeyNotFound."""

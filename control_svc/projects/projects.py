@@ -168,14 +168,14 @@ class Projects:
         check_form(project_id)
         return await self._transactions.read(lambda tx: ProjectQueries(tx).get(project_id))
 
-    async def page(self, asked: PageRequest, *, with_archived: bool) -> Page[Project]:
+    async def page(self, page_request: PageRequest, *, with_archived: bool) -> Page[Project]:
         """A page of all projects, by id. Raises OutOfRange or InvalidField."""
         binding = ("projects", str(with_archived))
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: ProjectQueries(tx).page(window, with_archived=with_archived)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def archive(self, project_id: str) -> Project:
         """Close a project. Raises MissingField, InvalidField or ProjectNotFound."""

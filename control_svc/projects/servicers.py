@@ -208,8 +208,8 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
         self, request: project_pb.ListProjectsRequest, context: Context
     ) -> project_pb.ListProjectsResponse:
         """List projects."""
-        asked = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._projects.page(asked, with_archived=request.show_archived)
+        wanted = PageRequest(request.page_size, request.page_token, newest_first=False)
+        page = await self._projects.page(wanted, with_archived=request.show_archived)
         projects = [project_to_pb(project) for project in page.items]
         return project_pb.ListProjectsResponse(projects=projects, next_page_token=page.next_token)
 
@@ -256,8 +256,8 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         self, request: key_pb.ListKeysRequest, context: Context
     ) -> key_pb.ListKeysResponse:
         """List keys."""
-        asked = PageRequest(request.page_size, request.page_token)
-        page = await self._keys.page(asked, request.project_id, with_revoked=request.show_revoked)
+        wanted = PageRequest(request.page_size, request.page_token)
+        page = await self._keys.page(wanted, request.project_id, with_revoked=request.show_revoked)
         keys = [key_to_pb(key) for key in page.items]
         return key_pb.ListKeysResponse(keys=keys, next_page_token=page.next_token)
 
@@ -292,7 +292,7 @@ class UsageServicer(usage_rpc.UsageServiceServicer):
         self, request: usage_pb.ListUsageRequest, context: Context
     ) -> usage_pb.ListUsageResponse:
         """List sums."""
-        asked = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._usage.page(usage_query(request), asked)
+        wanted = PageRequest(request.page_size, request.page_token, newest_first=False)
+        page = await self._usage.page(usage_query(request), wanted)
         sums = [usage_to_pb(found) for found in page.items]
         return usage_pb.ListUsageResponse(sums=sums, next_page_token=page.next_token)

@@ -248,12 +248,12 @@ class Usage:
         report.check(now)
         await self._transactions.write(lambda tx: UsageQueries(tx).add(report, now))
 
-    async def page(self, query: UsageQuery, asked: PageRequest) -> Page[UsageSum]:
+    async def page(self, query: UsageQuery, page_request: PageRequest) -> Page[UsageSum]:
         """A page of sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
         query.check()
         binding = ("usage", str(query))
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: UsageQueries(tx).page(query, window.after, window.limit)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)

@@ -58,21 +58,21 @@ SUMMARY_REQUEST: Final = (
 
 def answers_itself(items: Iterable[Item]) -> bool:
     """Whether what answers a call, or a question about one, is among the items with it."""
-    asked: set[str] = set()
+    request: set[str] = set()
     answered: set[str] = set()
     for item in items:
         match item.content:
             case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                asked.add(call_id)
+                request.add(call_id)
             case McpApprovalRequest():
-                asked.add(item.id)
+                request.add(item.id)
             case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
                 answered.add(call_id)
             case McpApprovalResponse(approval_request_id=request_id):
                 answered.add(request_id)
             case _:
                 pass
-    return answered <= asked
+    return answered <= request
 
 
 def is_users(item: Item) -> bool:

@@ -176,29 +176,31 @@ class Requests:
     keep: timedelta | None
     """How long responses are kept; None: for ever."""
 
-    async def make(self, project: str, asked: NewResponse) -> Response:
+    async def make(self, project: str, request: NewResponse) -> Response:
         """A response that has not begun.
 
         Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong, UnsupportedField,
         UnsupportedValue, SealInvalid, and what `Models.describe` does.
         """
-        asked.check()
-        self.tools.check(asked.settings.tools)
-        self.check_seals(project, asked.input)
-        facts = await self.models.describe(project, asked.settings.model, asked.settings.options)
+        request.check()
+        self.tools.check(request.settings.tools)
+        self.check_seals(project, request.input)
+        facts = await self.models.describe(
+            project, request.settings.model, request.settings.options
+        )
         now = self.clock()
-        keeps = self.keep if asked.settings.store else None
+        keeps = self.keep if request.settings.store else None
         return Response(
             id=self.ids.new(RESPONSE),
             state=ResponseState.QUEUED,
             created_at=now,
             expires_at=None if keeps is None else now + keeps,
-            settings=asked.settings,
+            settings=request.settings,
             model=facts.model,
             options=facts.options,
             seed=facts.seed if facts.seed is not None else secrets.randbits(_SEED_BITS),
-            previous_id=asked.previous_id,
-            conversation_id=asked.conversation_id,
+            previous_id=request.previous_id,
+            conversation_id=request.conversation_id,
         )
 
     def check_seals(self, project: str, given: tuple[GivenItem, ...]) -> None:

@@ -73,20 +73,20 @@ class EphemeralResponses:
     clock: Clock
 
     async def answer(
-        self, project: str, asked: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
+        self, project: str, request: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
     ) -> Response:
         """The response once it has ended, or at once where it runs in the background.
 
         Raises what `Responses.create` does, and what the response was refused with.
         """
-        if asked.settings.store:
-            response = await self.responses.create(project, asked)
-            if asked.settings.background:
+        if request.settings.store:
+            response = await self.responses.create(project, request)
+            if request.settings.background:
                 return await self.responses.get(project, response.id)
             return await self.responses.ended(project, response.id)
-        recorder, begun = await self._begin(project, asked, _silence)
+        recorder, started = await self._begin(project, request, _silence)
         try:
-            await self.worker.work(project, recorder, begun, asyncio.Event(), priority)
+            await self.worker.work(project, recorder, started, asyncio.Event(), priority)
         except EngineDied as died:
             await _break_off(recorder, died.error, is_known=_has_called(recorder))
         except DomainError as error:
@@ -95,23 +95,23 @@ class EphemeralResponses:
         return recorder.response
 
     async def stream(
-        self, project: str, asked: NewResponse
+        self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
         """What happens, from the first event to the last.
 
         Raises as `answer`, before the first event: that the response was created is told once its
         model has begun.
         """
-        if not asked.settings.store:
-            telling = self._record(project, asked)
+        if not request.settings.store:
+            telling = self._record(project, request)
         else:
-            response = await self.responses.create(project, asked)
+            response = await self.responses.create(project, request)
             telling = self._followed(project, response)
         held: list[Event] = []
         async with aclosing(telling) as groups:
             async for group in groups:
                 held += group
-                if asked.settings.background or self._has_begun(held):
+                if request.settings.background or self._has_begun(held):
                     yield held
                     held = []
 
@@ -130,18 +130,18 @@ class EphemeralResponses:
                 yield group
 
     async def _record(
-        self, project: str, asked: NewResponse
+        self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a response of which nothing is left. Raises what it was refused with."""
         queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_EVENTS_AHEAD)
-        recorder, begun = await self._begin(project, asked, queue.put)
+        recorder, started = await self._begin(project, request, queue.put)
         queue.put_nowait([LifeEvent(EventType.CREATED, recorder.response)])
 
         left = asyncio.Event()
 
         async def work() -> None:
             try:
-                await self._work(project, recorder, begun)
+                await self._work(project, recorder, started)
             finally:
                 if not left.is_set():  # else nobody would make room for the end
                     await queue.put([])
@@ -159,22 +159,22 @@ class EphemeralResponses:
             working.cancel()
             await asyncio.wait([working])
 
-    async def count(self, project: str, asked: NewResponse) -> int:
+    async def count(self, project: str, new: NewResponse) -> int:
         """The tokens of the prompt that a response would have. Raises as `answer`."""
-        request, _ = await self._first_turn(project, asked)
+        request, _ = await self._first_turn(project, new)
         return await self.counter.count(request)
 
-    async def prepare(self, project: str, asked: NewResponse) -> TurnUsage:
+    async def prepare(self, project: str, new: NewResponse) -> TurnUsage:
         """Have the model read the prompt that a response would have: its cells stay behind, and
         what begins with it begins sooner. Raises as `answer`."""
-        request, context = await self._first_turn(project, asked)
+        request, context = await self._first_turn(project, new)
         try:
             return await self._read(request)
         except ContextLengthExceeded as error:
             shorter = await context.shortened(request, await context.items(), error)
             if shorter is None:
                 raise
-        messages = turn_messages(asked.settings.instructions or "", shorter)
+        messages = turn_messages(new.settings.instructions or "", shorter)
         return await self._read(replace(request, messages=messages))
 
     async def _read(self, request: TurnRequest) -> TurnUsage:
@@ -188,29 +188,29 @@ class EphemeralResponses:
         return usage
 
     async def _first_turn(
-        self, project: str, asked: NewResponse
+        self, project: str, request: NewResponse
     ) -> tuple[TurnRequest, ResponseContext]:
         """The first turn that a response would have, and what chooses less for it to be shown."""
-        recorder, begun = await self._begin(project, asked, _silence)
+        recorder, started = await self._begin(project, request, _silence)
         settings = loop_settings(project, recorder.response, JobPriority.INTERACTIVE)
-        items = visible(project, recorder.response, begun.items, self.cipher)
-        hosted = self.tools.hosted(settings.tools, [*begun.items, *items])
+        items = visible(project, recorder.response, started.items, self.cipher)
+        hosted = self.tools.hosted(settings.tools, [*started.items, *items])
         toolbox = ToolSet(settings.tools, hosted)
         thresholds = AutoCompaction(self.compactor, self.counter)
-        context = ResponseContext(items, begun.own, recorder, self.counter, thresholds)
+        context = ResponseContext(items, started.own, recorder, self.counter, thresholds)
         return turn_request(settings, Progress(), toolbox, items), context
 
-    async def compact(self, project: str, asked: NewResponse) -> Compacted:
+    async def compact(self, project: str, request: NewResponse) -> Compacted:
         """The user's messages as they were, and a summary of everything. Raises as `answer`."""
-        recorder, begun = await self._begin(project, asked, _silence)
+        recorder, started = await self._begin(project, request, _silence)
         response = recorder.response
-        seen = visible(project, response, begun.items, self.cipher)
+        seen = visible(project, response, started.items, self.cipher)
         try:
             text, usage = await self.compactor.sum_up(project, response, seen)
         except EngineDied as died:
             raise died.error from died
         summary = Summary(text=text, replaces_all=False)
-        said = [each for each in begun.items if is_users(each)]
+        said = [each for each in started.items if is_users(each)]
         return Compacted(
             id=response.id,
             created_at=response.created_at,
@@ -219,30 +219,30 @@ class EphemeralResponses:
         )
 
     async def _begin(
-        self, project: str, asked: NewResponse, say: Say
+        self, project: str, request: NewResponse, say: Say
     ) -> tuple[ResponseRecorder, ResumeState]:
         """A response of which nothing is kept, and what was said before. Raises as `answer`."""
-        response = await self.requests.make(project, asked)
+        response = await self.requests.make(project, request)
 
         async def read(tx: Transaction) -> tuple[str, ResumeState]:
             await check_searched(tx, project, response.settings.tools)
             context_start, past = await _past(tx, project, response)
             items = await resolved(
-                tx, project, asked.input, self.ids, response.created_at, "input", past
+                tx, project, request.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)
             await check_approvals_once(tx, project, response, past, items, locks=False)
             return context_start, ResumeState([*past, *items], items)
 
-        context_start, begun = await self.transactions.read(read)
+        context_start, started = await self.transactions.read(read)
         response = replace(response, context_start=context_start)
         sink = NullSink(say)
-        return ResponseRecorder(project, response, (), sink, self.cipher), begun
+        return ResponseRecorder(project, response, (), sink, self.cipher), started
 
-    async def _work(self, project: str, recorder: ResponseRecorder, begun: ResumeState) -> None:
+    async def _work(self, project: str, recorder: ResponseRecorder, started: ResumeState) -> None:
         """Until the end. What broke off a response of which readers have heard is its end."""
         try:
-            await self.worker.work(project, recorder, begun, asyncio.Event())
+            await self.worker.work(project, recorder, started, asyncio.Event())
         except EngineDied as died:
             await _break_off(recorder, died.error, is_known=recorder.has_begun)
         except DomainError as error:

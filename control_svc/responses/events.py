@@ -224,8 +224,8 @@ class TurnProjection:
 
     def _opening(self, index: int, item: Item) -> Iterator[ResponseEvent]:
         place = self._first_index + index
-        begun = item.ended(_emptied(item.content), ItemStatus.IN_PROGRESS)
-        yield ItemEvent(EventType.ITEM_ADDED, place, begun)
+        started = item.ended(_emptied(item.content), ItemStatus.IN_PROGRESS)
+        yield ItemEvent(EventType.ITEM_ADDED, place, started)
         match item.content:
             case Message():
                 yield PartEvent(EventType.PART_ADDED, item.id, place, 0, Text(text=""))

@@ -36,14 +36,14 @@ class Endings:
     async def said(self, tx: Transaction, project: str, response: Response) -> RecordedOutput:
         """What a response has said."""
         turn = response.work.num_turns
-        made = await TimelineQueries(tx).since(
+        created = await TimelineQueries(tx).since(
             project, response.id, wanted=ItemFilter(origin=response.id)
         )
         events = await StreamQueries(tx).events_of_turn(project, response.id, turn)
         decoded = [self._codec.decode(event.data) for event in events]
         return RecordedOutput(
-            output=[placed.item for placed in made],
-            drafts=rebuilt(decoded, first_index=len(made)),
+            output=[placed.item for placed in created],
+            drafts=rebuilt(decoded, first_index=len(created)),
             token_ids=await StreamQueries(tx).tokens(project, response.id, turn),
         )
 

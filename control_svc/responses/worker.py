@@ -85,7 +85,7 @@ class ResponseWorker:
         self,
         project: str,
         recorder: ResponseRecorder,
-        begun: ResumeState,
+        started: ResumeState,
         cancelled: asyncio.Event,
         priority: JobPriority = JobPriority.INTERACTIVE,
     ) -> Outcome | None:
@@ -94,7 +94,7 @@ class ResponseWorker:
         Raises LeaseLost, EngineDied, and errors that another attempt may not meet again.
         """
         try:
-            ending = await self._run(project, recorder, begun, cancelled, priority)
+            ending = await self._run(project, recorder, started, cancelled, priority)
         except DomainError as error:
             if is_retryable(error):
                 raise
@@ -108,18 +108,20 @@ class ResponseWorker:
         self,
         project: str,
         recorder: ResponseRecorder,
-        begun: ResumeState,
+        started: ResumeState,
         cancelled: asyncio.Event,
         priority: JobPriority,
     ) -> LoopResult:
         response = recorder.response
-        settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
-        progress = _progress(response, recorder.output, begun)
-        seen = visible(project, response, begun.items, self._cipher)
-        known = [*begun.items, *seen]  # a summary keeps what remote servers have said
-        remote = await self._remote.prepare(recorder, known, begun.own)
+        settings = replace(
+            loop_settings(project, response, priority), keep_for=started.archive_name
+        )
+        progress = _progress(response, recorder.output, started)
+        seen = visible(project, response, started.items, self._cipher)
+        known = [*started.items, *seen]  # a summary keeps what remote servers have said
+        remote = await self._remote.prepare(recorder, known, started.own)
         progress.allowed_calls = remote.calls
-        own = [*begun.own, *remote.items]
+        own = [*started.own, *remote.items]
         seen += remote.items
         hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])
         context = ResponseContext(seen, own, recorder, self._counter, self._thresholds)
@@ -146,9 +148,9 @@ async def fail(recorder: ResponseRecorder, error: DomainError) -> None:
         and not response.settings.background
         and isinstance(error, InvalidArgument | NotFound | FailedPrecondition)
     )
-    told = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
+    events = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
     await recorder.end(
-        recorder.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), told)
+        recorder.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), events)
     )
 
 
@@ -191,14 +193,14 @@ def loop_settings(project: str, response: Response, priority: JobPriority) -> Lo
     )
 
 
-def _progress(response: Response, output: Sequence[Item], begun: ResumeState) -> Progress:
+def _progress(response: Response, output: Sequence[Item], started: ResumeState) -> Progress:
     work = response.work
     return Progress(
         num_turns=work.num_turns,
         usage=work.usage,
         num_hosted_calls=work.num_hosted_calls,
-        token_ids=list(begun.token_ids),
-        drafts=list(begun.drafts),
+        token_ids=list(started.token_ids),
+        drafts=list(started.drafts),
         open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
         awaits_client=work.awaits_client,
         num_passages=_num_passages(output),
@@ -262,8 +264,8 @@ class ResponseHandler:
             except (PreviousResponseNotFound, TooLong) as error:
                 await fail(recorder, error)
                 return
-            begun = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
-            await self._worker.work(claim.project, recorder, begun, context.cancelled)
+            started = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
+            await self._worker.work(claim.project, recorder, started, context.cancelled)
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the response whose job is dead, with what it has said."""

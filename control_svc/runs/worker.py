@@ -151,8 +151,8 @@ class RunHandler:
         if not run.num_turns:
             run = run.placed(await first_position(tx, project, run))
         await RunQueries(tx).update(project, run)
-        told = RunChanged(what=run.state.value, run=run)
-        await StreamQueries(tx).append(project, run.id, [self._codec.encode(told)])
+        events = RunChanged(what=run.state.value, run=run)
+        await StreamQueries(tx).append(project, run.id, [self._codec.encode(events)])
         return run
 
     async def _left(self, tx: Transaction, project: str, run: Run) -> tuple[ResumeState, Progress]:
@@ -232,21 +232,21 @@ async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionC
 
 def loop_settings(project: str, run: Run) -> LoopSettings:
     """What is asked of the model."""
-    asked = run.settings
+    request = run.settings
     return LoopSettings(
         project=project,
         label=run.id,
-        model=asked.model,
-        instructions=asked.instructions,
-        tools=asked.tools,
-        choice=asked.choice,
-        parallel_calls=asked.parallel_calls,
-        format=asked.format or ResponseFormat(),
-        options=asked.options,
-        effort=asked.reasoning_effort,
-        seed=asked.seed,
+        model=request.model,
+        instructions=request.instructions,
+        tools=request.tools,
+        choice=request.choice,
+        parallel_calls=request.parallel_calls,
+        format=request.format or ResponseFormat(),
+        options=request.options,
+        effort=request.reasoning_effort,
+        seed=request.seed,
         limits=LoopLimits(
-            completion_tokens=asked.max_completion_tokens, prompt_tokens=asked.max_prompt_tokens
+            completion_tokens=request.max_completion_tokens, prompt_tokens=request.max_prompt_tokens
         ),
         keep_for=run.thread_id,
     )

@@ -42,8 +42,8 @@ class ToolStores:
         or, where there are files, EmbeddingModelMissing.
         """
         await check_stores(tx, project, resources, path)
-        made = [await self._begin(tx, project, new, path) for new in new_stores]
-        return ToolResources(vector_store_ids=(*resources.vector_store_ids, *made))
+        created = [await self._begin(tx, project, new, path) for new in new_stores]
+        return ToolResources(vector_store_ids=(*resources.vector_store_ids, *created))
 
     async def attach(
         self, tx: Transaction, project: str, resources: ToolResources, file_ids: Sequence[str]

@@ -91,9 +91,9 @@ class FileAdder:
         )
 
 
-def _is_there(old: StoreFile, asked: NewStoreFile) -> bool:
+def _is_there(old: StoreFile, request: NewStoreFile) -> bool:
     """Whether a file in its store is what somebody asks for."""
-    is_same = old.chunking == asked.chunking and old.attributes == asked.attributes
+    is_same = old.chunking == request.chunking and old.attributes == request.attributes
     return is_same and old.state not in _AGAIN
 
 

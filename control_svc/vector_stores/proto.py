@@ -233,8 +233,8 @@ def _chunking(
 ) -> Chunking:
     if not request.HasField("chunking"):
         return Chunking()
-    asked = request.chunking
-    return Chunking(asked.max_chunk_size_tokens, asked.chunk_overlap_tokens)
+    wanted = request.chunking
+    return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
 
 
 def _counts_to_pb(counts: FileCounts) -> vector_store_pb2.VectorStoreFileCounts:

@@ -51,24 +51,24 @@ class VectorStores:
         self._notifications = notifications
         self._watch_interval_s = watch_interval_s
 
-    async def create(self, project: str, asked: NewVectorStore) -> VectorStore:
+    async def create(self, project: str, new: NewVectorStore) -> VectorStore:
         """Begin a store; its files are read by jobs.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound, RequestIdReused or,
         where there are files, EmbeddingModelMissing.
         """
-        asked.check()
-        if asked.files:
+        new.check()
+        if new.files:
             self._adder.check_model()
-        store = asked.make(self._ids.new(VECTOR_STORE), self._clock())
-        request = IdempotencyRecord.of(CREATE, asked.request_id, store.id, store.created_at, asked)
+        store = new.make(self._ids.new(VECTOR_STORE), self._clock())
+        request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
 
         async def add(tx: Transaction) -> VectorStore:
-            made = await once(tx, project, request)
-            if made == store.id:
+            created = await once(tx, project, request)
+            if created == store.id:
                 await VectorStoreQueries(tx).add(project, store)
-                await self._adder.add(tx, project, store.id, asked.files)
-            return await VectorStoreQueries(tx).get(project, made)
+                await self._adder.add(tx, project, store.id, new.files)
+            return await VectorStoreQueries(tx).get(project, created)
 
         return await self._transactions.write(add)
 
@@ -78,15 +78,15 @@ class VectorStores:
             lambda tx: VectorStoreQueries(tx).get(project, store_id)
         )
 
-    async def page(self, project: str, asked: PageRequest) -> Page[VectorStore]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[VectorStore]:
         """A page of the project's stores. Raises OutOfRange or InvalidField."""
-        asked.check_cursors(VECTOR_STORE, "a vector store")
+        page_request.check_cursors(VECTOR_STORE, "a vector store")
         binding = (project, "vector_stores")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: VectorStoreQueries(tx).page(project, window)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
         """A store as it is, and after each change, until no file of it is in progress.

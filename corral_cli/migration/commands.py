@@ -139,10 +139,10 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: st
             found = every(server.threads.ListThreads, request, "threads")
             ids = tuple([thread.id async for thread in found])
         for thread_id in ids:
-            asked = thread_service_pb2.MigrateThreadRequest(
+            wanted = thread_service_pb2.MigrateThreadRequest(
                 thread_id=thread_id, request_id=f"migrate {thread_id}"
             )
-            answer = await server.threads.MigrateThread(asked, timeout=CALL_S)
+            answer = await server.threads.MigrateThread(wanted, timeout=CALL_S)
             click.echo(f"{thread_id} {answer.conversation.id}")
 
     with_server(control, api_key, work)

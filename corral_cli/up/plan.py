@@ -24,11 +24,11 @@ class EmbeddingModel(NamedTuple):
     models: list[str]
 
 
-def with_embedding_model(asked: str, models: Sequence[str]) -> EmbeddingModel:
+def with_embedding_model(request: str, models: Sequence[str]) -> EmbeddingModel:
     """The embedding model of a flag beside the references of others. Raises StartupError."""
-    if asked in [_name_of(parse_reference(model)) for model in models]:
-        return EmbeddingModel(asked, list(models))
-    return EmbeddingModel(_name_of(parse_reference(asked)), [*models, asked])
+    if request in [_name_of(parse_reference(model)) for model in models]:
+        return EmbeddingModel(request, list(models))
+    return EmbeddingModel(_name_of(parse_reference(request)), [*models, request])
 
 
 def _name_of(reference: ModelReference) -> str:
@@ -148,11 +148,11 @@ class Plan:
             "control_target": str(reachable(self.control_address)),
         }
         settings = type(self.by_service[service])
-        told = self.by_service[service].model_fields_set
+        events = self.by_service[service].model_fields_set
         return {
             name: target
             for name, target in targets.items()
-            if name in settings.model_fields and name not in told
+            if name in settings.model_fields and name not in events
         }
 
     @property

@@ -52,8 +52,8 @@ def conversations_router(context: AppContext) -> APIRouter:
         with openai_names(RESPONSE_PARAMS):
             asked = create_conversation_request(body, name_request(request))
             reply = await control.call(control.conversations.CreateConversation, asked, caller)
-            made = reply.conversation
-        return json_response(conversation_object(made))
+            created = reply.conversation
+        return json_response(conversation_object(created))
 
     @router.get("/{conversation_id}", summary="Describe", responses=answers("A conversation."))
     async def retrieve_conversation(conversation_id: str, caller: known_caller) -> Response:

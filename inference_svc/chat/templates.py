@@ -157,12 +157,12 @@ class ChatTemplates:
                 limit=MAX_TEMPLATE_CHARACTERS,
                 unit="characters",
             )
-        asked, placeholders = _protect(_asked(conversation, source), template.control_texts)
+        request, placeholders = _protect(_asked(conversation, source), template.control_texts)
         cut = Placeholders([""]) if conversation.continues_final_message else None
         if cut:
-            asked["messages"][-1]["content"] += cut.write(0)
+            request["messages"][-1]["content"] += cut.write(0)
         variables = {
-            **asked,
+            **request,
             "add_generation_prompt": cut is None,
             "bos_token": template.bos_text,
             "eos_token": template.eos_text,
@@ -195,8 +195,8 @@ class ChatTemplates:
             understands_tools = (await self._run(template.source, variables))["tools"]
         except DomainError:
             understands_tools = False
-        told = _format_of(template.source, understands_tools=understands_tools)
-        return template.turn_format.apply(told)
+        events = _format_of(template.source, understands_tools=understands_tools)
+        return template.turn_format.apply(events)
 
     async def _run(self, source: str, variables: dict[str, Any]) -> dict[str, Any]:
         payload = {"template": source, "now": self._now().isoformat(), "variables": variables}
@@ -216,12 +216,12 @@ def _problem(failed: JobFailed) -> str:
 
 
 def _protect(
-    asked: dict[str, Any], control_texts: ControlTexts
+    request: dict[str, Any], control_texts: ControlTexts
 ) -> tuple[dict[str, Any], Placeholders | None]:
-    if not control_texts.occur_in(asked):
-        return asked, None
+    if not control_texts.occur_in(request):
+        return request, None
     protected: dict[str, Any]
-    protected, placeholders = control_texts.protect(asked)
+    protected, placeholders = control_texts.protect(request)
     return protected, placeholders
 
 

@@ -78,8 +78,8 @@ def free_bytes_from_outside() -> dict[str, int] | None:
         return {}
     command = [sys.executable, "-P", "-m", "inference_svc.llama.devices"]
     try:
-        told = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
-        found: dict[str, int] = json.loads(told.stdout)
+        events = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
+        found: dict[str, int] = json.loads(events.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
         log.warning("the memory of GPUs cannot be told: %s", problem)
         return None

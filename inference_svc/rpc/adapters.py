@@ -47,20 +47,20 @@ class AppliedAdapters:
 
 
 def adapters_of(
-    asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog, project: str
+    request: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog, project: str
 ) -> AppliedAdapters:
     """What a request asks for, else what its model's name stands for in its project, else what
     stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
-    if not asked and named.adapter is None:
+    if not request and named.adapter is None:
         standing = catalog.standing(named.model, project)
         return _applied([(adapter, adapter.standing_scale) for adapter in standing])
-    if not asked:
+    if not request:
         implied = catalog.find_adapter(named.name, project)
         return _applied([(implied, implied.default_scale)])
-    if len(asked) > MAX_ADAPTERS:
-        raise TooLong(field="adapters", length=len(asked), limit=MAX_ADAPTERS)
+    if len(request) > MAX_ADAPTERS:
+        raise TooLong(field="adapters", length=len(request), limit=MAX_ADAPTERS)
     chosen: dict[str, tuple[Adapter, float]] = {}
-    for index, each in enumerate(asked):
+    for index, each in enumerate(request):
         field = f"adapters[{index}]"
         if not each.adapter:
             raise MissingField(field=f"{field}.adapter")

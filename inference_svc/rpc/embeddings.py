@@ -84,8 +84,8 @@ class EmbeddingService:
         check_count("texts", len(texts))
         for index, text in enumerate(texts):
             check_bytes(f"texts[{index}]", text, self._bounds.text_bytes)
-        asked = [TextToTokenize(text, False, False) for text in texts]
-        return list(map(len, await model.tokenizer.tokenize_each(asked, field="texts")))
+        request = [TextToTokenize(text, False, False) for text in texts]
+        return list(map(len, await model.tokenizer.tokenize_each(request, field="texts")))
 
     def _check_answer(self, num_vectors: int, size: int) -> None:
         """An answer that gRPC would not carry must not be computed."""

@@ -102,11 +102,11 @@ class GenerationService:
         model = loaded.front
         conversation = self.conversation(request.conversation)
         prompt, tokens = await self.render(conversation, model)
-        asked = chat_output_spec(request.options.constraint, conversation, prompt)
-        if asked is not None:
-            turn_format = constrained_format(prompt.turn_format, asked)
+        wanted = chat_output_spec(request.options.constraint, conversation, prompt)
+        if wanted is not None:
+            turn_format = constrained_format(prompt.turn_format, wanted)
             prompt = replace(prompt, turn_format=turn_format)
-        constraint = await self._constraint(asked, model)
+        constraint = await self._constraint(wanted, model)
         predicted = await self._predicted(request.options, loaded)
         project = caller.principal.project
         named = self._named(
@@ -155,9 +155,9 @@ class GenerationService:
             raise ModelNotFound(model=name)
         return named
 
-    def conversation(self, asked: pb.Conversation) -> Conversation:
+    def conversation(self, request: pb.Conversation) -> Conversation:
         """A checked conversation."""
-        conversation = to_conversation(asked, allows_templates=self._limits.allows_templates)
+        conversation = to_conversation(request, allows_templates=self._limits.allows_templates)
         conversation.check(self._limits.conversation)
         return conversation
 
@@ -213,11 +213,13 @@ class GenerationService:
         )
         return array("i", tokens[: loaded.ready.slot_tokens])
 
-    async def _constraint(self, asked: OutputSpec | None, model: ServedModel) -> Constraint | None:
-        if asked is None:
+    async def _constraint(
+        self, request: OutputSpec | None, model: ServedModel
+    ) -> Constraint | None:
+        if request is None:
             return None
-        grammar = await self._grammars.compile(asked, model.grammar_vocabulary)
-        return Constraint(grammar, asked.form.field if asked.form is not None else "tools")
+        grammar = await self._grammars.compile(request, model.grammar_vocabulary)
+        return Constraint(grammar, request.form.field if request.form is not None else "tools")
 
     def _admit(
         self,

@@ -34,30 +34,30 @@ LAYOUTS: Mapping[Layout, model_pb.KvLayout] = {
 }
 
 
-def to_limits(asked: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
+def to_limits(request: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
     """The sizes to load a model with; what is not asked for stays.
 
     Raises `OutOfRange`, `InvalidField`, or `UnsupportedField` for a size that follows from the
     others.
     """
-    if asked.HasField("kv_bytes"):
+    if request.HasField("kv_bytes"):
         raise UnsupportedField(field="limits.kv_bytes")
     given: dict[str, Any] = {}
     for name, (minimum, maximum) in _LIMITS.items():
-        if asked.HasField(name):
-            value = getattr(asked, name)
+        if request.HasField(name):
+            value = getattr(request, name)
             check_range(f"limits.{name}", value, minimum, maximum)
             given[name] = value
-    if asked.layout:
-        given["layout"] = _layout(asked.layout)
+    if request.layout:
+        given["layout"] = _layout(request.layout)
     return replace(otherwise, **given)
 
 
-def _layout(asked: int) -> Layout:
+def _layout(request: int) -> Layout:
     for layout, number in LAYOUTS.items():
-        if asked == number:
+        if request == number:
             return layout
-    raise InvalidField(field="limits.layout", problem=f"unknown layout {asked}")
+    raise InvalidField(field="limits.layout", problem=f"unknown layout {request}")
 
 
 _CLASSES = {

@@ -112,14 +112,14 @@ OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
 """What its readers take for the beginning of a call besides."""
 
 
-def enforced_notation(told: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
-    """The notation in which a model that writes calls as `told` is made to write them.
+def enforced_notation(events: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
+    """The notation in which a model that writes calls as `events` is made to write them.
 
     Beside a form they have to begin with a marker: an answer in JSON could be taken for a call.
     """
-    if told not in WRITINGS or (beside_form and told is ToolCallFormat.LLAMA):
+    if events not in WRITINGS or (beside_form and events is ToolCallFormat.LLAMA):
         return ToolCallFormat.HERMES
-    return told
+    return events
 
 
 _ANY_OBJECT = '{"type": "object"}'
@@ -166,12 +166,12 @@ def chat_output_spec(
     return OutputSpec(None if required else form, calls, _thought(conversation, prompt))
 
 
-def constrained_format(turn_format: TurnFormat, asked: OutputSpec) -> TurnFormat:
+def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnFormat:
     """How a constrained turn is to be read."""
     if turn_format.is_harmony:
         turn_format = TurnFormat()
-    if asked.calls is not None:
-        beside_form = not asked.calls.required
+    if request.calls is not None:
+        beside_form = not request.calls.required
         notation = enforced_notation(turn_format.tool_calls, beside_form=beside_form)
         turn_format = turn_format._replace(tool_calls=notation)
     return turn_format
@@ -187,7 +187,7 @@ def _choices(values: list[str], field: str) -> str:
     return json.dumps(values)
 
 
-def _calls(conversation: Conversation, told: ToolCallFormat, *, required: bool) -> Calls:
+def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool) -> Calls:
     choice = conversation.tool_choice
     tools = tuple(
         CallableTool(tool.name, tool.parameters_json, tool.strict, f"tools[{i}].parameters_json")
@@ -196,24 +196,24 @@ def _calls(conversation: Conversation, told: ToolCallFormat, *, required: bool) 
     )
     is_named = required and len(choice.allowed_names) == 1
     several = choice.parallel and not is_named
-    ways = WRITINGS[enforced_notation(told, beside_form=not required)]
+    ways = WRITINGS[enforced_notation(events, beside_form=not required)]
     return Calls(ways, tools, required=required, several=several)
 
 
 def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec | None:
     """A turn whose calls alone are held to something; what its thoughts say of calls is none."""
-    told = prompt.turn_format
-    trigger = "" if told.is_harmony else TRIGGERS.get(told.tool_calls, "")
+    events = prompt.turn_format
+    trigger = "" if events.is_harmony else TRIGGERS.get(events.tool_calls, "")
     if not trigger:
         return None
-    calls = _calls(conversation, told.tool_calls, required=False)
+    calls = _calls(conversation, events.tool_calls, required=False)
     if not any(tool.strict for tool in calls.tools):
         return None
-    barred = OTHER_TRIGGERS.get(told.tool_calls, ())
+    barred = OTHER_TRIGGERS.get(events.tool_calls, ())
     thought = None
-    if told.reasoning_markers is not None:
-        is_open = prompt.opens_in_reasoning or told.starts_in_reasoning
-        thought = Reasoning(*told.reasoning_markers, is_open=is_open)
+    if events.reasoning_markers is not None:
+        is_open = prompt.opens_in_reasoning or events.starts_in_reasoning
+        thought = Reasoning(*events.reasoning_markers, is_open=is_open)
     return OutputSpec(None, replace(calls, trigger=trigger, barred=barred), thought)
 
 
@@ -224,8 +224,8 @@ def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | 
     if markers is None or prompt.turn_format.is_harmony:
         return None
     is_open = prompt.opens_in_reasoning or prompt.turn_format.starts_in_reasoning
-    asked = conversation.template_variables().get("enable_thinking") is True
-    may_begin = asked and not conversation.continues_final_message
+    request = conversation.template_variables().get("enable_thinking") is True
+    may_begin = request and not conversation.continues_final_message
     if not is_open and not may_begin:
         return None
     return Reasoning(markers.begin, markers.end, is_open=is_open)

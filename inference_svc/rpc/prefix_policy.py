@@ -73,5 +73,5 @@ def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack
 
 def may_reuse(options: generation.GenerationOptions) -> bool:
     """Cells that were computed beside others would not be the same twice."""
-    asked = options.cache.reuse if options.cache.HasField("reuse") else True
-    return asked and not options.deterministic
+    request = options.cache.reuse if options.cache.HasField("reuse") else True
+    return request and not options.deterministic

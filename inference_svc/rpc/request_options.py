@@ -173,14 +173,14 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
 def _max_draft(options: generation.GenerationOptions) -> int:
     """Drafts are the server's choice where the request says nothing: they change no token. What is
     deterministic is computed token by token."""
-    speculation, asked = options.speculation, MAX_DRAFT
+    speculation, request = options.speculation, MAX_DRAFT
     if speculation.HasField("max_draft_tokens"):
-        asked = speculation.max_draft_tokens
-        check_range("speculation.max_draft_tokens", asked, 1, MAX_ASKED_DRAFT)
+        request = speculation.max_draft_tokens
+        check_range("speculation.max_draft_tokens", request, 1, MAX_ASKED_DRAFT)
     is_off = speculation.HasField("enabled") and not speculation.enabled
     if is_off or options.deterministic:
         return 0
-    return min(asked, MAX_DRAFT)
+    return min(request, MAX_DRAFT)
 
 
 def _top_logprobs(output: generation.OutputOptions) -> int | None:
@@ -192,12 +192,12 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def priority_of(asked: generation.Priority, principal: Principal) -> int:
+def priority_of(request: generation.Priority, principal: Principal) -> int:
     """The class of a request. Raises OutOfRange where it asks for one above the caller's own."""
-    if asked == generation.PRIORITY_UNSPECIFIED:
+    if request == generation.PRIORITY_UNSPECIFIED:
         return int(principal.priority)
-    check_range("priority", asked, 1, int(principal.priority))
-    return int(asked)
+    check_range("priority", request, 1, int(principal.priority))
+    return int(request)
 
 
 def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:

@@ -42,23 +42,23 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
     try:
-        asked = _asked(payload["asked"])
-        _check_parts(asked, tokenizer)
-        grammar = whole_grammar(asked, vocabulary["control"])
-        if asked.calls is not None or asked.thought is not None:
-            _check(grammar, tokenizer, _field(asked))
+        request = _asked(payload["asked"])
+        _check_parts(request, tokenizer)
+        grammar = whole_grammar(request, vocabulary["control"])
+        if request.calls is not None or request.thought is not None:
+            _check(grammar, tokenizer, _field(request))
     except FormInvalid as invalid:
         return _refusal(invalid, tokenizer)
     return {"grammar": grammar}
 
 
-def _check_parts(asked: OutputSpec, tokenizer: LLTokenizer) -> None:
+def _check_parts(request: OutputSpec, tokenizer: LLTokenizer) -> None:
     """Build each part alone, so that an error names the part that it is in."""
     parts = []
-    if asked.form is not None:
-        parts.append((asked.form.field, form_grammar(asked.form)))
-    if asked.calls is not None:
-        parts += [(tool.field, tool_grammar(tool)) for tool in asked.calls.tools]
+    if request.form is not None:
+        parts.append((request.form.field, form_grammar(request.form)))
+    if request.calls is not None:
+        parts += [(tool.field, tool_grammar(tool)) for tool in request.calls.tools]
     for field, grammar in parts:
         _check(document([grammar]), tokenizer, field, grammar.get("json_schema"))
 
@@ -74,8 +74,8 @@ def _check(
         raise FormInvalid(field, str(problem), schema) from None
 
 
-def _field(asked: OutputSpec) -> str:
-    return asked.form.field if asked.form is not None else "tools"
+def _field(request: OutputSpec) -> str:
+    return request.form.field if request.form is not None else "tools"
 
 
 def _refusal(invalid: FormInvalid, tokenizer: LLTokenizer) -> dict[str, str]:

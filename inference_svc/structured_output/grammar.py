@@ -169,32 +169,32 @@ def document(grammars: Sequence[Grammar]) -> str:
     return json.dumps({"grammars": grammars})
 
 
-def whole_grammar(asked: OutputSpec, control: ControlTokens) -> str:
+def whole_grammar(request: OutputSpec, control: ControlTokens) -> str:
     """The one grammar of an output: its thought, then its calls or its form."""
-    form = [] if asked.form is None else [{**form_grammar(asked.form), "name": "form"}]
-    if asked.calls is None and asked.thought is None:
+    form = [] if request.form is None else [{**form_grammar(request.form), "name": "form"}]
+    if request.calls is None and request.thought is None:
         return document(form)
     lines: list[str] = []
     arguments: list[Grammar] = []
-    if asked.calls is not None and asked.calls.trigger:
-        lines += free_rules(asked.calls, asked.thought, control)
+    if request.calls is not None and request.calls.trigger:
+        lines += free_rules(request.calls, request.thought, control)
     else:
-        lines.append(f"start: {_thought_reference(asked.thought)}{_answer(asked)}")
-        if asked.thought is not None:
-            lines += _thought_rules(asked.thought, control)
-    if asked.calls is not None:
-        lines += _call_rules(asked.calls, control)
+        lines.append(f"start: {_thought_reference(request.thought)}{_answer(request)}")
+        if request.thought is not None:
+            lines += _thought_rules(request.thought, control)
+    if request.calls is not None:
+        lines += _call_rules(request.calls, control)
         arguments = [
             {**tool_grammar(tool), "name": f"arguments_{index}"}
-            for index, tool in enumerate(asked.calls.tools)
+            for index, tool in enumerate(request.calls.tools)
         ]
     return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
 
 
-def _answer(asked: OutputSpec) -> str:
-    if asked.calls is None:
+def _answer(request: OutputSpec) -> str:
+    if request.calls is None:
         return "@form"
-    if asked.calls.required or asked.form is None:
+    if request.calls.required or request.form is None:
         return "calls"
     return "(calls | @form)"
 

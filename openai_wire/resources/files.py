@@ -79,14 +79,14 @@ def list_files_request(query: Mapping[str, str]) -> file_service_pb2.ListFilesRe
     }
     if "limit" in known:
         known["limit"] = number_of(known["limit"])
-    asked = validated(FileListQuery, known)
+    request = validated(FileListQuery, known)
     return file_service_pb2.ListFilesRequest(
-        page_size=asked.limit or 0,
-        after=asked.after or "",
+        page_size=request.limit or 0,
+        after=request.after or "",
         order=listing_pb2.LIST_ORDER_OLDEST_FIRST
-        if asked.order == "asc"
+        if request.order == "asc"
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,
-        purpose=_purpose(asked.purpose) if asked.purpose else None,
+        purpose=_purpose(request.purpose) if request.purpose else None,
     )
 
 

@@ -182,11 +182,11 @@ def _mcp_call(item: item_pb2.Item) -> Json:
 
 
 def _mcp_approval_request(item: item_pb2.Item) -> Json:
-    asked = item.mcp_approval_request
+    request = item.mcp_approval_request
     return {
-        "server_label": asked.server_label,
-        "name": asked.name,
-        "arguments": asked.arguments_json,
+        "server_label": request.server_label,
+        "name": request.name,
+        "arguments": request.arguments_json,
     }
 
 

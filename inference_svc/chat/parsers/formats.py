@@ -179,7 +179,7 @@ class FormatOverride(NamedTuple):
     reasoning: ReasoningFormat | None = None
     starts_in_reasoning: bool | None = None
 
-    def apply(self, told: TurnFormat) -> TurnFormat:
+    def apply(self, events: TurnFormat) -> TurnFormat:
         """Return the format with this in its place.
 
         Channels hold the whole turn: who says that calls, or thoughts, come in them says so of
@@ -187,10 +187,10 @@ class FormatOverride(NamedTuple):
         """
         reasoning, calls = self.reasoning, self.tool_calls
         if reasoning is None:
-            is_moved = told.is_harmony and calls not in (None, ToolCallFormat.OFF)
-            reasoning = ReasoningFormat.OFF if is_moved else told.reasoning
+            is_moved = events.is_harmony and calls not in (None, ToolCallFormat.OFF)
+            reasoning = ReasoningFormat.OFF if is_moved else events.reasoning
         if calls is None:
-            calls = told.tool_calls
+            calls = events.tool_calls
         chosen = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
         if not chosen.is_harmony:
             return chosen
