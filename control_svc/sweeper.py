@@ -236,7 +236,7 @@ class Swept(NamedTuple):
 
 
 class Sweeper:
-    """Removes what nobody can see any more."""
+    """Deletes expired rows and unreferenced blobs."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ class Stoppable(Protocol):
     """A call, or several, that can be ended from outside."""
 
     def stop(self, error: DomainError) -> None:
-        """Cancels it; whoever waits for it gets `error`."""
+        """Cancel it; waiting callers get `error`."""
 
 
 class ActiveCalls:

@@ -140,7 +140,7 @@ class Gateway:
 
     app: ASGIApp
     api: FastAPI
-    """The routes inside the application, for whoever reads the OpenAPI document."""
+    """The application with the routes, for its OpenAPI document."""
     live: ActiveCalls
     registry: CollectorRegistry
     inference: InferenceClient

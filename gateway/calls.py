@@ -128,7 +128,7 @@ class CallGroup(Generic[Message]):
         starts: Sequence[Callable[[], StreamCall[Message]]],
         numbered: Callable[[DomainError, int], DomainError],
     ) -> None:
-        """`numbered` says in an error which of the calls it is of."""
+        """`numbered` adds the number of the call to an error."""
         self._numbered = numbered
         self._width = min(len(starts), PARALLEL_PROMPTS)
         self._events: asyncio.Queue[tuple[int, Message] | DomainError | None] = asyncio.Queue(

@@ -32,7 +32,7 @@ class Script:
     reasoning: Sequence[str] = ()
     tool_calls: Sequence[chat_pb2.ToolCallDelta] = ()
     logprobs: Sequence[float] = (-0.5,)
-    """The log probability of every token of choice 0, 1, ...; the last goes on."""
+    """The log probability of every token of choice 0, 1, ...; the last repeats."""
     refusal: DomainError | None = None
     """Raised instead of accepting."""
     failure: DomainError | None = None
@@ -44,7 +44,7 @@ class Script:
     hold_acceptance: asyncio.Event | None = None
     """Awaited before the request is accepted."""
     endless: bool = False
-    """Repeats the pieces until somebody stops it."""
+    """Repeats the pieces until the call is cancelled."""
 
 
 @dataclass

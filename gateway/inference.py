@@ -95,7 +95,7 @@ class InferenceClient:
         return answer.model
 
     async def check_serving(self) -> None:
-        """Raises UpstreamUnavailable unless the service is reachable and says SERVING."""
+        """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
         request = health_pb2.HealthCheckRequest(service=HEALTH_NAME)
         with translate_errors(SERVICE):
             answer = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)

@@ -85,7 +85,7 @@ class LocalHistory:
             del self._pasts[next(iter(self._pasts))]
 
     def forget(self, response_id: str) -> None:
-        """Forget a response that could not be gone on from."""
+        """Remove a response that could not be continued."""
         self._pasts.pop(response_id, None)
 
     @property
@@ -230,7 +230,7 @@ class ResponseSocket:
     async def _prepare(
         self, frame: CreateFrame, wanted: response_pb2.NewResponse, caller: Caller
     ) -> bool:
-        """Have what a later response will go on from read, and give it an id."""
+        """Prefill the context of a later response, and return an id for it."""
         resumed = self._history.resumed(wanted)
         control = self._context.control
         request = pb.PrepareResponseRequest(new_response=resumed)

@@ -95,7 +95,7 @@ class EventStream:
         return b"data: %b\n\n" % payload
 
     def _failure(self, error: DomainError) -> bytes:
-        """The event that tells of a failure."""
+        """The event of an error."""
         body = orjson.dumps(error_body(with_openai_names(error, self._params)))
         return self._framed(body)
 

@@ -39,7 +39,7 @@ class UploadCall(Generic[Request, Answer]):
             raise
 
     async def finish(self) -> Answer:
-        """Say that there is no more, and wait for the answer. Raises the service's DomainErrors."""
+        """End the stream and wait for the reply. Raises the service's DomainErrors."""
         try:
             await self._call.done_writing()
         except asyncio.CancelledError:

@@ -274,7 +274,7 @@ class InferenceSettings(ServiceSettings):
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
     require_keys: bool = False
-    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
+    """Require an API key, also on loopback; keys of `corral keys create` count."""
     control_target: str | None = "127.0.0.1:50052"
     """The control service, host:port: it knows further keys, says which adapters to load, and is
     told what was used. It is asked only with a service_token_file. "none": there is none."""

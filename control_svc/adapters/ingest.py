@@ -80,7 +80,7 @@ class AdapterBytes:
             yield Gathered(described, file)
 
     async def judge(self, gathered: Gathered) -> AdapterFacts:
-        """What the file says, all of its values read. Raises AdapterInvalid."""
+        """Read and validate the whole file. Raises AdapterInvalid."""
         payload = {"adapter": str(gathered.file.path)}
         try:
             found = await self._jobs.run(READ_ADAPTER, payload, key=gathered.file.digest)

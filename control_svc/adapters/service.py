@@ -34,7 +34,7 @@ _POLL_S: Final = 2.0
 
 @dataclass(frozen=True)
 class _Stored:
-    """An adapter after its registration, and the bytes that nobody needs any more."""
+    """A registered adapter, and the blobs that it replaced."""
 
     adapter: Adapter
     dropped: list[str]

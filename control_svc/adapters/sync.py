@@ -21,7 +21,7 @@ _POLL_S: Final = 2.0
 
 
 class AdapterSync:
-    """What our services ask and say of all adapters."""
+    """The desired state of all adapters, for inference frontends."""
 
     def __init__(
         self, transactions: Transactions, blobs: BlobStore, notifications: Notifications
@@ -47,7 +47,7 @@ class AdapterSync:
                     sent = state
 
     async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
-        """Keep what a frontend says. Raises MissingField, TooLong or InvalidField."""
+        """Store the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
         check_text("frontend", frontend, MAX_KEY_CHARACTERS)
         await self._transactions.write(
             lambda tx: AdapterSyncQueries(tx).replace_reports(frontend, reports)

@@ -69,7 +69,7 @@ class Draft:
     """Whether nothing is added any more."""
 
     def content(self) -> Content:
-        """What it is, as far as it is written. Of hosted calls their tool says it."""
+        """The content so far; that of a hosted call is made by its tool."""
         match self.kind:
             case DraftKind.REASONING:
                 return Reasoning(text=self.text)
@@ -125,7 +125,7 @@ class TextDelta(NamedTuple):
 
 
 class ItemDone(NamedTuple):
-    """An item is whole. The turn may go on with another one."""
+    """An item is complete; the turn may continue with another."""
 
     draft: Draft
 

@@ -119,7 +119,7 @@ class _Attempt:
     # ---- turns
 
     async def _prepare(self) -> None:
-        """Choose what the next turn is shown; one that is open goes on with what it began with."""
+        """Select the items of the next turn; an open turn continues with its own."""
         work = self._work
         if not work.progress.is_in_turn:
             request = turn_request(work.settings, work.progress, self._toolbox, self._items)

@@ -25,7 +25,7 @@ from svc_kit.errors import InvalidField
 APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response")
 """What `check_approvals` looks at."""
 MAX_NAME_CHARACTERS: Final = 64
-"""Of a function, as the model is told of it."""
+"""The name of the function that the model is shown."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -93,7 +93,7 @@ def _names(label: str, name: str) -> Iterator[str]:
 
 
 def lists_of(items: Sequence[Item]) -> dict[str, McpListTools]:
-    """What servers have said that they offer, the last word of each."""
+    """The latest list of tools of each server."""
     contents = (item.content for item in items)
     return {c.server_label: c for c in contents if isinstance(c, McpListTools)}
 
@@ -183,7 +183,7 @@ class McpServerTools:
 
     @property
     def functions(self) -> Sequence[TurnTool]:
-        """What the model is told."""
+        """The description that the model is shown."""
         return [
             TurnTool(name, tool.description, tool.input_schema_json)
             for name, tool in self._described.items()

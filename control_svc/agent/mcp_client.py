@@ -41,7 +41,7 @@ _MAX_PROBLEM_CHARACTERS: Final = 2000
 _GOODBYE_S: Final = 1.0
 """How long a server may take to forget a connection's session."""
 _FOLLOWED: Final = frozenset({307, 308})
-"""Redirects that ask for the same request again; others would lose what it says."""
+"""Redirects that repeat the request; others would drop its body."""
 _RESULT: Final = TypeAdapter[CallToolResult | InputRequiredResult](
     CallToolResult | InputRequiredResult
 )

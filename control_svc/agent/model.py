@@ -23,7 +23,7 @@ PROMPT_LIMIT: Final = "max_prompt_tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class LoopLimits:
-    """Where the work ends although the model would go on. None: no limit."""
+    """Limits that end the loop; None means no limit."""
 
     completion_tokens: int | None = None
     """Over all turns."""
@@ -63,7 +63,7 @@ class LoopSettings:
 
 @dataclass(kw_only=True)
 class Progress:
-    """What is committed of the work; the loop goes on from it, and keeps it up to date."""
+    """Committed progress of the loop, from which it resumes; updated by it."""
 
     num_turns: int = 0
     """Turns that have ended."""
@@ -74,7 +74,7 @@ class Progress:
     token_ids: list[int] = field(default_factory=list)
     """Those of the open turn."""
     drafts: list[Draft] = field(default_factory=list)
-    """The items of the open turn, as far as they were told."""
+    """The items of the open turn so far."""
     open_calls: list[Item] = field(default_factory=list)
     """Calls of hosted tools that were intended, and whose results are not known."""
     allowed_calls: list[Item] = field(default_factory=list)
@@ -162,10 +162,10 @@ class Recorder(Protocol):
     """
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """The model computes; said again where a turn is resumed."""
+        """The model starts computing; repeated when a turn is resumed."""
 
     async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model said something. `said` is empty while the text of the tokens is held back."""
+        """The model produced output. `said` is empty while the text of the tokens is held back."""
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """A turn ended, and its hosted calls follow: keep its items, its usage, its number, and
@@ -189,7 +189,7 @@ class HostedCall(NamedTuple):
     call_id: str
     name: str
     arguments: str
-    """JSON text; nobody has checked it."""
+    """JSON text, not validated."""
 
 
 class HostedTool(Protocol):
@@ -197,7 +197,7 @@ class HostedTool(Protocol):
 
     @property
     def functions(self) -> Sequence[TurnTool]:
-        """What the model is told; their names are those of no other tool of the request."""
+        """The tools that the model is shown; names are unique in the request."""
 
     @property
     def kind(self) -> str:

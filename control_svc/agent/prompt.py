@@ -64,7 +64,7 @@ def compact_json(value: object) -> str:
 
 @dataclass
 class _Group:
-    """What the model did between two words of others."""
+    """The output of the model between two messages of others."""
 
     reasoning: str = ""
     parts: list[TurnPart] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Spoken:
         self._done.append(_answered(call.id, result))
 
     def _refuse(self, word: McpApprovalResponse) -> None:
-        """A call that a person did not allow; the model is told why it has no result."""
+        """A call that was not approved; its result says so."""
         request = self._asked.get(word.approval_request_id)
         if request is not None:
             call = TurnCall(word.approval_request_id, request.name, request.arguments)
@@ -191,7 +191,7 @@ def turn_parts(parts: Sequence[Part]) -> tuple[TurnPart, ...]:
 
 
 def _spoken_parts(said: Message) -> tuple[TurnPart, ...]:
-    """A message of pictures alone is an empty one: it was said all the same."""
+    """A message with only images becomes an empty one, which keeps the order of turns."""
     shown = turn_parts(said.content)
     return shown if shown or not said.content else (TextPart(""),)
 

@@ -51,7 +51,7 @@ class ToolSet:
         """What becomes of calls, by name."""
 
     def offered(self, *, with_hosted: bool) -> tuple[TurnTool, ...]:
-        """What the model is told of."""
+        """The tools that the model is shown."""
         return (*self._clients, *(self._functions if with_hosted else ()))
 
     def choice(
@@ -113,7 +113,7 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
 
 
 def _template_values(effort: str) -> str:
-    """As for a chat completion: templates that know the word read it there."""
+    """As in chat completions, for templates that read it."""
     return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
 
 
@@ -167,7 +167,7 @@ class TurnReader:
         """`num_resumed` tokens were sampled before."""
         self.draft = draft
         self.usage: TurnUsage | None = None
-        """Once the model has told it."""
+        """None until the model has reported it."""
         self._number = number
         self._recorder = recorder
         self._cancelled = cancelled

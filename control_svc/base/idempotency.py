@@ -30,7 +30,7 @@ class IdempotencyRecord:
     method: str
     request_id: str
     fingerprint: str
-    """Of everything that the request said."""
+    """The fingerprint of the contents of the request."""
     resource_id: str
     """What it made."""
     created_at: datetime
@@ -39,7 +39,7 @@ class IdempotencyRecord:
     def of(
         cls, method: str, request_id: str, resource_id: str, created_at: datetime, *facts: object
     ) -> Self:
-        """The record of a request that says `facts` and creates `resource_id`."""
+        """The record of a request with the contents `facts` that creates `resource_id`."""
         return cls(
             method=method,
             request_id=request_id,

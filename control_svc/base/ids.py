@@ -59,5 +59,5 @@ def age_of(object_id: str) -> str:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Whether a text has the form of an id with this prefix; nothing says that the object is."""
+    """Whether a text has the form of an id with this prefix; the object need not exist."""
     return text.startswith(prefix) and _SUFFIX.fullmatch(text, len(prefix)) is not None

@@ -35,7 +35,7 @@ class Versioned(Generic[SettingsT]):
 
 
 def etag_of(object_id: str, revision: int) -> str:
-    """What tells one revision of an object from the others, and does not say how many there are."""
+    """The etag of a revision, which does not reveal the number of revisions."""
     return hashlib.sha256(f"{object_id} {revision}".encode()).hexdigest()[:32]
 
 

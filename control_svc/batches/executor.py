@@ -238,7 +238,7 @@ def _giving_back(room: ByteSemaphore, size: int) -> Callable[[object], None]:
 
 
 def _raise_from(task: "asyncio.Task[None]") -> None:
-    """What a task failed with; of a group's failures the first, which says it all."""
+    """Raise the error of a task; of a group the first."""
     if not task.done() or task.cancelled():
         return
     try:

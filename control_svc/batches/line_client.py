@@ -46,7 +46,7 @@ from svc_kit.rpc.client import Option, translate_errors
 
 _log = logging.getLogger(__name__)
 CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
-"""Lines are tried again by whoever runs them, who must hear of each engine that died."""
+"""gRPC must not retry: the executor counts engines that died."""
 _SMALL_BYTES: Final = 128 * 1024
 """A body that is parsed in under 5 ms; a larger one would hold up the event loop: a thread."""
 _VECTORS_AT_ONCE: Final = 2048

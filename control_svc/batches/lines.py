@@ -40,7 +40,7 @@ class LineLimits:
 
 
 class RawLine(NamedTuple):
-    """A line as it stands in the file; `text` is None where it is too long to be kept."""
+    """A line of the file; `text` is None if it is too long."""
 
     number: int
     text: bytes | None
@@ -54,7 +54,7 @@ class NewLine:
     order: bytes
     """Lines run in this order, so that those that begin alike run next to each other."""
     request: bytes
-    """The line as it stands in the file."""
+    """The line of the file, unchanged."""
 
 
 class LineSplitter:
@@ -132,7 +132,7 @@ class LineChecker:
         return good
 
     def finish(self) -> None:
-        """Check what only the end tells."""
+        """Checks at the end of the file."""
         if not self.num_lines:
             self._complain("empty_file", "The file has no requests.")
         limits = self._limits

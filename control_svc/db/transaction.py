@@ -100,7 +100,7 @@ class Transactions:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
-        """Wait for transactions that nobody waits for any more."""
+        """Wait for transactions whose callers were cancelled."""
         if self._running:
             await asyncio.wait(self._running)
 

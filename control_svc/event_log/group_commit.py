@@ -28,7 +28,7 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 
 
 class GroupCommitter:
-    """Opens the writers of a process, and commits what they say."""
+    """Opens the writers of a process and commits their events."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GroupCommitter:
 
     @asynccontextmanager
     async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[Writer]:
-        """The writer of a stream, which goes on behind what is committed. Raises LeaseLost."""
+        """Open the writer of a stream, behind the committed events. Raises LeaseLost."""
         key = StreamKey(context.claim.project, stream_id)
         stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
         if stream is None or stream.state is not StreamState.OPEN:

@@ -272,7 +272,7 @@ def _suits(addition: Addition, stream: Stream) -> bool:
 async def _streams(
     session: AsyncSession, keys: Collection[StreamKey], *, locked: bool = False
 ) -> dict[StreamKey, Stream]:
-    """The streams that there are; locked in one order, so that nobody waits in a circle."""
+    """The existing streams, locked in one order to avoid deadlocks."""
     row = StreamRow
     query = (
         select(row.project, row.id, row.next_number, row.num_chunks, row.state)

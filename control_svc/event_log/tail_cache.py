@@ -42,7 +42,7 @@ class Tail:
         self._num_opened = 0
 
     def open(self, next_number: int) -> int:
-        """A writer goes on from here; its number, for `close`."""
+        """Register a writer; returns its number, for `close`."""
         self.is_live, self._next_number = True, next_number
         self._events.clear()
         self._num_bytes = 0

@@ -198,7 +198,7 @@ reached, or that is full, nobody knows; those bytes are the sweeper's to judge."
 
 @asynccontextmanager
 async def deleted_if_refused(blobs: BlobStore, blob: Blob) -> AsyncIterator[None]:
-    """Around the transaction that would make `blob` somebody's; what it raises is raised on."""
+    """Delete `blob` if the transaction that would reference it is refused; errors propagate."""
     try:
         yield
     except REFUSALS:

@@ -32,7 +32,7 @@ def purpose_from_pb(value: int) -> FilePurpose | None:
 
 
 def new_file(header: file_pb2.FileHeader) -> NewFile:
-    """What a caller says of a file."""
+    """Convert the description of a file."""
     return NewFile(
         filename=header.filename,
         purpose=purpose_from_pb(header.purpose),
@@ -44,7 +44,7 @@ def new_file(header: file_pb2.FileHeader) -> NewFile:
 
 
 def new_upload(request: upload_service_pb2.CreateUploadRequest) -> NewUpload:
-    """What a caller says of a file that comes in parts."""
+    """Convert the description of an upload."""
     return NewUpload(
         filename=request.filename,
         purpose=purpose_from_pb(request.purpose),

@@ -58,7 +58,7 @@ class Uploads:
         self._part_bytes = part_bytes
         self._clock = clock
         self._joining: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """By project and upload: held by whoever makes its file."""
+        """Locks by project and upload, for the completion."""
 
     async def create(self, project: str, described: NewUpload) -> UploadWithFile:
         """Announce a file.

@@ -35,7 +35,7 @@ class Embedded(NamedTuple):
 
     vectors: Vectors
     digest: str
-    """Of the model's file; empty: it cannot be told."""
+    """The digest of the model's file; empty if unknown."""
 
 
 class Embedder(Protocol):

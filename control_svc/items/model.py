@@ -37,7 +37,7 @@ class FileCitation:
     file_id: str
     filename: str
     marker: str
-    """The characters of the text that stand for the citation."""
+    """The characters of the text that cite."""
     start: int
     """Where the marker begins, in characters."""
     end: int
@@ -67,7 +67,7 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What an assistant says instead of an answer."""
+    """A refusal."""
 
     kind: Literal["refusal"] = "refusal"
     refusal: str
@@ -99,7 +99,7 @@ Part = Text | Refusal | Image | FileInput
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What somebody said."""
+    """A message."""
 
     kind: Literal["message"] = "message"
     role: Role
@@ -162,11 +162,11 @@ class Reasoning:
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """What stands for earlier items."""
+    """The compaction."""
 
     kind: Literal["compaction"] = "compaction"
     sealed: str
-    """What the model is told of them; only this installation can open it."""
+    """The encrypted summary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class McpToolDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class McpListTools:
-    """What a remote server offers, as it said once; later turns use this list."""
+    """The tools of an MCP server, listed once and used by later turns."""
 
     kind: Literal["mcp_list_tools"] = "mcp_list_tools"
     server_label: str
@@ -224,14 +224,14 @@ class McpCall:
     name: str
     arguments: str
     output: str | None = None
-    """None: it was begun, and nobody knows how it ended."""
+    """None: it was started and its end is unknown."""
     problem: str = ""
     approval_request_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpApprovalRequest:
-    """A call that waits for a person's word."""
+    """A call that waits for approval."""
 
     kind: Literal["mcp_approval_request"] = "mcp_approval_request"
     server_label: str
@@ -241,7 +241,7 @@ class McpApprovalRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class McpApprovalResponse:
-    """That word."""
+    """The approval or refusal of a call."""
 
     kind: Literal["mcp_approval_response"] = "mcp_approval_response"
     approval_request_id: str
@@ -330,7 +330,7 @@ GIVEN_ITEMS = ItemFilter(is_given=True)
 
 
 def renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
-    """The items, with words and calls about what its new name says."""
+    """Rename ids in items and in approvals and calls that refer to them."""
 
     def about(item: Item) -> Item:
         content = item.content

@@ -33,7 +33,7 @@ from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemSt
 
 
 class ItemRow(Table):
-    """What was said or done: a document. Timelines say where."""
+    """An item, a document; timelines order items."""
 
     __tablename__ = "items"
 
@@ -238,7 +238,7 @@ class TimelineQueries:
         await self._session.execute(delete(ItemRow).where(*some, ~placed))
 
     async def _around(self, project: str, timeline: str, item_id: str) -> "_Gap":
-        """Where a cursor is, or was as far as the ages of the others tell."""
+        """The position of a cursor, or, if its item is deleted, the position by age."""
         if not item_id:
             return _Gap(None, None)
         exact = select(TimelineItemRow.position).where(

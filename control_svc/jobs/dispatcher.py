@@ -73,7 +73,7 @@ class Dispatcher:
     # ---- life
 
     async def run(self, poll_interval_s: float) -> None:
-        """Work until told to stop, and until everything that runs has been given back."""
+        """Run until stopped and until all running jobs are released."""
         loop = asyncio.get_running_loop()
         next_poll = loop.time()
         with self._notifications.listen(JOBS_TOPIC) as self._changed:
@@ -90,7 +90,7 @@ class Dispatcher:
         await asyncio.gather(*self._attempts)
 
     def stop(self) -> None:
-        """Claim nothing more and give up what runs, so that another process goes on at once."""
+        """Stop claiming and release running jobs, so that other processes can claim them."""
         self._is_stopping = True
         self._changed.set()
         for attempt in self._running.values():
@@ -111,7 +111,7 @@ class Dispatcher:
             _log.exception("no jobs can be claimed")
 
     async def _look_after(self) -> None:
-        """Tell attempts what has become of their jobs, and end those that never began."""
+        """Signal cancellations to attempts, and end jobs that never started."""
         ours = set(self._running)
         held = {job.claim: job for job in await self._leases.held()}
         for claim in ours & self._running.keys():

@@ -81,6 +81,6 @@ async def retry_from_start(_tx: Transaction, job: Job) -> str:
 
 
 async def refuse_retry(_tx: Transaction, job: Job) -> str:
-    """Raises JobNotRetriable: the subject failed when its job died, and its client was told."""
+    """Raise JobNotRetriable: the subject failed with its job, as its client has seen."""
     problem = f"the {job.kind} '{job.subject}' failed, as its client was told."
     raise JobNotRetriable(job=job.id, problem=problem)

@@ -35,7 +35,7 @@ from svc_kit.errors import (
 )
 
 PREFIX_CHARACTERS: Final = 14
-"""How much of a key is kept readable: the common prefix, and four characters to tell it by."""
+"""Stored characters of a key: the common prefix and four more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class PresentedKey:
-    """A known key that somebody shows, and whether its project is archived."""
+    """A known key, and whether its project is archived."""
 
     key: ApiKey
     project_is_archived: bool
@@ -87,7 +87,7 @@ class PresentedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class NewKey:
-    """What an operator says of a key."""
+    """The request to create a key."""
 
     project: str
     name: str
@@ -105,7 +105,7 @@ class NewKey:
 
 
 class ApiKeyRow(Table):
-    """What is kept of an API key. Operators look after all of them: the project does not lead."""
+    """An API key. Operators list all keys, so the project does not lead the primary key."""
 
     __tablename__ = "api_keys"
     __table_args__ = (
@@ -218,7 +218,7 @@ class CreatedKey(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What is known of a key that somebody shows: why it may not be used; None: it may."""
+    """Why a key may not be used; None if it may."""
 
     key: ApiKey | None
     refusal: DomainError | None
@@ -335,7 +335,7 @@ class Keys:
 
 
 def _facts(described: NewKey) -> tuple[object, ...]:
-    """What tells one request from another; a set has no order of its own."""
+    """The contents of a request, with sets in order."""
     return (
         described.name,
         sorted(described.scopes),

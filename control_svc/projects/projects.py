@@ -45,7 +45,7 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True)
 class NewProject:
-    """What an operator says of a project."""
+    """The request to create a project."""
 
     id: str
     display_name: str = ""

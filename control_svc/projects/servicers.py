@@ -61,7 +61,7 @@ def project_to_pb(project: Project) -> project_service_pb2.Project:
 
 
 def new_key(request: key_service_pb2.CreateKeyRequest) -> NewKey:
-    """What an operator says of a key. Raises InvalidField for what this release does not know."""
+    """Convert the request to create a key. Raises InvalidField for unknown scopes."""
     scopes = {_scope(number, value) for number, value in enumerate(request.scopes)}
     return NewKey(
         project=request.project_id or DEFAULT_PROJECT,
@@ -90,7 +90,7 @@ def key_to_pb(key: ApiKey) -> key_service_pb2.ApiKey:
 
 
 def verdict_to_pb(verified: Verified) -> key_service_pb2.VerifyKeyResponse:
-    """What services are told of a key."""
+    """Convert the verification of a key."""
     key, refusal = verified
     return key_service_pb2.VerifyKeyResponse(
         verdict=key_service_pb2.VerifyKeyResponse.VERDICT_VALID
@@ -271,7 +271,7 @@ class KeyServicer(key_rpc.KeyServiceServicer):
     async def VerifyKey(
         self, request: key_pb.VerifyKeyRequest, context: Context
     ) -> key_pb.VerifyKeyResponse:
-        """Tell a service what a key may do."""
+        """Verify a key for a service."""
         return verdict_to_pb(await self._keys.look_up(request.sha256))
 
 

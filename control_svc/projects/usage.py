@@ -59,7 +59,7 @@ class UsageSum:
 
     @staticmethod
     def place_of(cursor: str) -> UsagePlace:
-        """The place that a cursor of ours stands for."""
+        """Decode a cursor."""
         seconds, project, model = cursor.split("/")
         start = datetime.fromtimestamp(int(seconds), tz=UTC)
         return UsagePlace(start, unquote(project), unquote(model))

@@ -53,7 +53,7 @@ SUMMARY_REQUEST: Final = (
     " asked, what was found, decided and done, names, numbers and open questions. Write the summary"
     " alone."
 )
-"""What the model is asked in order to compact what was said."""
+"""The prompt that requests a summary."""
 
 
 def answers_itself(items: Iterable[Item]) -> bool:
@@ -76,7 +76,7 @@ def answers_itself(items: Iterable[Item]) -> bool:
 
 
 def is_users(item: Item) -> bool:
-    """Whether a user said it."""
+    """Whether an item is a user message."""
     return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
@@ -241,7 +241,7 @@ class AutoCompaction:
 
 
 def _split(summed: Sequence[Item], kept: Sequence[Item]) -> _Split:
-    """What remote servers have said that they offer, the last word of each, stays."""
+    """The latest lists of tools of MCP servers stay."""
     lists = {i.content.server_label: i for i in summed if isinstance(i.content, McpListTools)}
     return _Split(summed, [*lists.values(), *kept])
 
@@ -259,7 +259,7 @@ def _has_news(split: _Split) -> bool:
 
 
 def _is_summary(item: Item) -> bool:
-    """Whether an item, as the model sees it, stands for earlier ones."""
+    """Whether an item is a compaction."""
     return item.id.startswith(ITEM_PREFIXES[Compaction])
 
 

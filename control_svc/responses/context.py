@@ -25,13 +25,13 @@ from control_svc.responses.tools import ResponseTools
 from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, SealInvalid, TooLong
 
 MAX_PAST_BYTES: Final = 64 * 1024 * 1024
-"""Of what was said before a response: far more than any model is shown."""
+"""Limit of the history of a response, far more than any context."""
 _SHARE_AFTER_CUT: Final = 2
 """A past that is cut is cut to this part of the window, so that the next cut is far away."""
 
 
 class Past(NamedTuple):
-    """Everything that was said, a response's own items at the end."""
+    """All items, a response's own at the end."""
 
     items: list[Item]
     archive_name: str
@@ -39,7 +39,7 @@ class Past(NamedTuple):
 
 
 async def read_past(tx: Transaction, project: str, response_id: str) -> Past:
-    """What was said up to a response. Raises PreviousResponseNotFound or TooLong."""
+    """The items before a response. Raises PreviousResponseNotFound or TooLong."""
     num_bytes = await ResponseQueries(tx).num_chain_bytes(project, response_id)
     _check_length("previous_response_id", num_bytes)
     links = await ResponseQueries(tx).chain(project, response_id)

@@ -47,7 +47,7 @@ _EVENTS_AHEAD: Final = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """What stands for earlier items."""
+    """The compaction."""
 
     id: str
     created_at: datetime
@@ -116,7 +116,7 @@ class EphemeralResponses:
                     held = []
 
     def _has_begun(self, events: Sequence[Event]) -> bool:
-        """Whether there is more to tell than that the response was created."""
+        """Whether the first turn has produced events."""
         return len(events) > 1 or self.codec.decode(events[0].data) != _CREATED
 
     async def _followed(
@@ -221,7 +221,7 @@ class EphemeralResponses:
     async def _begin(
         self, project: str, request: NewResponse, say: Say
     ) -> tuple[ResponseRecorder, ResumeState]:
-        """A response of which nothing is kept, and what was said before. Raises as `answer`."""
+        """A response that is not stored, and its history. Raises as `answer`."""
         response = await self.requests.make(project, request)
 
         async def read(tx: Transaction) -> tuple[str, ResumeState]:
@@ -250,7 +250,7 @@ class EphemeralResponses:
 
 
 async def _silence(_events: Sequence[ResponseEvent]) -> None:
-    """Nobody listens."""
+    """Ignore events."""
 
 
 async def _break_off(recorder: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:

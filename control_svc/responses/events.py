@@ -30,7 +30,7 @@ from control_svc.responses.model import Response
 
 
 class EventType(StrEnum):
-    """What an event says; the words are OpenAI's, dots as underscores, without "response."."""
+    """Types of events: OpenAI's, with underscores for dots and without "response."."""
 
     CREATED = "created"
     QUEUED = "queued"
@@ -159,7 +159,7 @@ _DELTAS: Final = {
     DraftKind.REASONING: EventType.THOUGHT_DELTA,
     DraftKind.FUNCTION: EventType.ARGUMENTS_DELTA,
 }
-"""What grows before the eyes of readers. The other kinds are told when their turn has ended."""
+"""Kinds that are streamed as deltas; others are sent at the end of their turn."""
 _KINDS: Final[dict[type[Content], DraftKind]] = {
     Message: DraftKind.MESSAGE,
     Reasoning: DraftKind.REASONING,
@@ -191,7 +191,7 @@ class TurnProjection:
         return [event for each in said for event in self._record(each)]
 
     def end(self, items: Sequence[Item]) -> list[ResponseEvent]:
-        """What is left to tell of a turn that has become these items."""
+        """The remaining events of a turn that became these items."""
         events: list[ResponseEvent] = []
         for index in range(self._num_closed, len(items)):
             if index >= self._num_opened:
@@ -269,7 +269,7 @@ class TurnProjection:
 
 
 def call_begins(item: Item, place: int) -> list[ResponseEvent]:
-    """A tool of the server begins to work. Of a remote call everything has been told."""
+    """A hosted tool starts. All events of a remote call were sent before."""
     if isinstance(item.content, McpCall):
         return []
     return [StepEvent(EventType.SEARCHING, item.id, place)]
@@ -285,7 +285,7 @@ def call_ended(item: Item, shown: Item, place: int) -> list[ResponseEvent]:
 
 
 def rebuilt(events: Sequence[ResponseEvent], first_index: int) -> list[Draft]:
-    """The drafts of a turn, as far as they were told."""
+    """The drafts of a turn, rebuilt from its events."""
     drafts: dict[str, Draft] = {}
     for event in events:
         match event:

@@ -113,7 +113,7 @@ def settings_from_pb(request: pb.ResponseSettings) -> ResponseSettings:
 
 
 def _options(request: GenerationOptions, cache_key: str, include: frozenset[Include]) -> bytes:
-    """The options of each turn: what is said beside them has its place in them, too."""
+    """The options of each turn, with fields that the API has beside them."""
     options = GenerationOptions()
     options.CopyFrom(request)
     if cache_key and not options.cache.affinity:

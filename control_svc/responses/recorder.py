@@ -31,7 +31,7 @@ from control_svc.responses.model import Response, ResponseState, Work
 from control_svc.responses.queries import ResponseQueries
 
 Say = Callable[[Sequence[ResponseEvent]], Awaitable[None]]
-"""Tells a reader."""
+"""Sends events to a reader."""
 _KEPT_BY_CONVERSATIONS = (ResponseState.COMPLETED, ResponseState.INCOMPLETE)
 
 
@@ -57,7 +57,7 @@ class StoredSink:
         items: Sequence[Item] = (),
         changed: Sequence[Item] = (),
     ) -> None:
-        """One transaction, with everything told before."""
+        """One transaction, with all events recorded before."""
 
         async def change(tx: Transaction) -> None:
             await _write(tx, self._project, response, items, changed)
@@ -125,7 +125,7 @@ class TransactionSink:
 
 
 class NullSink:
-    """Keeps nothing: readers hear, and that is all."""
+    """Stores nothing: events are only sent."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -133,7 +133,7 @@ class NullSink:
     async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
-        """Tell whoever asked for the response."""
+        """Send events to the caller."""
         if events:
             await self._say(events)
 
@@ -192,7 +192,7 @@ class EventSink(Protocol):
     async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
-        """Tell readers, and keep the tokens that this was made from."""
+        """Record events with the token ids behind them."""
 
     async def keep(
         self,
@@ -202,7 +202,7 @@ class EventSink(Protocol):
         items: Sequence[Item] = (),
         changed: Sequence[Item] = (),
     ) -> None:
-        """Tell readers, and keep the response as it is now, with new and changed items of it."""
+        """Record events, the response, and its new and changed items."""
 
     async def end(
         self,
@@ -215,7 +215,7 @@ class EventSink(Protocol):
 
 
 class ResponseRecorder:
-    """Tells and keeps a response; it is what the worker knows of it."""
+    """Records a response, and has its current state."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class ResponseRecorder:
         cipher: ContentCipher,
         drafts: Sequence[Draft] = (),
     ) -> None:
-        """`output` are its items so far, `drafts` what has been told of the open turn."""
+        """`output` has its items so far, `drafts` those of the open turn."""
         self.response = response
         self.output = list(output)
         self._project = project
@@ -243,7 +243,7 @@ class ResponseRecorder:
         return self.response.state is not ResponseState.QUEUED
 
     async def begin(self) -> None:
-        """The response is being worked on; said once."""
+        """Record that the response is in progress, once."""
         if not self.has_begun:
             self.response = self.response.started()
             await self._keep(self._turn, [LifeEvent(EventType.IN_PROGRESS, self.response)])
@@ -254,7 +254,7 @@ class ResponseRecorder:
         await self.begin()
 
     async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model said something."""
+        """Record output of the model."""
         self._drafts += [each.draft for each in said if isinstance(each, ItemAdded)]
         self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = self._telling.record(said)
@@ -285,7 +285,7 @@ class ResponseRecorder:
         await self._sink.keep(self._turn, self.response, events, changed=[item])
 
     async def compacted(self, item: Item, usage: TurnUsage) -> None:
-        """Earlier items were summed up: from here on this one stands for them."""
+        """Record a compaction, which replaces earlier items."""
         work = self.response.work
         work = replace(work, summaries=added(work.summaries, usage))
         self.response = replace(self.response, work=work, is_compacted=True)
@@ -335,7 +335,7 @@ class ResponseRecorder:
         return self.response.work.num_turns
 
     def _told(self, turn: TurnResult) -> tuple[list[Item], list[ResponseEvent]]:
-        """The items of a turn, and everything that is left to tell of them."""
+        """Record the items of a turn and their remaining events."""
         items = [self._finished(item) for item in turn.items]
         events = [*self._held[0], *self._telling.end(items)]
         return items, events

@@ -45,7 +45,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     async def StreamResponse(
         self, request: pb.StreamResponseRequest, context: Context
     ) -> AsyncIterator[pb.StreamResponseResponse]:
-        """Answer, and tell what happens."""
+        """Create a response and stream its events."""
         wanted = new_response(request.new_response, request.request_id)
         telling = self._answering.stream(current_principal().project, wanted)
         async with aclosing(_each(telling)) as events:
@@ -55,7 +55,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     async def WatchResponse(
         self, request: pb.WatchResponseRequest, context: Context
     ) -> AsyncIterator[pb.WatchResponseResponse]:
-        """Tell what has happened and happens."""
+        """Stream the events of a response, past and future."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         if after < BEFORE_FIRST:
             raise OutOfRange(field="after", value=after, minimum=0)
@@ -126,7 +126,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context
     ) -> pb.CompactResponseResponse:
-        """Sum up what was said."""
+        """Compact items."""
         wanted = compact_request(request)
         compacted = await self._answering.compact(current_principal().project, wanted)
         return pb.CompactResponseResponse(

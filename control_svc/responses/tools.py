@@ -58,7 +58,7 @@ class ResponseTools:
                 self._search.check_model()
 
     def hosted(self, tools: Sequence[Tool], items: Sequence[Item]) -> Sequence[HostedTool]:
-        """Those of a response; `items`, everything that was said, has what servers offer."""
+        """The tools of a response; `items` has the lists of tools of MCP servers."""
         searches = [
             FileSearch(self._search, tool.vector_store_ids, tool)
             for tool in tools
@@ -94,7 +94,7 @@ def _allows(item: Item) -> bool:
 
 
 class Prepared(NamedTuple):
-    """Items that are told and kept."""
+    """Items to record."""
 
     lists: list[Item]
     calls: list[Item]

@@ -16,7 +16,7 @@ from control_svc.responses.recorder import ResponseRecorder, TransactionSink
 
 @dataclass(frozen=True)
 class RecordedOutput:
-    """What a response has said."""
+    """The recorded output of a response."""
 
     output: Sequence[Item]
     """In turns that have ended."""
@@ -34,7 +34,7 @@ class Endings:
         self._cipher = cipher
 
     async def said(self, tx: Transaction, project: str, response: Response) -> RecordedOutput:
-        """What a response has said."""
+        """The recorded output of a response."""
         turn = response.work.num_turns
         created = await TimelineQueries(tx).since(
             project, response.id, wanted=ItemFilter(origin=response.id)
@@ -55,7 +55,7 @@ class Endings:
         moment: EventType,
         ended: Callable[[Work], Response],
     ) -> Response:
-        """End a locked response, whose job is locked or dead, with what it has said."""
+        """End a locked response, whose job is locked or dead, with its output so far."""
         said = await self.said(tx, project, response)
         sink = TransactionSink(project, tx, self._codec)
         recorder = ResponseRecorder(project, response, said.output, sink, self._cipher, said.drafts)

@@ -50,11 +50,11 @@ class ResumeState:
     """How far a response is, when an attempt begins."""
 
     items: Sequence[Item]
-    """Everything that was said, its own items at the end."""
+    """All items, its own at the end."""
     own: Sequence[Item]
     """Its input and what it has made."""
     drafts: Sequence[Draft] = ()
-    """What has been told of the open turn."""
+    """Drafts of the open turn."""
     token_ids: Sequence[int] = ()
     archive_name: str = ""
     """As `LoopSettings.keep_for`; empty for a response that is not stored."""
@@ -141,7 +141,7 @@ class ResponseWorker:
 
 
 async def fail(recorder: ResponseRecorder, error: DomainError) -> None:
-    """End a response with an error, and what it has said until then."""
+    """End a response with an error and its output so far."""
     response, described = recorder.response, failure(error)
     is_refusal = (
         response.state is ResponseState.QUEUED
@@ -245,7 +245,7 @@ class ResponseHandler:
         self._cipher = cipher
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Answer, or go on answering. Whoever cancels or deletes a response has ended it."""
+        """Run or resume the response, unless it was cancelled or deleted."""
         if await self._response(claim) is None:
             return
         async with self._writers.writer(context, claim.subject) as writer:
@@ -268,7 +268,7 @@ class ResponseHandler:
             await self._worker.work(claim.project, recorder, started, context.cancelled)
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Fail the response whose job is dead, with what it has said."""
+        """Fail the response of a dead job, with its output so far."""
         try:
             response = await ResponseQueries(tx).lock(job.project, job.subject)
         except ResponseNotFound:
@@ -298,7 +298,7 @@ class ResponseHandler:
         return None if found is None or found.state.is_final else found
 
     async def _output_until(self, claim: Claim) -> tuple[Past, list[Item]]:
-        """Everything that was said, and the response's own part of it."""
+        """All items, and those of the response."""
 
         async def read(tx: Transaction) -> tuple[Past, list[Item]]:
             past = await read_past(tx, claim.project, claim.subject)

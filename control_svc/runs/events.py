@@ -105,7 +105,7 @@ RunEvent = (
 
 
 def drafts_of(events: Iterable[RunEvent]) -> list[Draft]:
-    """What the model has said of a turn, from the turn's events, so that it can go on."""
+    """Rebuild the drafts of a turn from its events."""
     drafts: list[Draft] = []
     for event in events:
         match event:

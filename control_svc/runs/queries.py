@@ -179,7 +179,7 @@ class RunQueries:
 
 
 class RunStepQueries:
-    """The rows of steps. Whoever changes them has locked the run."""
+    """SQL of steps. Changes need the lock of the run."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session

@@ -62,7 +62,7 @@ class ResumeState:
 
 
 class RunRecorder:
-    """Tells of one run, for the time of one attempt."""
+    """Records one run during one attempt."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class RunRecorder:
     # ---- what the loop says
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """What is shown to the model is counted; Assistants' streams have no word for it."""
+        """Count prompt tokens; Assistants streams have no event for them."""
         shown = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         self._cost = added(self._cost, shown)
 
     async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model said something."""
+        """Record output of the model."""
         self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = [event for each in said for event in self._told(each)]
         if events or token_ids:
@@ -131,7 +131,7 @@ class RunRecorder:
         self._drafts, self._kept, self._cost = [], set(), NO_USAGE
 
     async def call_started(self, item: Item) -> None:
-        """Nothing that Assistants' streams have a word for."""
+        """Assistants streams have no such event."""
 
     async def call_ended(self, item: Item) -> None:
         """A search is done. Its step is, too, unless it has calls for the client."""
@@ -170,7 +170,7 @@ class RunRecorder:
         await self._writer.conclude(close)
 
     def texts(self) -> dict[str, tuple[Text, ...]]:
-        """What the messages of the open turn say."""
+        """The texts of the messages of the open turn."""
         return texts_of(self._drafts)
 
     # ---- from what is said to events
@@ -282,7 +282,7 @@ class RunRecorder:
         yield StepChanged(what=step.state.value, step=step)
 
     def _searched(self, search: FileSearchCall) -> tuple[RunStep | None, list[RunEvent]]:
-        """The step of a search behind it, and what there is to tell of it."""
+        """The step of a search, and its events."""
         if self._calls_step is None:
             return None, []
         step = self._calls_step.with_search(search)

@@ -39,7 +39,7 @@ if the run has taken a turn and waits again."""
 
 
 class Submitted(NamedTuple):
-    """A run that goes on with its outputs."""
+    """A run that resumes with tool outputs."""
 
     run: Run
     last_event: int
@@ -54,7 +54,7 @@ class NumberedEvent(NamedTuple):
 
 
 class _Situation(NamedTuple):
-    """Where a run is when somebody begins to watch it."""
+    """The state of a run when a client starts to watch it."""
 
     newest: int
     """The number of the last event."""
@@ -330,7 +330,7 @@ class Runs:
     async def _take(
         self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
     ) -> None:
-        """Keep the outputs, and let the run go on."""
+        """Store the outputs and queue the run again."""
         now = await tx.now()
         events: list[RunEvent] = []
         for step in await RunStepQueries(tx).open(project, run.id):

@@ -39,7 +39,7 @@ class FunctionStepCall:
     name: str
     arguments: str = ""
     output: str | None = None
-    """None: the client has not said it."""
+    """None: the client has not submitted it."""
 
 
 @dataclass(frozen=True, kw_only=True)

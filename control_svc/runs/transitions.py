@@ -143,7 +143,7 @@ def still_waits(run: Run, subject: str) -> bool:
 
 
 def texts_of(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
-    """What messages say, as far as they are written."""
+    """The texts of messages so far."""
     return {
         draft.id: (Text(text=draft.text),) for draft in drafts if draft.kind is DraftKind.MESSAGE
     }

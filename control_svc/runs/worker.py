@@ -67,7 +67,7 @@ KIND: Final = "run"
 
 
 def run_job(job_id: str, run: Run) -> NewJob:
-    """The job that carries a run out, or goes on with it."""
+    """The job that executes or resumes a run."""
     return NewJob(id=job_id, kind=KIND, subject=run.id, priority=JobPriority.INTERACTIVE)
 
 
@@ -218,7 +218,7 @@ def _ended(project: str, end: RunEnd, recorder: RunRecorder) -> LastChange:
 
 
 async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
-    """The calls that the run has made and nobody has answered."""
+    """Calls of the run without output."""
     wanted = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
     placed = await TimelineQueries(tx).since(project, run.thread_id, wanted=wanted)
     waiting: dict[str, FunctionCall] = {}

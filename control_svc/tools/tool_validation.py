@@ -129,7 +129,7 @@ def check_new_stores(
 
 
 def check_effort(effort: str, field: str = "reasoning_effort") -> None:
-    """How much to think; empty is nothing said. Raises UnsupportedValue."""
+    """Validate the reasoning effort; empty means unset. Raises UnsupportedValue."""
     if effort and effort not in REASONING_EFFORTS:
         raise UnsupportedValue(field=field, value=effort)
 

@@ -92,7 +92,7 @@ class FileAdder:
 
 
 def _is_there(old: StoreFile, request: NewStoreFile) -> bool:
-    """Whether a file in its store is what somebody asks for."""
+    """Whether a file of a store matches the request."""
     is_same = old.chunking == request.chunking and old.attributes == request.attributes
     return is_same and old.state not in _AGAIN
 

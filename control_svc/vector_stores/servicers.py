@@ -62,7 +62,7 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
     async def UpdateVectorStore(
         self, request: vector_store_pb.UpdateVectorStoreRequest, context: Context
     ) -> vector_store_pb.UpdateVectorStoreResponse:
-        """Change what its owner says."""
+        """Update a store."""
         changes = convert.store_changes(request)
         store = await self._stores.update(
             current_principal().project, request.vector_store_id, changes

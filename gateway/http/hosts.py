@@ -80,7 +80,7 @@ class HostPolicy:
 
 
 class HostCheck:
-    """ASGI middleware that applies a HostPolicy and tells browsers which origins are allowed."""
+    """ASGI middleware that applies a HostPolicy and answers CORS requests."""
 
     def __init__(self, app: ASGIApp, policy: HostPolicy) -> None:
         self._app = app

@@ -139,7 +139,7 @@ def responses_router(context: AppContext) -> APIRouter:
         responses=answers("Items that stand for those given."),
     )
     async def compact(request: Request, caller: known_caller) -> Response:
-        """What was said in fewer tokens, as the input of later responses."""
+        """Compacts items to fewer tokens, as input of later responses."""
         asked = compact_request(await context.read_body(request))
         start = functools.partial(control.unary, control.responses.CompactResponse, asked, caller)
         return context.whole(start, WholeResponse(), RESPONSE_PARAMS)

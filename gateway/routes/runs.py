@@ -142,7 +142,7 @@ def run_router(context: AppContext) -> APIRouter:
 
     @router.get("", summary="Describe a run", responses=answers("A run."))
     async def retrieve_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
-        """One run; a header says when it is worth asking again."""
+        """One run; a header suggests when to poll again."""
         wanted = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
         reply = await control.call(control.runs.GetRun, wanted, caller)
         return _run_response(reply.run)
@@ -178,7 +178,7 @@ def run_router(context: AppContext) -> APIRouter:
     async def submit_tool_outputs(
         request: Request, thread_id: str, run_id: str, caller: known_caller
     ) -> Response:
-        """Gives a run what its calls gave, all at once; it goes on with them."""
+        """Submits the outputs of all calls of a run, which resumes with them."""
         body = parse_outputs(await context.read_body(request))
         asked = submit_request(thread_id, run_id, body, name_request(request))
         submit = functools.partial(control.call, control.runs.SubmitToolOutputs, asked, caller)
@@ -292,7 +292,7 @@ class FollowedRun:
         begin: Callable[[], Awaitable[pb.WatchRunRequest]],
         watch: Callable[[pb.WatchRunRequest], StreamCall[pb.WatchRunResponse]],
     ) -> None:
-        """`begin` says what is to be followed."""
+        """`begin` creates the run and returns what to watch."""
         self._begin = begin
         self._watch = watch
         self._opening: asyncio.Task[pb.WatchRunRequest] | None = None

@@ -174,7 +174,7 @@ class McpCallModel(ItemModel):
 
 
 class McpAskModel(ItemModel):
-    """A call that waits for a person's word."""
+    """A call that waits for approval."""
 
     server_label: str
     name: str
@@ -182,7 +182,7 @@ class McpAskModel(ItemModel):
 
 
 class McpWordModel(ItemModel):
-    """That word."""
+    """The approval or refusal of a call."""
 
     approval_request_id: str
     approve: bool
@@ -270,7 +270,7 @@ _STATUSES: Final[Mapping[str | None, item_pb2.Item.Status]] = {
 
 
 class MessageModel(ItemModel):
-    """What somebody said."""
+    """A message."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: TextOrParts
@@ -308,7 +308,7 @@ class ReasoningModel(ItemModel):
 
 
 class CompactionModel(ItemModel):
-    """What stands for earlier items."""
+    """The compaction."""
 
     encrypted_content: str
 

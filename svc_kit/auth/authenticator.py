@@ -59,7 +59,7 @@ class ServiceToken:
 
 
 def on_behalf_of(principal: Principal) -> tuple[tuple[str, str], ...]:
-    """The metadata by which a service says whom it calls for; believed beside its token only."""
+    """Metadata that names the caller of a service; accepted only with the service token."""
     return (
         (PROJECT_KEY, principal.project),
         (SCOPES_KEY, ",".join(sorted(principal.scopes))),
@@ -183,7 +183,7 @@ class Authenticator:
         return await self._verifier.verify(credential)
 
     def _counts_as_none(self, credential: str) -> bool:
-        """Somebody who shows a key that we could have made means it."""
+        """A credential in the form of a key is verified, never ignored."""
         return self._takes_any_key and not (self._verifier and has_key_form(credential))
 
 

@@ -42,7 +42,7 @@ _SCOPE: Final = "KEY_SCOPE_"
 
 @dataclass(frozen=True)
 class KeyAnswer:
-    """What control says of a key."""
+    """The control service's answer about a key."""
 
     outcome: Principal | DomainError
     expires_at: datetime | None = None

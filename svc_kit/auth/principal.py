@@ -51,5 +51,5 @@ def current_principal() -> Principal:
 
 
 def set_principal(principal: Principal | None) -> None:
-    """Say who the running call, that is this asyncio task, acts for."""
+    """Set the principal of the running call (this asyncio task)."""
     _principal.set(principal)

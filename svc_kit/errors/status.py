@@ -63,7 +63,7 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.MethodNotAllowed: 405,
     errors.RangeNotSatisfiable: 416,
 }
-"""Reasons for which HTTP has a more exact word than its kind has."""
+"""HTTP statuses of reasons that differ from those of their kind."""
 
 
 def _out_of_range_code(error: DomainError) -> str | None:
@@ -90,7 +90,7 @@ def _too_short_code(error: DomainError) -> str | None:
 
 
 def _number(text: str | None) -> float | None:
-    """Integers stay exact: some limits are beyond what a float tells apart."""
+    """Integers stay exact: some limits exceed the precision of floats."""
     if text is None:
         return None
     try:
@@ -135,7 +135,7 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "ITEM_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
-"""`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""
+"""`error.code` where OpenAI has its own; elsewhere it is the reason in lower case."""
 
 
 def row_of(error: DomainError | type[DomainError]) -> Row:

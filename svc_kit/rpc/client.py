@@ -57,7 +57,7 @@ class ClientTls:
 
     @classmethod
     def of(cls, settings: UpstreamTlsSettings | None) -> Self | None:
-        """What a service's settings say; None: plain."""
+        """The TLS of a service's settings; None means plain text."""
         if settings is None:
             return None
         return cls(

@@ -278,7 +278,7 @@ class RpcStack(grpc.aio.ServerInterceptor):
 
 
 def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What the caller says of itself and of its trace; never trusted, only logged."""
+    """Labels and trace context of the caller; only logged."""
     wanted = {
         "caller_request_id": REQUEST_ID_KEY,
         "traceparent": "traceparent",
@@ -290,7 +290,7 @@ def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
-    """What the caller is told of an exception that nobody foresaw: nothing but the request id."""
+    """The error for an unexpected exception: it contains only the request id."""
     not_written = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
     if isinstance(defect, NotImplementedError) and not_written:
         # The generated method, which the servicer does not override.

@@ -142,12 +142,12 @@ class RpcServer:
         _log.info("serving gRPC on %s", self.address)
 
     def set_serving(self, is_serving: bool, service: str | None = None) -> None:
-        """What health says of one service, or of all and the server as a whole."""
+        """The health of one service, or of all and the server."""
         self._health.set_serving(is_serving, service)
 
     @property
     def is_serving(self) -> bool:
-        """What health says of the server as a whole."""
+        """The health of the server."""
         return self._health.is_serving()
 
     @property

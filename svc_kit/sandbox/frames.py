@@ -98,7 +98,7 @@ def answer(request: Mapping[str, Any], on_imported: Callable[[], None] = lambda:
 
 
 class InlineJobs:
-    """Stands in for `SandboxPool`: the same encoding and the same failures, in this process."""
+    """Replaces `SandboxPool` in tests: same encoding and failures, in this process."""
 
     async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
         """Run one job and return its result.

@@ -34,7 +34,7 @@ from svc_kit.settings.sources import (
 
 
 def _unset_none(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
-    """TOML and the environment have no null; the word "none" unsets what may be unset."""
+    """TOML and the environment have no null; "none" unsets an optional setting."""
     field = cls.model_fields[info.field_name or ""]
     return None if value == "none" and may_be_none(field.annotation) else value
 

@@ -19,7 +19,7 @@ TOML_TABLES: Final = ("inference", "control", "gateway")
 
 @dataclass
 class Source:
-    """What one source says: nested values, and for each path the name its writer knows."""
+    """One source: nested values, and the name of each path in the source."""
 
     values: dict[str, Any] = field(default_factory=dict)
     names: dict[tuple[str, ...], str] = field(default_factory=dict)

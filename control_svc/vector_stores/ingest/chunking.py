@@ -41,7 +41,7 @@ def halves_of(piece: str) -> tuple[str, str]:
 
 
 def _space_before(text: str, limit: int, start: int) -> int:
-    """Where the last word before a place begins; the place itself where there is only one."""
+    """The start of the last word before a position; the position itself if there is only one."""
     for place in range(limit - 1, start + (limit - start) // 2, -1):
         if _SPACE.match(text, place):
             return place + 1

@@ -102,7 +102,7 @@ def _read_html(content: bytes, markup: re.Pattern[str] = _HTML) -> str:
 
 
 def _html_parts(page: str, markup: re.Pattern[str]) -> Iterator[str]:
-    """What a page says, a line for each block."""
+    """The text of a page, a line for each block."""
     end = 0
     for found in markup.finditer(page):
         yield unescape(page[end : found.start()])

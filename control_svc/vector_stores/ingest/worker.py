@@ -190,7 +190,7 @@ async def _unfinished(tx: Transaction, project: str, entry: str) -> StoreFile:
 
 
 async def _locked(tx: Transaction, project: str, entry: str) -> tuple[VectorStore, StoreFile]:
-    """The store first: whoever changes a file holds it."""
+    """Lock the store first: changes of files need its lock."""
     found = await _unfinished(tx, project, entry)
     store = await VectorStoreQueries(tx).lock(project, found.store_id)
     return store, await _unfinished(tx, project, entry)

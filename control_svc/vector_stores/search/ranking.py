@@ -67,5 +67,5 @@ def search_terms(text: str) -> list[str]:
 
 
 def query_terms(text: str) -> tuple[str, ...]:
-    """The different words of a question; of a long one the first."""
+    """The distinct words of a query, at most the first `MAX_QUERY_WORDS`."""
     return tuple(dict.fromkeys(search_terms(text)))[:MAX_QUERY_WORDS]
