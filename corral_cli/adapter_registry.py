@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which control service is meant, and who asks."""
+    """Options for the address and the key of the control service."""
     control = target_option(CONTROL, "The control service.", name="--control")
     key = click.option("--api-key", envvar="CORRAL_API_KEY", help="A key, where one is asked.")
     return control(key(command))

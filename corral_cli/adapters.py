@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which server is meant."""
+    """Options for the address of the server."""
     key = click.option(
         "--api-key", envvar="CORRAL_API_KEY", help="A key with the scope admin, where one is asked."
     )

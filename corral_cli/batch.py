@@ -78,7 +78,7 @@ class Progress:
         return self._state is not None
 
     def wait(self, target: str) -> None:
-        """Nobody knows how the batch is now: say so once, until it is shown again."""
+        """Print once that the server does not answer."""
         if self._is_waiting:
             return
         self._is_waiting = True
@@ -239,7 +239,7 @@ async def _follow(server: Server, batch_id: str) -> batch_pb2.Batch:
 
 
 def _finish(ended: batch_pb2.Batch) -> None:
-    """Say how a batch ended. Raises click.ClickException where its file could not be used."""
+    """Print how a batch ended. Raises click.ClickException if its file was invalid."""
     for error in ended.errors:
         place = f"line {error.line}: " if error.line else ""
         click.echo(f"{place}{error.code}: {error.message}", err=True)

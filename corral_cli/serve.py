@@ -53,7 +53,7 @@ def load(name: str, config: Path | None) -> Any:
 
 
 def serve_function(name: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """The function that runs a service with its settings until it is told to stop."""
+    """The function that runs a service with its settings until it is stopped."""
     if name == "inference":
         from inference_svc.app import serve
     elif name == "control":

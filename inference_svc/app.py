@@ -171,7 +171,7 @@ async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
 
 @asynccontextmanager
 async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.aio.Channel | None]:
-    """A channel to the control service; None where there is none, or we cannot show who we are."""
+    """A channel to the control service; None without an address or a service token."""
     if settings.control_target is None or settings.service_token_file is None:
         yield None
         return
@@ -184,7 +184,7 @@ async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.ai
 async def _reported_usage(
     settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
 ) -> Count:
-    """Where usage is counted; control is told of it until `stack` is left, and once more then."""
+    """The usage counter; reports are sent until `stack` closes, and once at its end."""
     if control is None:
         return uncounted
     counter = UsageCounter()

@@ -13,7 +13,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 class ControlGroup(NamedTuple):
-    """The folder of a group, and the version, 1 or 2, that says what its files are called."""
+    """The folder of a control group and its version, 1 or 2."""
 
     folder: Path
     version: int

@@ -25,7 +25,7 @@ from svc_kit.metrics import EngineMetrics
 
 
 class EngineObserver:
-    """Hears every event before it is delivered; bind it to the worker it listens to."""
+    """Observes every event before it is delivered; bind it to its engine client."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """What an adapter's file says by itself."""
+    """Facts from an adapter's file."""
 
     architecture: str
     """That of the model it was made for."""
     base_model: str
-    """The name of that model; empty: it does not say."""
+    """The name of the base model; empty if unknown."""
     rank: int
     """Its largest rank."""
     size_bytes: int

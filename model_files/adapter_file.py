@@ -28,7 +28,7 @@ _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 
 
 class AdapterMismatch(Exception):
-    """The adapter is sound and was made for another model; the text says what differs."""
+    """The adapter is valid but for another model; the message has the difference."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def openai_names(params: ParamNames) -> Iterator[None]:
 
 @contextmanager
 def prompt_names(number: int, count: int) -> Iterator[None]:
-    """Errors that leave the block say which of `count` prompts they are about."""
+    """Add the number of the prompt, of `count`, to errors of the block."""
     try:
         yield
     except DomainError as error:

@@ -20,7 +20,7 @@ class ChoiceMode(StrEnum):
 
 
 class TurnRole(StrEnum):
-    """Who speaks."""
+    """The role of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"

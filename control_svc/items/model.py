@@ -14,7 +14,7 @@ TEXT_BYTES_A_MESSAGE: Final = 1_048_576
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The role of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"

@@ -13,7 +13,7 @@ class IdMap:
     """The map of an export for one server and project; others' lines in the file stay."""
 
     def __init__(self, path: Path, target: str) -> None:
-        """`target` says which server and project is meant."""
+        """`target` identifies the server and project."""
         self.path = path
         self._target = target
         self._known: dict[str, str] = {}

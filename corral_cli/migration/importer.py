@@ -41,7 +41,7 @@ class StoreImporter:
         translator: Translator,
         note: Callable[[str, dict[str, str]], None],
     ) -> None:
-        """`note` hears what has been brought: its kind, and its old and new id."""
+        """`note` is called for each imported object with its kind, old id and new id."""
         self._server = server
         self._export = export
         self._ids = ids

@@ -9,7 +9,7 @@ DRAIN_PATIENCE_S = 5.0
 
 
 class ParentPipe:
-    """The supervisor's end: open for as long as the supervisor lives."""
+    """The supervisor's end of the pipe, open while it runs."""
 
     def __init__(self) -> None:
         self.child_end, self._own_end = os.pipe()

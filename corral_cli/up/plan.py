@@ -46,7 +46,7 @@ ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
 
 @dataclass(frozen=True, kw_only=True)
 class UpFlags:
-    """The flags that were given; None and () stand for those that were not."""
+    """The flags; None and () mean not given."""
 
     config: Path | None = None
     models: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Plan:
         return {"inference": self.inference, "control": self.control, "gateway": self.gateway}
 
     def connection(self, service: str) -> dict[str, Any]:
-        """Where a service finds the others, unless the operator said."""
+        """Addresses of the other services, unless configured."""
         targets = {
             "inference_target": str(reachable(self.inference_address)),
             "control_target": str(reachable(self.control_address)),

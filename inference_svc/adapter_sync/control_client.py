@@ -42,7 +42,7 @@ class Control(Protocol):
         """The bytes of a digest."""
 
     async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Say how everything is here."""
+        """Report the state of all adapters."""
 
 
 class GrpcControl:
@@ -67,7 +67,7 @@ class GrpcControl:
                 yield message.chunk
 
     async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Say how everything is here."""
+        """Report the state of all adapters."""
         request = pb.ReportAdaptersRequest(
             frontend=frontend, address=address, reports=map(_report, reports)
         )

@@ -69,7 +69,7 @@ class AdapterInstaller:
             raise
 
     def unload(self, wanted: Wanted) -> None:
-        """Take its name away; what runs with it goes on to its end."""
+        """Remove its name; running requests continue with it."""
         owner = self._catalog.owner_of(wanted.name, wanted.project)
         if owner is not None:
             owner.adapters.unload(wanted.name, wanted.project)
@@ -92,5 +92,5 @@ class AdapterInstaller:
         return self._catalog.find_model(adapter.model).worker is None
 
     def forgive(self, wanted: Wanted) -> None:
-        """Somebody asks for it to be tried again."""
+        """Retry it on request."""
         self._marks.forgive(wanted.digest)

@@ -40,7 +40,7 @@ _PASSING = (AdapterDigestMismatch, AdapterNotFound, ResourceExhausted, Unavailab
 
 
 class Reconciler:
-    """Keeps the engines as control wants them; `frontend` and `address` say who reports."""
+    """Reconciles the engines; reports come from `frontend` at `address`."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class Wanted:
     default_scale: float
     standing_scale: float
     attempt: int
-    """Grows when somebody asks for what failed to be tried again."""
+    """Increases with each requested retry."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -48,7 +48,7 @@ class WantedState:
 
 
 def save_state(path: Path, state: WantedState) -> None:
-    """Keep a state in a file; nobody ever reads half of it. Raises `OSError`."""
+    """Write a state to a file, atomically. Raises `OSError`."""
     entries = [asdict(wanted) for wanted in state.adapters.values()]
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     draft.write_text(json.dumps({"revision": state.revision, "adapters": entries}))

@@ -27,7 +27,7 @@ RESERVED_VARIABLES = frozenset(
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The role of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -151,7 +151,7 @@ class Conversation:
 
     @property
     def continues_final_message(self) -> bool:
-        """Whether the last turn, an assistant's, is gone on with instead of opening a new one."""
+        """Whether the last turn, an assistant's, is continued instead of starting a new one."""
         ends_with_assistant = bool(self.messages) and self.messages[-1].role is Role.ASSISTANT
         wanted = self.options.continue_final_message
         return ends_with_assistant if wanted is None else wanted

@@ -26,7 +26,7 @@ class Constraint:
 
 
 class GuideFailed(Exception):
-    """A sequence's grammar cannot be followed any further; the text says why."""
+    """A sequence cannot follow its grammar any further; the message has the reason."""
 
 
 class TokenMask(NamedTuple):
@@ -53,7 +53,7 @@ class Guide(Protocol):
         """The mask of the next token. Raises `GuideFailed`."""
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Go on by tokens. Raises `GuideFailed` where one of them is not allowed."""
+        """Advance by tokens. Raises `GuideFailed` if one of them is not allowed."""
 
     def forced(self, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must follow, already taken; none where there is a choice.

@@ -208,7 +208,7 @@ class Engine:
         return self._saved.capacity
 
     def restore(self, prefix: SavedPrefix) -> bool:
-        """Take in a state that a later request may go on from; False where it has no room."""
+        """Restore a state for a later request; False if there is no room."""
         return self._saved.put(prefix)
 
     # --- the archive ------------------------------------------------------------------------------

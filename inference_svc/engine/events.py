@@ -69,7 +69,7 @@ class Preempted(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A preempted sequence goes on, in this slot."""
+    """A preempted sequence resumed in this slot."""
 
     sequence_id: int
     slot: int
@@ -117,7 +117,7 @@ class Finished(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A sequence ended with an error; the others go on."""
+    """A sequence ended with an error; others continue."""
 
     sequence_id: int
     error: DomainError

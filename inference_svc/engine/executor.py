@@ -151,7 +151,7 @@ class Executor:
         return SampleTask(output, sequence.sampler, sequence.num_output, mask)
 
     def _verify(self, item: Work, first_output: int) -> None:
-        """Sample on, one position after the other, while a draft is what the sequence says."""
+        """Sample position after position while the draft is accepted."""
         sequence, row = item
         first_token = row.start + len(row.certain)
         while confirm(sequence, row):

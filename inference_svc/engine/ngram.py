@@ -30,7 +30,7 @@ class NgramProposer:
     instead: so a text that begins to repeat itself is noticed at no cost."""
 
     def __init__(self, prompt: "array[int]" = _NOTHING, predicted: "array[int]" = _NOTHING) -> None:
-        """`predicted` is what may follow the prompt, as far as somebody knows it."""
+        """`predicted` are tokens expected behind the prompt, if any."""
         # Behind the end of the prompt, so that it is found when the answer begins.
         self._known = prompt[-_LONGEST:] + predicted if predicted else _NOTHING
         self.num_drafted = 0

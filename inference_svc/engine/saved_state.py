@@ -43,7 +43,7 @@ class SavedPrefix:
 
     @property
     def source(self) -> CacheSource:
-        """What those who reuse it are told."""
+        """The source that usage reports for its reuse."""
         return CacheSource.DISK if self.snapshot_id else CacheSource.MEMORY
 
     def shared(self, prompt: Sequence[int], key: bytes, *, limit: int) -> int:

@@ -109,7 +109,7 @@ class Sequence:
 
     @property
     def urgency(self) -> int:
-        """The class it started with, or the highest of those who wait for what it computes."""
+        """Its priority class, or the highest of sequences that wait for its prefix."""
         return max(self.standing, self.led_priority)
 
     def forget_loans(self) -> None:

@@ -75,7 +75,7 @@ class Adapter:
 
 
 class LoadMarks(Protocol):
-    """Hears what an engine is loading, so that it is known after the death of both processes."""
+    """Records what an engine is loading, so that it is known after a crash of both processes."""
 
     def begin(self, digest: str) -> None:
         """It is being loaded from now on."""
@@ -101,7 +101,7 @@ class NoLoadMarks:
 
 
 class _Awaited(NamedTuple):
-    """A load that the engine has not answered; nobody waits for one that is repeated."""
+    """A pending load; repeated loads have no waiter."""
 
     adapter: Adapter
     loaded: "asyncio.Future[Adapter] | None"
@@ -305,7 +305,7 @@ class AdapterRegistry:
 
 
 def _settle(loaded: "asyncio.Future[Adapter]", outcome: Adapter | DomainError) -> None:
-    """Tell whoever waits, if somebody still does."""
+    """Resolve the waiting future, if it is still pending."""
     if loaded.done():
         return
     if isinstance(outcome, DomainError):

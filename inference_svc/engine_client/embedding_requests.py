@@ -22,7 +22,7 @@ class EmbeddingJob:
     vectors: dict[int, Vector] = field(default_factory=dict)
 
     def end(self, error: DomainError) -> None:
-        """Let whoever waits fail."""
+        """Fail the waiting future."""
         if not self.done.done():
             self.done.set_exception(error)
 
@@ -59,7 +59,7 @@ class EmbeddingJobs:
                 self._idle.set()
 
     def deliver(self, event: Embedded | Failed) -> None:
-        """Take an event of the engine; those of requests that nobody waits for are dropped."""
+        """Handle an event of the engine; events of cancelled requests are dropped."""
         if isinstance(event, Embedded):
             self.num_inputs_done += 1
             self.num_tokens_done += event.num_tokens

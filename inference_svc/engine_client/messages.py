@@ -75,7 +75,7 @@ class ModelReady:
 
     @property
     def layout(self) -> Layout:
-        """How its cells are divided; one without slots lets nobody choose."""
+        """The layout of its KV cache."""
         if not self.slots:
             return Layout.AUTO
         return Layout.STREAMS if self.shared_cells is None else Layout.UNIFIED

@@ -83,7 +83,7 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, command: Command) -> None:
-        """Queue a command; it is lost if the process dies, and `on_death` tells."""
+        """Queue a command; it is lost if the process dies, which calls `on_death`."""
         self._outbox.put(command)
 
     def kill(self) -> None:

@@ -35,7 +35,7 @@ def measure(archive: DiskPrefixCache) -> DiskMeasurement:
 
 
 class ArchiveCounts:
-    """Counts on the step thread; `news` is what was not told yet."""
+    """Counts on the step thread; `news` has the unreported part."""
 
     def __init__(self, archive: DiskPrefixCache) -> None:
         self.num_hits = self.num_misses = self.num_written = self.num_evicted = 0
@@ -44,7 +44,7 @@ class ArchiveCounts:
         self._told: ArchiveLoad | None = None
 
     def news(self) -> ArchiveLoad | None:
-        """The counts as they are; None where they were told before."""
+        """The current counts; None if already reported."""
         load = ArchiveLoad(self.measured.at, self._tier())
         if load == self._told:
             return None
@@ -100,7 +100,7 @@ class PrefixOffloader:
         self._engine.archive_to(self._write)
 
     def holds(self, request: SequenceRequest) -> bool:
-        """Whether a request has to wait for its prefix; `hear` gives it back."""
+        """Whether a request waits for its prefix; `hear` returns it later."""
         if request.keep_for is None or not self._archive.is_on:
             return False
         if self._fingerprint is None:
@@ -119,7 +119,7 @@ class PrefixOffloader:
         return self._held.pop(sequence_id, None)
 
     def drop(self, command: DropArchived) -> None:
-        """Delete what is archived for objects; `hear` gives the answer."""
+        """Delete the prefixes of objects; `hear` returns the result."""
         self._disown(command.object_ids)
 
         def dropped(count: int) -> None:
@@ -150,7 +150,7 @@ class PrefixOffloader:
         yield from results
 
     def news(self) -> ArchiveLoad | None:
-        """How the archive is; None where that was told before."""
+        """The state of the disk cache; None if already reported."""
         return self._counts.news()
 
     # --- finding and reading ----------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Served(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What a file held, and who takes it in."""
+    """The content of a file, and the request that restores it."""
 
     engine: Engine
     snapshot: Snapshot
@@ -40,7 +40,7 @@ class _Read(NamedTuple):
 
 
 class FileDone(NamedTuple):
-    """The other thread has finished: `SnapshotIO.hear` is to be told."""
+    """A finished operation of the file thread, for `SnapshotIO.hear`."""
 
     job_id: int
     outcome: "_Read | Snapshot | DomainError"

@@ -89,7 +89,7 @@ class StepLoop:
             self.make_turn()
 
     def make_turn(self) -> None:
-        """Let the one that was served less make a step; one without work only tells its news."""
+        """Run a step of the loop that was served less; a loop without work only sends its events."""
         self._step += 1
         busy = [stepper for stepper in self._steppers if _computes(stepper)]
         turn = self._turns.next(busy) if busy else None

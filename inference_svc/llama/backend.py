@@ -341,7 +341,7 @@ class LlamaBackend:
 
 
 def _suppressed_tokens(vocab: Any) -> tuple[int, ...]:
-    """The tokens that a model's file says must never be chosen."""
+    """Tokens that the model's file suppresses."""
     count = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(count))
     return tuple(tokens[: count.value])

@@ -73,7 +73,7 @@ def free_bytes(only: Collection[str] = (), ggml: Any = ggml) -> dict[str, int]:
 
 
 def free_bytes_from_outside() -> dict[str, int] | None:
-    """The same for a process that is not to use a GPU; None where it cannot be told."""
+    """The same, for a process that must not use a GPU; None if unknown."""
     if not library.can_use_gpu():
         return {}
     command = [sys.executable, "-P", "-m", "inference_svc.llama.devices"]

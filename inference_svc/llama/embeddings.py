@@ -59,7 +59,7 @@ class LlamaEmbedding:
     def __init__(
         self, model: Any, settings: EmbeddingSettings, memory: EngineMemory | None = None
     ) -> None:
-        """`memory` says what it may take; unset: what the machine has."""
+        """`memory` limits what it may take; unset means the machine's memory."""
         self._model = model
         self._engine_memory = memory or EngineMemory()
         self._settings = settings

@@ -17,7 +17,7 @@ class EngineMemory:
         placement: Placement = ON_PROCESSOR,
         free_bytes: Callable[[Collection[str]], Mapping[str, int]] = devices.free_bytes,
     ) -> None:
-        """`free_bytes` tells of the GPUs with these names, or of all."""
+        """`free_bytes` covers the named GPUs, or all."""
         self._placement = placement
         self._is_counting = False
         self._free_bytes = free_bytes

@@ -10,7 +10,7 @@ NOTE_BYTES = _NOTE.size
 
 
 class StateMisfit(ValueError):
-    """A state is not built as it says."""
+    """A state has an unexpected structure."""
 
 
 class CacheLengths(NamedTuple):

@@ -337,7 +337,7 @@ def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 def _release_memory() -> None:
-    """Reading a vocabulary takes megabytes that the C library keeps; glibc's can be told not to."""
+    """Return the memory of reading a vocabulary to the system (glibc)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

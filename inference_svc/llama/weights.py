@@ -56,7 +56,7 @@ def load_model(
 
 
 class _Progress:
-    """Passes on what llama.cpp says after each tensor, without its repetitions."""
+    """Forwards the progress of llama.cpp, without repetitions."""
 
     def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell = tell

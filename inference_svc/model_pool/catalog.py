@@ -120,7 +120,7 @@ class KnownModel:
 
 
 class Named(NamedTuple):
-    """What a request's `model` stands for: a model, and the adapter whose name it is, if any."""
+    """The model of a request, and the adapter that it names, if any."""
 
     model: KnownModel
     adapter: Adapter | None = None

@@ -56,7 +56,7 @@ class ModelChangeSignal:
         self._on_change()
 
     def wake(self) -> None:
-        """Let everyone who waits look again; who comes later waits for the next change."""
+        """Wake all current waiters."""
         self._event.set()
         self._event = asyncio.Event()
 
@@ -87,10 +87,10 @@ class Loader(Protocol):
         on_change: Callable[[], None],
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
-        """An engine that is not started yet; `on_change` hears that its state has changed."""
+        """An engine that is not started yet; `on_change` is called when its state changes."""
 
     def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
-        """Say that a model answers, and at what sizes."""
+        """Log that a model is ready, with its sizes."""
 
 
 async def _nowhere() -> None:
@@ -145,7 +145,7 @@ class ModelLifecycle:
         return self._begin(known, self._unload(known))
 
     async def stop(self, known: KnownModel) -> None:
-        """Stop a load under way; who waits for it hears MODEL_UNLOADED."""
+        """Cancel a load in progress; its waiters get MODEL_UNLOADED."""
         await asyncio.sleep(0)  # a task that has not begun yet could not clean up
         move = self._moves.get(known.name)
         if move is not None and known.resident.state is ModelState.LOADING:

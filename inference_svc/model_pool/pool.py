@@ -127,7 +127,7 @@ class ModelPool:
         await self._moving.close()
 
     def drain(self) -> None:
-        """Take nothing new; what waits and runs goes on."""
+        """Accept no new requests; waiting and running ones continue."""
         self.is_draining = True
         self._changes.told()
 

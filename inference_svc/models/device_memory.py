@@ -85,7 +85,7 @@ class Spread:
         return names
 
     def _parts(self, names: Sequence[str], free: PlacedBytes) -> list[float]:
-        """What each gets of what is split; by their free memory where nobody says."""
+        """The share of each device; by free memory unless configured."""
         split = self.placement.tensor_split
         given = [*split, *(0.0 for _ in names)][: len(names)]
         if self.placement.split_mode is SplitMode.NONE or not any(given):

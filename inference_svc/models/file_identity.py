@@ -14,7 +14,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class FileStamp(NamedTuple):
-    """What tells a file from another one in its place, or from itself written to since."""
+    """Identifies the content of a file by its metadata."""
 
     path: Path
     inode: int

@@ -177,7 +177,7 @@ def _whole_blocks(cells: int) -> int:
 
 
 def _least_kv_bytes(model: ModelFile, requested: RequestedLimits) -> int:
-    """The cache without which nobody can be served, or not as requested."""
+    """The minimum size of the KV cache."""
     steps = list(_steps(model, requested))
     if _may_share(model, requested):
         return min(_kv_bytes(model, 1, _whole_blocks(context)) for _, context in steps)

@@ -229,7 +229,7 @@ def split_paths(path: Path) -> tuple[Path, ...]:
 
 
 def default_name(path: Path) -> str:
-    """Return what a model is called where nobody named it: its file name without the ending."""
+    """Return the default name of a model: its file name without the extension."""
     named = _SPLIT_NAME.fullmatch(path.name)
     return named["stem"] if named else path.name.removesuffix(".gguf")
 

@@ -37,7 +37,7 @@ from svc_kit.errors import MissingField, ModelNotFound
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, under which id, and until when (on the monotonic clock)."""
+    """The caller, the request id, and the deadline (monotonic clock)."""
 
     principal: Principal
     request_id: str

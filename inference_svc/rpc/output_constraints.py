@@ -104,7 +104,7 @@ TRIGGERS: dict[ToolCallFormat, str] = {
     ToolCallFormat.COHERE: _COHERE.begin,
     ToolCallFormat.APERTUS: _APERTUS.begin,
 }
-"""What tells a call from free text. Nothing does of Llama's, which are JSON like any other."""
+"""The marker of a call in free text; Llama's calls have none."""
 OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
     ToolCallFormat.DEEPSEEK: (*_DEEPSEEK.begins[1:], _DEEPSEEK.call),
     ToolCallFormat.KIMI: (*_KIMI.begins[1:], _KIMI.call),
@@ -201,7 +201,7 @@ def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool
 
 
 def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec | None:
-    """A turn whose calls alone are held to something; what its thoughts say of calls is none."""
+    """Constrain only the calls of a turn; reasoning stays free."""
     events = prompt.turn_format
     trigger = "" if events.is_harmony else TRIGGERS.get(events.tool_calls, "")
     if not trigger:

@@ -16,7 +16,7 @@ MAX_OBJECT_ID_BYTES = 128
 
 
 class PrefixGroups:
-    """The projects that an operator lets share computed prefixes; any other shares with nobody."""
+    """Groups of projects that share computed prefixes."""
 
     def __init__(self, projects_by_group: Mapping[str, Iterable[str]]) -> None:
         self._group_of = {

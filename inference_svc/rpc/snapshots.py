@@ -165,7 +165,7 @@ class SnapshotService:
 
 
 async def _digest(known: KnownModel) -> str:
-    """What tells the model's snapshots from others'. Raises `StorageFailed`."""
+    """The digest that identifies snapshots of the model. Raises `StorageFailed`."""
     await known.digest_known.wait()
     if not known.digest:
         raise StorageFailed(problem=f"the files of the model '{known.name}' cannot be read")

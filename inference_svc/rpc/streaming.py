@@ -147,7 +147,7 @@ class Turn(Protocol):
     """How one choice's pending output becomes a delta."""
 
     def delta(self, pending: Pending) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
-        """The delta to send; None where there is nothing to say yet."""
+        """The delta to send, or None."""
 
     def finish(self) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
         """What was held back, once the choice is over."""

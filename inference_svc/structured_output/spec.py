@@ -11,7 +11,7 @@ MAX_FORM_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
 MAX_CHOICES = 1024
 NUMBER = "\0"
-"""Stands for a number of the model's choice in the texts of a `ToolCallSyntax`."""
+"""A placeholder for a number of the model's choice in a `ToolCallSyntax`."""
 
 
 class OutputFormatKind(StrEnum):

@@ -106,7 +106,7 @@ _OPTION_PATHS: Final = {
     "speculation": "speculation",
     "lora": "adapters",
 }
-"""Where the fields of a generation stand in its options; sampling's others have the same name."""
+"""Paths of fields in the generation options; other sampling fields have the same name."""
 
 
 def create_assistant_request(

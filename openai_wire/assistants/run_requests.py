@@ -69,7 +69,7 @@ RunToolChoice = Annotated[
 
 
 class RunFields(AssistantFields):
-    """What a run says instead of its assistant."""
+    """Fields of a run that override its assistant."""
 
     assistant_id: str = Field(min_length=1, description="The assistant.")
     model: str = Field("", description="Default: the assistant's.")
@@ -212,7 +212,7 @@ def _run_options(body: RunFields) -> pb.RunOptions:
 
 
 def _own_options(body: RunFields) -> GenerationOptions:
-    """What the body says of the generation; OpenAI's defaults would overrule its assistant."""
+    """Generation options of the body, without OpenAI's defaults, which would override the assistant."""
     options = options_from(body)
     for name in _DEFAULTS - body.model_fields_set:
         options.sampling.ClearField(name)

@@ -162,7 +162,7 @@ def _template_options(body: ChatCompletionBody) -> chat_pb2.TemplateOptions:
 
 
 def _thinking(body: ChatCompletionBody, in_kwargs: object) -> bool | None:
-    """Three fields may say it; they must agree."""
+    """The limit may be given in three fields, which must agree."""
     if in_kwargs is not None and not isinstance(in_kwargs, bool):
         raise InvalidType(field="chat_template_kwargs.enable_thinking", expected="a boolean")
     by_effort = False if body.reasoning_effort == "none" else None

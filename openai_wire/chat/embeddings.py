@@ -180,7 +180,7 @@ class EmbeddingList:
 
 
 def packed(values: Sequence[float]) -> str:
-    """Little-endian 32-bit floats in Base64, which SDKs ask for unless told otherwise."""
+    """Little-endian 32-bit floats in Base64, the default of SDKs."""
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")
 
 

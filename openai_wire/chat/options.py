@@ -55,7 +55,7 @@ class StreamOptions(WireModel):
 
 
 class AdapterChoice(WireModel):
-    """One LoRA adapter to apply: its name stands in `id`, or in `name`."""
+    """One LoRA adapter to apply, named by `id` or `name`."""
 
     id: str = Field(
         min_length=1,

@@ -131,12 +131,12 @@ def _nested(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _purpose(purpose: str) -> str:
-    """The name of the enum's value, which stands for it."""
+    """The name of the enum's value."""
     return f"FILE_PURPOSE_{purpose.upper().replace('-', '_')}"
 
 
 def duration_of(expires_after: ExpiresAfter | None) -> Duration | None:
-    """How long a file is kept; None: as the service says."""
+    """Time to live of a file; None means the service's default."""
     return None if expires_after is None else Duration(seconds=expires_after.seconds)
 
 

@@ -60,7 +60,7 @@ class Annotation(EchoedModel):
 
 
 def parts_from(content: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.ItemPart]:
-    """The parts of a content: a text stands for one part. Raises DomainErrors with paths."""
+    """The parts of a content; a string is one part. Raises DomainErrors with paths."""
     if isinstance(content, str):
         return [item_pb2.ItemPart(text=item_pb2.TextPart(text=content))]
     return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
@@ -394,7 +394,7 @@ def _compaction(model: CompactionModel, item: item_pb2.Item, path: str) -> None:
 
 
 def _reference(model: ReferenceModel, item: item_pb2.Item, path: str) -> None:
-    """An item with an id and nothing else stands for the stored one."""
+    """An item with only an id references a stored one."""
 
 
 class _Reader(NamedTuple):

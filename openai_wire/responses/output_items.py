@@ -200,7 +200,7 @@ def _mcp_approval_response(item: item_pb2.Item) -> Json:
 
 
 def _data(text: str, otherwise: object) -> object:
-    """JSON that came from somebody else; what is none is not shown."""
+    """Parse JSON of third parties; None if it is invalid."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

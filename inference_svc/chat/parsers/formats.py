@@ -140,7 +140,7 @@ class TurnFormat(NamedTuple):
     reasoning: ReasoningFormat = ReasoningFormat.OFF
     tool_calls: ToolCallFormat = ToolCallFormat.OFF
     starts_in_reasoning: bool = False
-    """Every turn starts inside the thinking, though the prompt does not say so."""
+    """Every turn starts with reasoning, although the prompt does not open it."""
 
     @property
     def is_harmony(self) -> bool:
@@ -173,7 +173,7 @@ class TurnFormat(NamedTuple):
 
 
 class FormatOverride(NamedTuple):
-    """What an operator says of a model's format. None: as the template tells."""
+    """An operator's override of a model's format; None means detected from the template."""
 
     tool_calls: ToolCallFormat | None = None
     reasoning: ReasoningFormat | None = None

@@ -130,7 +130,7 @@ class HarmonyReader:
         return think
 
     def _content(self, *, as_written: bool) -> Wait[str]:
-        """Pass content on; what is said to someone unknown keeps its header."""
+        """Emit content; messages to unknown recipients keep their header."""
         source, writer = self._source, self._writer
         writer.say(_PARAGRAPH if self._has_content else "")
         self._has_content = True

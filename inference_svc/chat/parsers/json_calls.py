@@ -32,7 +32,7 @@ ReadItem = Callable[[Source, TurnOutput], Wait[Read]]
 
 
 def any_name(_: str) -> bool:
-    """Accept every name: the place says that it is a call."""
+    """Accept every name: the position already marks a call."""
     return True
 
 

@@ -59,7 +59,7 @@ def _parsed(schema: str) -> dict[str, Any]:
 
 
 def _schema_kinds(schema: Any) -> frozenset[str]:
-    """The kinds that a schema allows; empty where it does not say, or says it in other ways."""
+    """The JSON types that a schema allows; empty if it does not use `type`."""
     if not isinstance(schema, dict):
         return frozenset()
     kinds = schema.get("type")

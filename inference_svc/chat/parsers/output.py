@@ -71,7 +71,7 @@ class TurnOutput:
         self.add_arguments(arguments)
 
     def finish(self) -> None:
-        """Say that the turn is over: white space at its end is content."""
+        """End the turn: trailing white space becomes content."""
         if self._gap:
             self._content.append(self._gap)
             self._gap = ""

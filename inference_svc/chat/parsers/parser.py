@@ -99,7 +99,7 @@ class TurnParser:
         return self._delta(split.reasoning, before.then(self._writer.take()))
 
     def _read(self, text: str) -> TurnDelta:
-        """What the rest of the turn, after the thinking, says."""
+        """Parse the turn after the reasoning."""
         if self._steps is None:
             return TurnDelta(text)
         if text:

@@ -64,7 +64,7 @@ class Source:
         self._mark = 0
 
     def end(self) -> None:
-        """Say that no more will come."""
+        """End the input."""
         self._has_ended = True
 
     def mark(self) -> None:

@@ -45,7 +45,7 @@ class DecodeTimes:
         return self._seconds[min(rows, len(self._seconds) - 1)] if self._seconds else 0.0
 
     def observe(self, rows: int, seconds: float) -> bool:
-        """Learn from a step of so many rows; tell whether it was faster than believed."""
+        """Update from a step of so many rows; return whether it was faster than predicted."""
         if not 0 < seconds < self[rows] * _TELLING_SHARE:
             return False
         self.believe(rows, seconds)

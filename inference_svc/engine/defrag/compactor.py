@@ -158,6 +158,6 @@ class Compactor:
 
 
 def _expected_steps(sequence: Sequence) -> int:
-    """As many tokens as it has said, up to what it may say: nothing better is known of texts."""
+    """Expect as many tokens as it has generated, at most its limit."""
     left = sequence.request.max_tokens - sequence.num_output
     return min(left, max(sequence.num_output, _LEAST_EXPECTED))

@@ -203,7 +203,7 @@ class SlotAllocator:
     # --- finding ----------------------------------------------------------------------------------
 
     def _has_arrived(self, slot: Slot) -> bool:
-        """Whether the slot's cells are where its tokens say: not the target of a copy to come."""
+        """Whether the slot's cells are present: it is not the target of a pending copy."""
         return self._cells.has_arrived(slot.index) and all(
             copy.target is not slot for copy in self._copies
         )

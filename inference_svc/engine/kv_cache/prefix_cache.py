@@ -48,7 +48,7 @@ class PrefixCache:
         return self._max_bytes > 0 and self._max_entries > 0
 
     def load(self, num_misses: int) -> TierLoad:
-        """How full it is and what it was good for; who looked in vain is counted elsewhere."""
+        """Size and hits; misses are counted elsewhere."""
         return TierLoad(
             len(self),
             self.num_bytes,

@@ -48,7 +48,7 @@ class AdapterSchedule:
     def _next(
         self, line: Mapping[AdapterStack, float], before: AdapterStack | None, now: float
     ) -> AdapterStack:
-        """Who is on turn after a step of `before`, which may have nothing left to do."""
+        """The next stack after a step of `before`, which may have no work left."""
         waiting = [stack for stack in line if stack != before]
         if before is not None and not waiting:
             return before

@@ -176,13 +176,13 @@ class Admission:
         )
 
     def _clear(self, sequence: Sequence, prefix: Prefix) -> bool:
-        """Let somebody who runs wait; where nobody does, it is the prefix that takes the room."""
+        """Preempt a running sequence to free cells; if there is none, evict a prefix."""
         if not self._running:
             return self._room.drop(prefix.slot)
         return may_preempt(sequence) and self._preempt()
 
     def _preempt(self) -> bool:
-        """Free a slot by letting batch work wait; False where nobody can."""
+        """Free a slot by preempting batch work; False if there is none."""
         found = victims(self._running.values())
         victim = next(filter(self._placer.set_aside, found), None)
         if victim is None:

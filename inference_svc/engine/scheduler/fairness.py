@@ -50,7 +50,7 @@ class FairShare(Generic[Key]):
 
 
 class Turns(Generic[Key]):
-    """Fair shares of takers that are looked at turn by turn: who has work is who asks."""
+    """Fair shares between parties that ask in turn."""
 
     def __init__(self) -> None:
         self._shares: FairShare[Key] = FairShare()

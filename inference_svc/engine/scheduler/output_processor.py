@@ -16,7 +16,7 @@ from svc_kit.errors import DecodeFailed
 
 
 class OutputProcessor:
-    """Says what the sequences of a roster have to say; `output_tokens` counts it."""
+    """Processes output of the sequences of a table; `output_tokens` counts it."""
 
     def __init__(self, backend: Backend, roster: SequenceTable, clock: Callable[[], float]) -> None:
         self.output_tokens = 0
@@ -27,7 +27,7 @@ class OutputProcessor:
         self._clock = clock
 
     def take(self, sequence: Sequence, sampled: Sampled | SampleFailed) -> None:
-        """Go on with what was sampled, and with what a constraint forces behind it."""
+        """Append the sampled token and the tokens that a constraint forces behind it."""
         if isinstance(sampled, SampleFailed):
             self._roster.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
             return

@@ -32,7 +32,7 @@ class PlanLimits:
 def plan_decode(
     sequences: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: BatchLayout
 ) -> Plan:
-    """The call of those who decode; at least one, each with a slot."""
+    """Plan the call of decoding sequences; at least one, each with a slot."""
     longest = max(limits.batch_tokens // len(sequences), 1)
     work = _in_slot_order(
         Work(sequence, _row(sequence, min(sequence.num_remaining, longest)))

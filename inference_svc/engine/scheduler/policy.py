@@ -23,7 +23,7 @@ _PATIENCE_STEPS = 4  # for how long the less urgent wait for short urgent ones
 
 
 class Policy(enum.Enum):
-    """What gives way when prompts arrive while others generate."""
+    """The trade-off between time per token and time to first token."""
 
     LATENCY_FIRST = "latency_first"
     BALANCED = "balanced"

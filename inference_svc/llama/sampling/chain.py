@@ -127,11 +127,11 @@ class SamplerChain:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """What earlier draws have taught that the tokens do not say; empty for most chains."""
+        """State that cannot be derived from the tokens; empty for most chains."""
         return self._steered.hidden if self._steered is not None else ()
 
     def recall(self, hidden: tuple[float, ...]) -> None:
-        """Go on from what another chain of the same request had in `hidden`."""
+        """Restore the `hidden` state of another chain of the same request."""
         if self._steered is not None:
             self._steered.hidden = hidden
 
@@ -228,7 +228,7 @@ class SamplerChain:
 
 
 def _is_greedy(sampling: Sampling, filters: Sequence[Stage]) -> bool:
-    """Whether the choice is the best logit, whatever the filters say."""
+    """Whether the highest logit is chosen regardless of filters."""
     return (
         sampling.mirostat is None
         and sampling.adaptive is None
