@@ -89,7 +89,7 @@ class StepLoop:
             self.make_turn()
 
     def make_turn(self) -> None:
-        """Run a step of the loop that was served less; a loop without work only sends its events."""
+        """Run a step of the loop that was served less; without work it only sends events."""
         self._step += 1
         busy = [stepper for stepper in self._steppers if _computes(stepper)]
         turn = self._turns.next(busy) if busy else None

@@ -212,7 +212,7 @@ def _run_options(body: RunFields) -> pb.RunOptions:
 
 
 def _own_options(body: RunFields) -> GenerationOptions:
-    """Generation options of the body, without OpenAI's defaults, which would override the assistant."""
+    """Generation options, without OpenAI's defaults, which would override the assistant."""
     options = options_from(body)
     for name in _DEFAULTS - body.model_fields_set:
         options.sampling.ClearField(name)

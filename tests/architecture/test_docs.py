@@ -9,21 +9,39 @@ from tests.architecture.test_house_rules import ROOT
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
 
 
-def links_of(page: Path) -> Iterator[str]:
-    """The relative targets of a page's links, without fragments."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        path = target.partition("#")[0]
-        if path and not re.match(r"[a-z]+:", target):
-            yield path
+def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+    """The target and the fragment of each relative link of a page."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not re.match(r"[a-z]+:", link):
+            path, _, fragment = link.partition("#")
+            yield (page.parent / path if path else page), fragment
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The fragments that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_relative_link_leads_to_a_file() -> None:
     """A page that was moved is linked from its new place."""
     broken = [
-        f"{page.relative_to(ROOT).as_posix()}: {link}"
+        f"{page.relative_to(ROOT).as_posix()}: {target.name}"
         for page in PAGES
-        for link in links_of(page)
-        if not (page.parent / link).exists()
+        for target, _ in links_of(page)
+        if not target.exists()
+    ]
+
+    assert broken == []
+
+
+def test_every_fragment_of_a_link_is_a_heading() -> None:
+    """A section that was renamed or moved is linked by its new heading."""
+    broken = [
+        f"{page.relative_to(ROOT).as_posix()}: {target.name}#{fragment}"
+        for page in PAGES
+        for target, fragment in links_of(page)
+        if fragment and target.exists() and fragment not in anchors_of(target)
     ]
 
     assert broken == []

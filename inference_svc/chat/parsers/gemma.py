@@ -36,7 +36,7 @@ def read_gemma(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None
 
 
 class _Arguments:
-    """The arguments of one call, after their opening brace; methods return whether parsing can continue."""
+    """The arguments of one call; methods return whether parsing can continue."""
 
     def __init__(self, source: Source, writer: TurnOutput) -> None:
         self._source = source

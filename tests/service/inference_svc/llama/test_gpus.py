@@ -1,6 +1,6 @@
 """The demo model on GPUs: what it computes there, and what is counted of their memory.
 
-Needs llama.cpp built with a GPU backend, and the GPU (docs/operate/models.md has the steps).
+Needs a llama.cpp that was built with a GPU's backend, and the GPU (docs/operate/models.md says how).
 """
 
 import logging
