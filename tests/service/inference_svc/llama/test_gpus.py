@@ -1,6 +1,6 @@
 """The demo model on GPUs: what it computes there, and what is counted of their memory.
 
-Needs a llama.cpp that was built with a GPU's backend, and the GPU (docs/operate/models.md says how).
+Needs llama.cpp built with a GPU backend, and the GPU (docs/operate/models.md has the steps).
 """
 
 import logging
