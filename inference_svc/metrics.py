@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from inference_svc.engine.events import (
     AdapterFailed,
     AdapterLoaded,
-    ArchiveLoad,
     Cancelled,
     Delta,
+    DiskCacheLoad,
     Embedded,
     Event,
     Failed,
@@ -48,7 +48,7 @@ class EngineObserver:
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
                 self._metrics.embedding_inputs.labels(event.model).inc()
-            case ModelLoad() | ArchiveLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
+            case ModelLoad() | DiskCacheLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
                 pass
             case _:
                 live = self._live.get(event.sequence_id)

@@ -39,11 +39,11 @@ class Counts(NamedTuple):
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
-Count = Callable[[str, str, Counts], None]
+RecordUsage = Callable[[str, str, Counts], None]
 """Takes what a request of a project used of a model."""
 
 
-def uncounted(project: str, model: str, counts: Counts) -> None:
+def discard_usage(project: str, model: str, counts: Counts) -> None:
     """For a service without a control service to report to."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredAdapter:
     """An adapter that this frontend should have."""
 
     id: str
@@ -40,14 +40,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedState:
+class DesiredState:
     """Everything that this frontend should have, by id; `revision` is control's name for it."""
 
     revision: str = ""
-    adapters: Mapping[str, Wanted] = field(default_factory=dict)
+    adapters: Mapping[str, DesiredAdapter] = field(default_factory=dict)
 
 
-def save_state(path: Path, state: WantedState) -> None:
+def save_state(path: Path, state: DesiredState) -> None:
     """Write a state to a file, atomically. Raises `OSError`."""
     entries = [asdict(wanted) for wanted in state.adapters.values()]
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
@@ -55,14 +55,14 @@ def save_state(path: Path, state: WantedState) -> None:
     draft.replace(path)
 
 
-def load_state(path: Path) -> WantedState:
+def load_state(path: Path) -> DesiredState:
     """The state in a file; an empty one where there is none, or one of another release."""
     try:
         saved = json.loads(path.read_text())
-        adapters = [Wanted(**entry) for entry in saved["adapters"]]
-        return WantedState(saved["revision"], {wanted.id: wanted for wanted in adapters})
+        adapters = [DesiredAdapter(**entry) for entry in saved["adapters"]]
+        return DesiredState(saved["revision"], {wanted.id: wanted for wanted in adapters})
     except (OSError, ValueError, TypeError, LookupError):
-        return WantedState()
+        return DesiredState()
 
 
 def frontend_id(path: Path) -> str:

@@ -21,7 +21,7 @@ class Capabilities(NamedTuple):
     tool_results: bool
 
 
-def find_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
+def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
     """Try a template out.
 
     Args:

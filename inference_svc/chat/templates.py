@@ -12,7 +12,7 @@ from inference_svc.chat.control_tokens import ControlTexts, Placeholders, Prompt
 from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
 from inference_svc.chat.json_values import json_object, json_or_none
 from inference_svc.chat.parsers.formats import (
-    AS_TOLD,
+    NO_OVERRIDE,
     FormatOverride,
     ReasoningFormat,
     ToolCallFormat,
@@ -95,14 +95,14 @@ class ModelTemplate:
     bos_text: str
     eos_text: str
     control_texts: ControlTexts
-    turn_format: FormatOverride = AS_TOLD
+    turn_format: FormatOverride = NO_OVERRIDE
 
     @classmethod
     def of_model(
         cls,
         template: str | None,
         vocabulary: TemplateVocabulary,
-        turn_format: FormatOverride = AS_TOLD,
+        turn_format: FormatOverride = NO_OVERRIDE,
     ) -> "ModelTemplate":
         """Return a model's template, or the fallback where it brings none."""
         return cls(

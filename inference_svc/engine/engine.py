@@ -21,10 +21,10 @@ from inference_svc.engine.kv_cache.integrity import IntegrityError, check_integr
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
 from inference_svc.engine.lora.loaded import Adapters
+from inference_svc.engine.output_processor import OutputProcessor, SequencePreparer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
-from inference_svc.engine.scheduler.admission import Admission, PrefixPreparation
-from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.scheduler.admission import Admission
 from inference_svc.engine.scheduler.plan import PlanLimits
 from inference_svc.engine.scheduler.planner import Planner
 from inference_svc.engine.scheduler.policy import Policy
@@ -95,7 +95,7 @@ class Engine:
         mover = SlotMover(backend, cells, self._table, self._placer)
         self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
         self._speaker = OutputProcessor(backend, self._roster, clock)
-        self._preparer = PrefixPreparation(backend, self._roster, self._speaker, self._saved)
+        self._preparer = SequencePreparer(backend, self._roster, self._speaker, self._saved)
         self._planner = Planner(
             self._table,
             self._roster,

@@ -194,7 +194,7 @@ class ModelLoad(NamedTuple):
     step_times: tuple[StepHistogram, ...] = ()
 
 
-class ArchiveLoad(NamedTuple):
+class DiskCacheLoad(NamedTuple):
     """The archive of stored objects: `tier` with the folder, which engines share, as it was at
     `measured_at` (the monotonic clock, one for all processes)."""
 
@@ -226,6 +226,6 @@ Event = (
     | AdapterLoaded
     | AdapterFailed
     | ModelLoad
-    | ArchiveLoad
+    | DiskCacheLoad
     | Embedded
 )

@@ -13,7 +13,7 @@ from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideFailed
 from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
-from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.output_processor import OutputProcessor
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot, SlotTable

@@ -49,7 +49,7 @@ class NgramProposer:
     def guess(self, tokens: "array[int]", count: int) -> "array[int]":
         """Up to `count` tokens that may follow `tokens`; the guess before must have been judged."""
         text = self._known + tokens if self._known else tokens
-        self._guess, self._at = guess_next(text, count), len(tokens)
+        self._guess, self._at = propose_tokens(text, count), len(tokens)
         return self._guess
 
     def draft(self, count: int) -> "array[int]":
@@ -74,7 +74,7 @@ class NgramProposer:
         return judged
 
 
-def guess_next(tokens: "array[int]", count: int) -> "array[int]":
+def propose_tokens(tokens: "array[int]", count: int) -> "array[int]":
     """`count` tokens that may follow; none where the last `NGRAM` tokens never stood before.
 
     Of the places where they did, the one that agrees longest with the end of `tokens` is taken, the

@@ -57,7 +57,7 @@ MAX_DRAFT = 31
 depend on its length."""
 
 
-class KeepFor(NamedTuple):
+class StoredObjectRef(NamedTuple):
     """The stored object that a sequence is part of; `digest` is the SHA-256, in hex, of the model
     that is served."""
 
@@ -105,7 +105,7 @@ class SequenceRequest:
     queue_deadline: float | None = None
     reuse: bool = True
     keep: bool = False
-    keep_for: KeepFor | None = None
+    keep_for: StoredObjectRef | None = None
     snapshot_id: str = ""
     max_draft: int = MAX_DRAFT
     predicted: "array[int]" = field(default_factory=lambda: array("i"))
@@ -165,7 +165,7 @@ class RestoreSnapshot(NamedTuple):
     digest: str
 
 
-class DropArchived(NamedTuple):
+class DropCachedPrefixes(NamedTuple):
     """Delete what is archived for stored objects, and archive no more of what is computed;
     `SnapshotDone` answers with the number of files."""
 
@@ -174,6 +174,6 @@ class DropArchived(NamedTuple):
 
 
 SnapshotCommand = SaveSnapshot | RestoreSnapshot
-FileCommand = SnapshotCommand | DropArchived
+FileCommand = SnapshotCommand | DropCachedPrefixes
 AdapterCommand = LoadAdapter | UnloadAdapter
 Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | FileCommand | AdapterCommand

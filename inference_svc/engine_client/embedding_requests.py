@@ -13,7 +13,7 @@ from svc_kit.errors import AbortedByOperator, DomainError
 
 
 @dataclass(slots=True)
-class EmbeddingJob:
+class PendingEmbedding:
     """A request that waits or runs. `arrived_at` is in monotonic seconds."""
 
     request: EmbeddingRequest
@@ -27,12 +27,12 @@ class EmbeddingJob:
             self.done.set_exception(error)
 
 
-class EmbeddingJobs:
+class EmbeddingTracker:
     """The unfinished embedding requests of a model. `limits` bound what waits or runs; `send`
     reaches the engine."""
 
     def __init__(self, limits: QueueLimits, send: Callable[[Command], None]) -> None:
-        self.live: dict[int, EmbeddingJob] = {}
+        self.live: dict[int, PendingEmbedding] = {}
         self.num_inputs_done = 0
         self.num_tokens_done = 0
         self._limits = limits
@@ -46,7 +46,7 @@ class EmbeddingJobs:
         Raises `QueueFull`, or whatever ended the request; cancelled, it ends in the engine too.
         """
         self._check_room(request)
-        job = EmbeddingJob(request, asyncio.get_running_loop().create_future())
+        job = PendingEmbedding(request, asyncio.get_running_loop().create_future())
         self.live[request.sequence_id] = job
         self._idle.clear()
         self._send(SubmitEmbedding(request))

@@ -12,13 +12,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from inference_svc.engine_client.faults import AbortingPipe
 from inference_svc.engine_client.messages import EngineConfig, EngineStartFailed, Ready
 from inference_svc.engine_process.model_load import load
 from inference_svc.engine_process.output_batcher import usual_interval_s
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
-from inference_svc.engine_process.step_loop import StepLoop
+from inference_svc.engine_process.step_loop import AbortingPipe, StepLoop
 from inference_svc.llama import library
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache

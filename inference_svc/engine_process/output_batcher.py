@@ -11,9 +11,9 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from inference_svc.engine.events import (
-    ArchiveLoad,
     Cancelled,
     Delta,
+    DiskCacheLoad,
     Embedded,
     Event,
     Failed,
@@ -77,7 +77,7 @@ class OutputBatcher:
         urgent, ends_waiting = set(), False
         for event in news:
             match event:
-                case ModelLoad() | ArchiveLoad():
+                case ModelLoad() | DiskCacheLoad():
                     pass
                 case Delta(sequence_id):
                     if sequence_id in self._silent:

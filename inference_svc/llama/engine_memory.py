@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from inference_svc.llama import devices
 from inference_svc.machine import available_memory_bytes
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.placement import ON_PROCESSOR, Placement
 
 
@@ -26,8 +26,8 @@ class EngineMemory:
 
     def available_bytes(self, num_layers: int) -> int:
         """The most that a context over all layers may take, as its model is placed."""
-        free = PlacedBytes(available_memory_bytes(), self._free())
-        return Spread(self._placement, num_layers).fitting_bytes(free)
+        free = DeviceBytes(available_memory_bytes(), self._free())
+        return LayerSplit(self._placement, num_layers).fitting_bytes(free)
 
     @contextmanager
     def taking(self) -> Iterator[None]:

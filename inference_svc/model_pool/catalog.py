@@ -119,7 +119,7 @@ class KnownModel:
         return self.worker is not None and self.worker.state is EngineState.RESTARTING
 
 
-class Named(NamedTuple):
+class ResolvedModel(NamedTuple):
     """The model of a request, and the adapter that it names, if any."""
 
     model: KnownModel
@@ -157,13 +157,13 @@ class Catalog:
         """Whether a model has this name or alias."""
         return name in self._names
 
-    def find(self, name: str, project: str) -> Named:
+    def find(self, name: str, project: str) -> ResolvedModel:
         """What a name stands for in a project: a model by its name or alias, or an adapter; the
         first model for an empty one. Raises `ModelNotFound`."""
         adapter = None if self.has_model(name) else self._visible(name, project)
         if adapter is None:
-            return Named(self.find_model(name))
-        return Named(self._names[adapter.model], adapter)
+            return ResolvedModel(self.find_model(name))
+        return ResolvedModel(self._names[adapter.model], adapter)
 
     def find_model(
         self,
@@ -204,11 +204,11 @@ class Catalog:
             if adapter.project == project and adapter.standing_scale and adapter.error is None
         ]
 
-    def all(self, project: str) -> list[Named]:
+    def all(self, project: str) -> list[ResolvedModel]:
         """Everything that a project's request may name, sorted."""
-        plain = [Named(model) for model in self]
+        plain = [ResolvedModel(model) for model in self]
         adapted = [
-            Named(model, each)
+            ResolvedModel(model, each)
             for model in self
             for each in model.adapters.current()
             if each is self._visible(each.name, project)

@@ -18,10 +18,10 @@ from inference_svc.model_pool.eviction import (
     Resident,
     Verdict,
     Wait,
-    judge,
-    surplus,
+    over_budget,
+    plan_load,
 )
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import (
     RequestedLimits,
     ResolvedLimits,
@@ -104,7 +104,7 @@ class Memory:
     models in use hold."""
 
     budget_bytes: int
-    available: Callable[[], PlacedBytes]
+    available: Callable[[], DeviceBytes]
     patience_s: float
     look: Callable[[], Awaitable[None]] = _nowhere
 
@@ -275,7 +275,7 @@ class ModelLifecycle:
         return self._judge_for(known, needs.least) if isinstance(verdict, Wait) else verdict
 
     def _judge_for(self, known: KnownModel, needed_bytes: int) -> Verdict:
-        return judge(
+        return plan_load(
             known.resident,
             self._residents(),
             needed_bytes,
@@ -283,10 +283,10 @@ class ModelLifecycle:
             available=self._available(),
         )
 
-    def _available(self) -> PlacedBytes:
+    def _available(self) -> DeviceBytes:
         """What can be given now, without what engines that died take again when they are back."""
         back = (known.resident.held for known in self._catalog if known.is_coming_back)
-        return self._memory.available().without(sum(back, PlacedBytes()))
+        return self._memory.available().without(sum(back, DeviceBytes()))
 
     def _residents(self) -> list[Resident]:
         return [each.resident for each in self._catalog]
@@ -294,14 +294,14 @@ class ModelLifecycle:
     def _measure(self) -> None:
         """Learn what the engines take now; one that is down will take what it took."""
         for known in self._catalog:
-            measured = known.worker.memory if known.worker is not None else PlacedBytes()
+            measured = known.worker.memory if known.worker is not None else DeviceBytes()
             if measured.total and known.resident.state is not ModelState.LOADING:
                 known.resident.held = measured
 
     async def _keep_budget(self, loaded: KnownModel) -> None:
         """A load that took more than planned costs those used least lately their place."""
         budget = self._memory.budget_bytes
-        while (extra := surplus(self._residents(), budget, loaded.resident)) is not None:
+        while (extra := over_budget(self._residents(), budget, loaded.resident)) is not None:
             log.info("model %s gives way: the models take more than the budget", extra.name)
             await self._evict_idle(extra)
 
@@ -336,7 +336,7 @@ def plan_start(models: Sequence[KnownModel], memory: Memory) -> list[ResolvedLim
     while waiting:
         group = waiting.pop(0)
         kept = [_least(each, free) for others in waiting for each in others]
-        kept_bytes = sum(kept, PlacedBytes())
+        kept_bytes = sum(kept, DeviceBytes())
         left = free.without(kept_bytes)
         fitting = (each.resident.spread.fitting_bytes(left, free) for each in group)
         most = max(min(budget_bytes - kept_bytes.total, *fitting), 0)
@@ -349,13 +349,13 @@ def plan_start(models: Sequence[KnownModel], memory: Memory) -> list[ResolvedLim
     return [sizes[known.name] for known in models]
 
 
-def _groups(models: Sequence[KnownModel], free: PlacedBytes) -> Sequence[list[KnownModel]]:
+def _groups(models: Sequence[KnownModel], free: DeviceBytes) -> Sequence[list[KnownModel]]:
     groups = defaultdict(list)
     for known in models:
         groups[known.resident.spread.places(free)].append(known)
     return list(groups.values())
 
 
-def _least(known: KnownModel, free: PlacedBytes) -> PlacedBytes:
+def _least(known: KnownModel, free: DeviceBytes) -> DeviceBytes:
     needed = memory_needs(known.file, known.requested).least
     return known.resident.spread.divide(needed, free)

@@ -42,11 +42,11 @@ def digest_of(stamps: Iterable[FileStamp]) -> str:
                     digest.update(block)
         except OSError as problem:
             raise ModelFileInvalid(stamp.path, problem.strerror or str(problem)) from problem
-    recognise(stamps)
+    verify_files(stamps)
     return digest.hexdigest()
 
 
-def recognise(stamps: Sequence[FileStamp], digest: str = "") -> tuple[FileStamp, ...]:
+def verify_files(stamps: Sequence[FileStamp], digest: str = "") -> tuple[FileStamp, ...]:
     """The stamps of a model's files as they are now. Raises `ModelFileInvalid` where they are not
     the files that had `stamps`.
 

@@ -70,7 +70,7 @@ class ResolvedLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class MemoryNeeds:
     """Memory that a load needs: with `comfortable` a few people are served at once, less than
     `least` cannot serve anybody (or not as requested). `least` is at most `comfortable`."""
 
@@ -78,7 +78,7 @@ class Needs:
     least: int
 
 
-def memory_needs(model: ModelFile, requested: RequestedLimits) -> Needs:
+def memory_needs(model: ModelFile, requested: RequestedLimits) -> MemoryNeeds:
     """What must be free before a load, the reserve included."""
     kv_bytes = (
         _kv_bytes(model, *_fitted(model, requested, *_COMFORTABLE)),
@@ -87,7 +87,7 @@ def memory_needs(model: ModelFile, requested: RequestedLimits) -> Needs:
     comfortable, least = (
         math.ceil((_fixed_bytes(model) + size) / (1 - _RESERVE_SHARE)) + 1 for size in kv_bytes
     )
-    return Needs(comfortable, min(least, comfortable))
+    return MemoryNeeds(comfortable, min(least, comfortable))
 
 
 def planned_bytes(model: ModelFile, limits: ResolvedLimits) -> int:

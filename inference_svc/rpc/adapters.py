@@ -15,7 +15,7 @@ from inference_svc.engine.request import AdapterStack, AppliedAdapter, stack_of
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
 from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
-from inference_svc.model_pool.catalog import Catalog, KnownModel, Named
+from inference_svc.model_pool.catalog import Catalog, KnownModel, ResolvedModel
 from model_files.adapter_file import AdapterDescription
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
@@ -47,7 +47,10 @@ class AppliedAdapters:
 
 
 def adapters_of(
-    request: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog, project: str
+    request: Sequence[adapter_pb2.AdapterScale],
+    named: ResolvedModel,
+    catalog: Catalog,
+    project: str,
 ) -> AppliedAdapters:
     """What a request asks for, else what its model's name stands for in its project, else what
     stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""

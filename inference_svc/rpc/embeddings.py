@@ -12,7 +12,7 @@ from inference_svc.model_pool.catalog import LoadedModel, ServedModel
 from inference_svc.rpc.generation import Caller
 from inference_svc.rpc.request_options import priority_of
 from inference_svc.rpc.validation import check_bytes
-from inference_svc.usage import Count, Counts
+from inference_svc.usage import Counts, RecordUsage
 from svc_kit.errors import (
     ContextLengthExceeded,
     InvalidField,
@@ -39,7 +39,7 @@ class EmbeddingBounds:
 class EmbeddingService:
     """Prepares embedding requests and waits for their vectors."""
 
-    def __init__(self, bounds: EmbeddingBounds, count: Count) -> None:
+    def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
         """`count` takes what a request used."""
         self._bounds = bounds
         self._count = count

@@ -18,7 +18,7 @@ from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.requests import Submission
-from inference_svc.model_pool.catalog import Catalog, LoadedModel, Named, ServedModel
+from inference_svc.model_pool.catalog import Catalog, LoadedModel, ResolvedModel, ServedModel
 from inference_svc.rpc.adapters import AppliedAdapters, adapters_of
 from inference_svc.rpc.chat_messages import to_conversation
 from inference_svc.rpc.output_constraints import (
@@ -147,7 +147,7 @@ class GenerationService:
             _replay(item, model, turn)
         return admitted, turns
 
-    def _named(self, name: str, loaded: LoadedModel, project: str) -> Named:
+    def _named(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
         """What the name stands for now. Raises `ModelNotFound` where it went to another model since
         the call began."""
         named = self._catalog.find(name, project)

@@ -11,9 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
 from inference_svc.engine_client.messages import LoadPhase, ModelReady
-from inference_svc.model_pool.catalog import KnownModel, Named, ServedModel
+from inference_svc.model_pool.catalog import KnownModel, ResolvedModel, ServedModel
 from inference_svc.model_pool.eviction import ModelState
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.placement import LoadPolicy
@@ -96,7 +96,7 @@ _PHASES = {
 }
 
 
-def model(named: Named) -> model_pb.Model:
+def model(named: ResolvedModel) -> model_pb.Model:
     """A name as callers see it, an adapter's like a model's of its own."""
     described = _model(named.model)
     if named.adapter is not None:
@@ -150,7 +150,7 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
 
 def _model(known: KnownModel) -> model_pb.Model:
     file, resident, worker = known.file, known.resident, known.worker
-    memory = worker.memory if worker is not None else PlacedBytes()
+    memory = worker.memory if worker is not None else DeviceBytes()
     described = model_pb.Model(
         name=known.name,
         aliases=known.aliases,

@@ -15,11 +15,11 @@ from inference_svc.structured_output.spec import (
     MAX_CHOICES,
     NUMBER,
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 from svc_kit.errors import InvalidField, MissingField, TooLong
@@ -32,7 +32,7 @@ _HERMES = ToolCallSyntax(
 )
 _DEEPSEEK, _KIMI = delimited.DEEPSEEK, delimited.KIMI
 _COHERE, _APERTUS = delimited.COHERE, delimited.APERTUS
-WRITINGS: dict[ToolCallFormat, tuple[ToolCallSyntax, ...]] = {
+TOOL_CALL_SYNTAXES: dict[ToolCallFormat, tuple[ToolCallSyntax, ...]] = {
     ToolCallFormat.HERMES: (_HERMES,),
     ToolCallFormat.LLAMA: (
         ToolCallSyntax(head='{"name": "', middle='", "parameters": ', tail="}", between="; "),
@@ -112,12 +112,12 @@ OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
 """What its readers take for the beginning of a call besides."""
 
 
-def enforced_notation(events: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
+def enforced_tool_call_format(events: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
     """The notation in which a model that writes calls as `events` is made to write them.
 
     Beside a form they have to begin with a marker: an answer in JSON could be taken for a call.
     """
-    if events not in WRITINGS or (beside_form and events is ToolCallFormat.LLAMA):
+    if events not in TOOL_CALL_SYNTAXES or (beside_form and events is ToolCallFormat.LLAMA):
         return ToolCallFormat.HERMES
     return events
 
@@ -159,11 +159,11 @@ def chat_output_spec(
     form = output_format(constraint)
     required = conversation.tool_choice.mode is ToolMode.REQUIRED
     if not conversation.offers_tools:
-        return None if form is None else OutputSpec(form, None, _thought(conversation, prompt))
+        return None if form is None else OutputSpec(form, None, _reasoning(conversation, prompt))
     if form is None and not required:
         return _free_turn(conversation, prompt)
     calls = _calls(conversation, prompt.turn_format.tool_calls, required=required)
-    return OutputSpec(None if required else form, calls, _thought(conversation, prompt))
+    return OutputSpec(None if required else form, calls, _reasoning(conversation, prompt))
 
 
 def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnFormat:
@@ -172,7 +172,7 @@ def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnForm
         turn_format = TurnFormat()
     if request.calls is not None:
         beside_form = not request.calls.required
-        notation = enforced_notation(turn_format.tool_calls, beside_form=beside_form)
+        notation = enforced_tool_call_format(turn_format.tool_calls, beside_form=beside_form)
         turn_format = turn_format._replace(tool_calls=notation)
     return turn_format
 
@@ -187,7 +187,7 @@ def _choices(values: list[str], field: str) -> str:
     return json.dumps(values)
 
 
-def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool) -> Calls:
+def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool) -> ToolCallSpec:
     choice = conversation.tool_choice
     tools = tuple(
         CallableTool(tool.name, tool.parameters_json, tool.strict, f"tools[{i}].parameters_json")
@@ -196,8 +196,8 @@ def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool
     )
     is_named = required and len(choice.allowed_names) == 1
     several = choice.parallel and not is_named
-    ways = WRITINGS[enforced_notation(events, beside_form=not required)]
-    return Calls(ways, tools, required=required, several=several)
+    ways = TOOL_CALL_SYNTAXES[enforced_tool_call_format(events, beside_form=not required)]
+    return ToolCallSpec(ways, tools, required=required, several=several)
 
 
 def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec | None:
@@ -217,7 +217,7 @@ def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec
     return OutputSpec(None, replace(calls, trigger=trigger, barred=barred), thought)
 
 
-def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
+def _reasoning(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
     """Where the template has begun a thought it must end first; where thinking was asked for, the
     model may begin one."""
     markers = prompt.turn_format.reasoning_markers

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.engine.request import AdapterStack, KeepFor
+from inference_svc.engine.request import AdapterStack, StoredObjectRef
 from inference_svc.rpc.validation import check_bytes
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
@@ -35,15 +35,15 @@ class PrefixGroups:
 NO_GROUPS = PrefixGroups({})
 
 
-def check_keep(options: generation.GenerationOptions) -> None:
+def check_retention(options: generation.GenerationOptions) -> None:
     """Raises `InvalidField` where a state is to be kept that none may use."""
     if options.cache.keep and not may_reuse(options):
         raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
 
 
-def keep_for(
+def stored_object_of(
     options: generation.GenerationOptions, principal: Principal, digest: str
-) -> KeepFor | None:
+) -> StoredObjectRef | None:
     """The stored object that a sequence is part of; none while the model's `digest` is not known.
 
     Raises `ServiceOnly` where a caller names one that does not keep objects, `TooLong`, or
@@ -58,7 +58,7 @@ def keep_for(
     if not may_reuse(options):
         problem = "a state that none may reuse is not kept"
         raise InvalidField(field="cache.keep_for", problem=problem)
-    return KeepFor(object_id, digest) if digest else None
+    return StoredObjectRef(object_id, digest) if digest else None
 
 
 def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack) -> bytes:

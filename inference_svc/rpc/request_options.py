@@ -15,9 +15,9 @@ from inference_svc.rpc.prefix_policy import (
     NO_GROUPS,
     PrefixGroups,
     cache_key,
-    check_keep,
-    keep_for,
+    check_retention,
     may_reuse,
+    stored_object_of,
 )
 from inference_svc.rpc.sampling_params import to_sampling
 from inference_svc.rpc.validation import (
@@ -86,7 +86,7 @@ def to_requests(
 
     Raises the `DomainError` of the first bad field.
     """
-    check_keep(options)
+    check_retention(options)
     check_bytes("label", options.label, MAX_LABEL_BYTES)
     _check_prompt(prompt, target)
     num_choices = options.num_choices if options.HasField("num_choices") else 1
@@ -110,7 +110,7 @@ def to_requests(
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=may_reuse(options),
         keep=options.cache.keep,
-        keep_for=keep_for(options, principal, target.digest),
+        keep_for=stored_object_of(options, principal, target.digest),
         deterministic=options.deterministic,
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,

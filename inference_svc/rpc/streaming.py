@@ -19,7 +19,7 @@ from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import ChoiceEvent, OutputStream
-from inference_svc.usage import Count, Counts
+from inference_svc.usage import Counts, RecordUsage
 
 _SOURCES = {
     events.CacheSource.NONE: pb.CACHE_SOURCE_UNSPECIFIED,
@@ -252,7 +252,7 @@ class ChatTurn:
 
 
 async def stream_events(
-    admitted: AcceptedRequest, turns: Sequence[Turn], count: Count
+    admitted: AcceptedRequest, turns: Sequence[Turn], count: RecordUsage
 ) -> AsyncIterator[Event]:
     """All events of a stream, in order; `count` takes what it used. Raises the stream's
     `DomainError`.

@@ -40,7 +40,7 @@ class FolderLimits:
     max_files: int
 
 
-KEEP_NONE = FolderLimits(Path(os.devnull), 0, 0)
+NO_SNAPSHOTS = FolderLimits(Path(os.devnull), 0, 0)
 """No snapshots at all."""
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from inference_svc.structured_output.grammar import (
-    FormInvalid,
+    OutputFormatInvalid,
     document,
     faulty_pointer,
-    form_grammar,
+    output_format_grammar,
     schema_grammar,
     tool_grammar,
     whole_grammar,
@@ -20,11 +20,11 @@ from inference_svc.structured_output.grammar import (
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
 from inference_svc.structured_output.spec import (
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 
@@ -42,12 +42,12 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
     try:
-        request = _asked(payload["asked"])
+        request = _output_spec(payload["asked"])
         _check_parts(request, tokenizer)
         grammar = whole_grammar(request, vocabulary["control"])
         if request.calls is not None or request.thought is not None:
             _check(grammar, tokenizer, _field(request))
-    except FormInvalid as invalid:
+    except OutputFormatInvalid as invalid:
         return _refusal(invalid, tokenizer)
     return {"grammar": grammar}
 
@@ -56,7 +56,7 @@ def _check_parts(request: OutputSpec, tokenizer: LLTokenizer) -> None:
     """Build each part alone, so that an error names the part that it is in."""
     parts = []
     if request.form is not None:
-        parts.append((request.form.field, form_grammar(request.form)))
+        parts.append((request.form.field, output_format_grammar(request.form)))
     if request.calls is not None:
         parts += [(tool.field, tool_grammar(tool)) for tool in request.calls.tools]
     for field, grammar in parts:
@@ -71,14 +71,14 @@ def _check(
         matcher.compute_bitmask()
         check_usable(matcher)
     except GrammarUnusable as problem:
-        raise FormInvalid(field, str(problem), schema) from None
+        raise OutputFormatInvalid(field, str(problem), schema) from None
 
 
 def _field(request: OutputSpec) -> str:
     return request.form.field if request.form is not None else "tools"
 
 
-def _refusal(invalid: FormInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
+def _refusal(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
     # The first lines name the place; what follows repeats the grammar.
     problem = " ".join(invalid.problem.split())[:_MAX_PROBLEM_CHARACTERS]
     if invalid.schema is None:
@@ -96,7 +96,7 @@ def _refusal(invalid: FormInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
     return {"field": invalid.field, "problem": problem, "pointer": pointer}
 
 
-def _asked(fields: dict[str, Any]) -> OutputSpec:
+def _output_spec(fields: dict[str, Any]) -> OutputSpec:
     form, calls, thought = fields["form"], fields["calls"], fields["thought"]
     return OutputSpec(
         form and OutputFormat(OutputFormatKind(form["kind"]), form["text"], form["field"]),
@@ -105,11 +105,11 @@ def _asked(fields: dict[str, Any]) -> OutputSpec:
     )
 
 
-def _calls(fields: dict[str, Any]) -> Calls:
+def _calls(fields: dict[str, Any]) -> ToolCallSpec:
     ways = tuple(ToolCallSyntax(**way) for way in fields["ways"])
     tools = tuple(CallableTool(**tool) for tool in fields["tools"])
     barred = tuple(fields["barred"])
-    return Calls(**{**fields, "ways": ways, "tools": tools, "barred": barred})
+    return ToolCallSpec(**{**fields, "ways": ways, "tools": tools, "barred": barred})
 
 
 class _Bytes:

@@ -4,14 +4,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from inference_svc.structured_output.spec import Calls, Reasoning
+from inference_svc.structured_output.spec import Reasoning, ToolCallSpec
 
 ControlTokens = Mapping[str, int]
 """Texts of control tokens and their ids."""
 ANYTHING = "/(?s:.*)/"
 
 
-def free_rules(calls: Calls, thought: Reasoning | None, control: ControlTokens) -> Iterator[str]:
+def free_rules(
+    calls: ToolCallSpec, thought: Reasoning | None, control: ControlTokens
+) -> Iterator[str]:
     """The rules of `start` and of all free text of a turn."""
     barred, by_bytes = list(calls.barred), False
     if thought is None or not (_is_one(thought.begin, control) and _is_one(thought.end, control)):

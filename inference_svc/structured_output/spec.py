@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from svc_kit.errors import TooLong
 
-MAX_FORM_BYTES = 128 * 1024
+MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
 MAX_CHOICES = 1024
 NUMBER = "\0"
@@ -62,7 +62,7 @@ class ToolCallSyntax:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ToolCallSpec:
     """Tool calls in one of the ways to write them. `required`: nothing else is an answer.
 
     `trigger`: where the model is free otherwise, the text with which each of the ways begins; what
@@ -93,13 +93,13 @@ class OutputSpec:
     """Everything that shapes one output: at least a form or calls."""
 
     form: OutputFormat | None
-    calls: Calls | None
+    calls: ToolCallSpec | None
     thought: Reasoning | None
 
     def check_sizes(self) -> None:
         """Refuse what is too large to look at. Raises `TooLong` with the limit."""
         if self.form is not None:
-            _check_bytes(self.form.field, len(self.form.text.encode()), MAX_FORM_BYTES)
+            _check_bytes(self.form.field, len(self.form.text.encode()), MAX_OUTPUT_FORMAT_BYTES)
         if self.calls is not None:
             size = sum(len(tool.schema.encode()) for tool in self.calls.tools)
             _check_bytes("tools", size, MAX_TOOL_SCHEMAS_BYTES)

@@ -22,10 +22,10 @@ from inference_svc.chat.parsers import (
 )
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import Markers
 
-Reader = Callable[[Source, TurnOutput, OfferedTools], Wait[None]]
+Reader = Callable[[Source, TurnOutput, OfferedTools], ParseSteps[None]]
 
 
 class ToolCallFormat(StrEnum):
@@ -200,7 +200,7 @@ class FormatOverride(NamedTuple):
         )
 
 
-AS_TOLD = FormatOverride()
+NO_OVERRIDE = FormatOverride()
 
 
 def choose_format(template: str, *, understands_tools: bool = True) -> TurnFormat:

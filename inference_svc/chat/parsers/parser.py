@@ -13,7 +13,7 @@ from inference_svc.chat.parsers.mistral import new_mistral_id
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.reasoning import ReasoningSplitter
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import TurnDelta
 
 NO_TOOLS = OfferedTools({})
@@ -55,7 +55,7 @@ class TurnParser:
             verbatim=inline_reasoning,
         )
         self._inline_reasoning = inline_reasoning
-        self._steps: Wait[None] | None = None
+        self._steps: ParseSteps[None] | None = None
         if turn_format.is_harmony:
             self._steps = HarmonyReader(
                 self._source,

@@ -10,7 +10,7 @@ from typing import Final
 
 from inference_svc.engine.batch import NativeLimits
 
-_TELLING_SHARE: Final = 0.95
+_SIGNIFICANT_RATIO: Final = 0.95
 # Less is noise, and each correction makes plans anew.
 
 BLOCK: Final = 4
@@ -46,7 +46,7 @@ class DecodeTimes:
 
     def observe(self, rows: int, seconds: float) -> bool:
         """Update from a step of so many rows; return whether it was faster than predicted."""
-        if not 0 < seconds < self[rows] * _TELLING_SHARE:
+        if not 0 < seconds < self[rows] * _SIGNIFICANT_RATIO:
             return False
         self.believe(rows, seconds)
         return True
@@ -102,7 +102,7 @@ def _interpolated(step_times: Mapping[int, float], most: int) -> list[float]:
 
 _NEWEST_SHARE = 0.25
 # Steps with fewer prompt tokens say more about the rest of the step.
-_TELLING_TOKENS = 16
+_MIN_SIGNIFICANT_TOKENS = 16
 
 
 class StepTimeModel:
@@ -130,7 +130,7 @@ class StepTimeModel:
 
     def observe_prompts(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step with prompts."""
-        if prompt_tokens < _TELLING_TOKENS or seconds <= 0:
+        if prompt_tokens < _MIN_SIGNIFICANT_TOKENS or seconds <= 0:
             return
         token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
         known = self._token_s or token_s

@@ -44,7 +44,7 @@ def recipe_of(request: SequenceRequest) -> str:
     return json.dumps(recipe, sort_keys=True)
 
 
-def hidden_of(sequence: Sequence, saved: PrefixCache) -> tuple[float, ...]:
+def restored_sampler_state(sequence: Sequence, saved: PrefixCache) -> tuple[float, ...]:
     """What the sampler knew in the snapshot that a sequence resumes from.
 
     Raises `SnapshotNotFound` where none of its owner's is restored, `InvalidField` where it is of

@@ -49,7 +49,7 @@ class FairShare(Generic[Key]):
         return min((self.served(key) for key, count in self._live.items() if count), default=0.0)
 
 
-class Turns(Generic[Key]):
+class FairTurns(Generic[Key]):
     """Fair shares between parties that ask in turn."""
 
     def __init__(self) -> None:
