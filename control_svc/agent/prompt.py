@@ -145,8 +145,9 @@ class _Spoken:
         self._group.reasoning += text
 
     def _hosted(self, call: TurnCall, result: str) -> None:
-        """A call whose item holds its result. Those of one turn are shown one after the other, as
-        those of several turns are: items do not tell them apart."""
+        """Add a hosted call with its result. Calls of one turn are shown one after the other, since
+        items do not mark turns.
+        """
         self._group.calls.append(call)
         self._close()
         self._done.append(_answered(call.id, result))

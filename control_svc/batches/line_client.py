@@ -177,8 +177,9 @@ class LineClient:
 
 
 def _yielding(request: GenerationT) -> GenerationT:
-    """The request at the priority of batches: it says so itself, because a service without a token
-    of ours believes nothing of what the call says."""
+    """The request with the priority of batches in its body, since a service without the service
+    token ignores it in metadata.
+    """
     scheduling = request.options.scheduling
     scheduling.priority = scheduling.priority or PRIORITY_BATCH
     return request

@@ -107,8 +107,9 @@ class GroupCommitter:
             self._notify(additions, written)
 
     async def _append(self, tx: Transaction, additions: Mapping[Writer, Addition]) -> set[Writer]:
-        """Those whose events are written. A stream may have two writers here: one that has lost
-        its job and does not know it yet, and the one that goes on with it."""
+        """Append events; return the claims whose events were written. A stream can briefly have two
+        writers here: one that has lost its job without knowing, and its successor.
+        """
         claims = await lock_held(tx, {writer.claim for writer in additions}, self._lease)
         held = {writer: each for writer, each in additions.items() if writer.claim in claims}
         had = await EventLogQueries(tx).append(held.values())

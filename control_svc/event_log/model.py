@@ -25,9 +25,8 @@ MAX_CHUNK_EVENTS: Final = 256
 
 
 class StreamClosed(Exception):
-    """The stream has ended, or there is none: nothing can be appended.
-
-    Never an answer to a caller: it means that the object was ended or deleted by somebody else.
+    """The stream has ended or does not exist, so nothing can be appended. Internal: the object was
+    ended or deleted by another worker.
     """
 
 
@@ -131,11 +130,9 @@ class FinalEvents(NamedTuple):
 
 
 class StreamWriter(Protocol):
-    """The one writer of a stream, for the time of one attempt of its job.
-
-    Everything becomes visible in the order in which it was said. While the database is away, events
-    are kept, and waited for: nothing that was computed is lost. Each method raises LeaseLost once
-    the job is somebody else's, or the stream has been ended or dropped; nothing is written then.
+    """The one writer of a stream, during one attempt of its job. Events become visible in the order
+    in which they are written. While the database is unreachable, events are buffered. Methods raise
+    LeaseLost once the job belongs to another worker, or the stream has ended.
     """
 
     @property
@@ -164,8 +161,9 @@ class StreamWriter(Protocol):
         """As `commit`, and the job and the stream are done with it."""
 
     async def conclude(self, change: Change[FinalEvents]) -> None:
-        """As `commit`, and the job is done with it. The change says the last events, which can tell
-        what it found, such as that the object was to be cancelled meanwhile."""
+        """As `commit`, and end the job. The change returns the last events, which may depend on
+        what it finds.
+        """
 
 
 class StreamWriters(Protocol):
@@ -174,9 +172,8 @@ class StreamWriters(Protocol):
     def writer(
         self, context: JobContext, stream_id: str
     ) -> AbstractAsyncContextManager[StreamWriter]:
-        """The writer of a stream that exists, which goes on behind what is committed.
-
-        What is not committed when it is left is not written. Raises LeaseLost.
+        """Open the writer of an existing stream, behind its committed events. Events that are not
+        committed at the end of the context are dropped. Raises LeaseLost.
         """
 
 

@@ -169,11 +169,9 @@ class Writer:
         *,
         said: Sequence[FinalEvents] = (),
     ) -> ResultT:
-        """Commit a change with what was said before it, as soon as the database takes it; `said`
-        is what the change appends itself.
-
-        It has a chunk of its own, perhaps an empty one, which tells whether it was committed: the
-        chunks that a group tried to commit may be there without it.
+        """Commit a change with the events before it, retrying while the database is unreachable;
+        `said` are the events of the change itself. Its segment, perhaps empty, shows whether it was
+        committed.
         """
         results: list[ResultT] = []
         async with self._changing():

@@ -59,9 +59,8 @@ class PrefixCleanup:
         *,
         is_worked_on: bool = False,
     ) -> None:
-        """Have what is kept for an object deleted, in the transaction that deletes the object.
-
-        `is_worked_on`: a worker may be about to compute more, and hears of the end soon.
+        """Queue the deletion of an object's stored prefixes, in the transaction that deletes the
+        object. `is_worked_on` delays it while a worker may still compute.
         """
         if not self._is_used:
             return

@@ -83,8 +83,7 @@ class StoredSink:
 
 
 class TransactionSink:
-    """Keeps a response in a transaction of somebody else's, which has locked its job and its
-    row."""
+    """Stores events in a caller's transaction, which has locked the job and the row."""
 
     def __init__(self, project: str, tx: Transaction, codec: EventCodec) -> None:
         self._project = project

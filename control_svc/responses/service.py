@@ -203,10 +203,7 @@ def check_not_refused(response: Response) -> None:
 async def _what_was_said(
     tx: Transaction, project: str, response: Response
 ) -> tuple[list[Item], Response]:
-    """The calls that may be open, and the response with its place in what was said before.
-
-    Those of a chain are in its last response: the calls before it were answered by then.
-    """
+    """The open calls, and the response with its position in the history."""
     if response.previous_id:
         previous = await previous_of(tx, project, response)
         own = await TimelineQueries(tx).since(project, previous.id)
@@ -225,8 +222,9 @@ async def _what_was_said(
 
 
 async def previous_of(tx: Transaction, project: str, response: Response) -> Response:
-    """The response that this one goes on from. Raises PreviousResponseNotFound or
-    PreviousResponseUnfinished."""
+    """The response that this one continues. Raises PreviousResponseNotFound or
+    PreviousResponseUnfinished.
+    """
     try:
         previous = await ResponseQueries(tx).get(project, response.previous_id)
     except ResponseNotFound:

@@ -61,8 +61,7 @@ class _Situation(NamedTuple):
     is_waiting: bool
 
     def is_last(self, number: int) -> bool:
-        """Whether the watching ends with this event, which says that the run waits. Waits that
-        were over before are passed by."""
+        """Whether watching ends with this event, because the run waits for its client now."""
         return number > self.newest or (self.is_waiting and number == self.newest)
 
 
@@ -220,10 +219,8 @@ class Runs:
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
     ) -> AsyncGenerator[NumberedEvent, None]:
-        """The events beyond a number, until the run has ended or waits for its client.
-
-        A wait that is over is told, and what came behind it. Raises RunNotFound, StreamExpired or
-        OutOfRange.
+        """Yield events beyond a number until the run has ended or waits for its client. Raises
+        RunNotFound, StreamExpired or OutOfRange.
         """
         started = await self._transactions.read(
             lambda each: self._situation(each, project, thread_id, run_id)
@@ -302,10 +299,8 @@ class Runs:
         outputs: Sequence[ToolOutput],
         request_id: str,
     ) -> Submitted:
-        """Give a run what its calls gave; it goes on with them.
-
-        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete, TooLong and
-        RequestIdReused.
+        """Submit the outputs of calls; the run resumes. Raises RunNotFound, ToolOutputsNotAccepted,
+        ToolOutputsIncomplete, TooLong and RequestIdReused.
         """
         check_request_id(request_id)
         check_outputs(outputs)
