@@ -63,7 +63,7 @@ class Tail:
         self.wake()
 
     def close(self, opened: int) -> None:
-        """Unregister a writer. If a successor in this process writes the stream, it keeps the tail."""
+        """Unregister a writer. A successor in this process that writes the stream keeps the tail."""
         if opened == self._num_opened:
             self.is_live = self.is_ended
             self.wake()

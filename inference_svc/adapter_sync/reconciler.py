@@ -51,8 +51,8 @@ class Reconciler:
         address: str,
         look_s: float = 1.0,
     ) -> None:
-        """`folder` is where the wanted state is kept for a start without control. The engines are
-        looked at every `look_s` seconds: nobody tells when one has loaded its adapters again."""
+        """`folder` holds the desired state for a start without the control service. The engines are
+        polled every `look_s` seconds, because a reload of adapters is not announced."""
         self._control = control
         self._installer = installer
         self._path = folder / "state.json"

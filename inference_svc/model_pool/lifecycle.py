@@ -34,9 +34,8 @@ from svc_kit.lifecycle import StartupError
 
 
 class ModelChangeSignal:
-    """Wakes waiters at every change; a number says which changes a watcher has seen.
-
-    `on_change` hears of each change that others may see.
+    """Wakes waiters at every change of a model; the version number identifies the changes that a
+    watcher has seen. `on_change` is called at each externally visible change.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
