@@ -262,7 +262,7 @@ class Sweeper:
                 swept = await self.sweep()
             except DomainError as error:
                 _log.warning("sweeping failed: %s", error)
-            except Exception:  # nobody else hears of it, and the next round may do better
+            except Exception:  # logged only: the next round may succeed
                 _log.exception("sweeping failed")
             else:
                 if any(swept):

@@ -162,7 +162,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """As above."""
         request.headers["accept-encoding"] = "identity"
-        if request.method == "DELETE":  # a goodbye, with which nobody is kept waiting
+        if request.method == "DELETE":  # a farewell message; nothing waits for it
             request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_S).as_dict()
         response = await super().handle_async_request(request)
         if (problem := _problem(request, response)) is not None:

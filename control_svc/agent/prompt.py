@@ -131,7 +131,7 @@ class _Spoken:
                 self._hosted(call, called.output or called.problem)
             case McpApprovalResponse(approve=False) as word:
                 self._refuse(word)
-            case _:  # what the model is told of in another way
+            case _:  # what the prompt contains in another form
                 pass
 
     def _say(self, said: Message) -> None:

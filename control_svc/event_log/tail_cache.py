@@ -63,7 +63,7 @@ class Tail:
         self.wake()
 
     def close(self, opened: int) -> None:
-        """Unregister a writer. A successor in this process that writes the stream keeps the tail."""
+        """Unregister a writer. A successor in this process that writes to it keeps the tail."""
         if opened == self._num_opened:
             self.is_live = self.is_ended
             self.wake()

@@ -93,7 +93,10 @@ class PrefixCleanupWorker:
         except Unavailable:
             if claim.num_postponed < MOST_POSTPONED:
                 raise
-            _log.warning("what is archived for %s is left to the inference service", object_id)
+            _log.warning(
+                "the archived prefixes of %s are left for the inference service to expire",
+                object_id,
+            )
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Nothing: the object is gone."""

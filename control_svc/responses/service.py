@@ -137,7 +137,7 @@ class Responses:
 
         async def forget(tx: Transaction) -> None:
             await ResponseQueries(tx).get(project, response_id)
-            # The job's row comes first, as it does for whoever works on the response.
+            # Lock the job's row first, as the response's worker does.
             await JobQueries(tx).request_cancel(project, KIND, response_id)
             found = await ResponseQueries(tx).lock(project, response_id)
             is_worked_on = not found.state.is_final

@@ -272,7 +272,7 @@ class Runs:
 
         async def give_up(tx: Transaction) -> Run | None:
             await RunQueries(tx).get(project, thread_id, run_id)
-            # The job's row comes first, as it does for whoever works on the run.
+            # Lock the job's row first, as the run's worker does.
             job = await JobQueries(tx).request_cancel(project, KIND, run_id)
             run = await RunQueries(tx).lock(project, run_id)
             cancelling = run.cancelling()

@@ -266,7 +266,7 @@ class Engine:
             yield plan
             has_changed = self._roster.num_changes != num_changes
             if len(texts) == len(ready) and not has_changed:
-                return  # which is most steps: there is nobody for another call
+                return  # which is most steps: no other sequence needs a call
             self._expire()
             if has_changed or self._roster.num_changes != num_changes:
                 self._admitter.admit(self._preparer.is_left)

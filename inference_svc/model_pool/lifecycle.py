@@ -301,7 +301,7 @@ class ModelLifecycle:
         """A load that took more than planned costs those used least lately their place."""
         budget = self._memory.budget_bytes
         while (extra := over_budget(self._residents(), budget, loaded.resident)) is not None:
-            log.info("model %s gives way: the models take more than the budget", extra.name)
+            log.info("evicting model %s: the models exceed the memory budget", extra.name)
             await self._evict_idle(extra)
 
     async def _evict_idle(self, resident: Resident) -> None:

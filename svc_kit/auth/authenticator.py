@@ -215,7 +215,9 @@ def build_authenticator(
             "require_keys leaves nobody who may call: there is no key in the settings, and keys "
             "of the control service need service_token_file and control_target."
         )
-    _log.info("callers without a key may do %s", ", ".join(sorted(keyless or ())) or "nothing")
+    _log.info(
+        "callers without a key have the scopes %s", ", ".join(sorted(keyless or ())) or "nothing"
+    )
     return Authenticator(
         verifier=KeyChain(verifiers) if verifiers else None,
         service_token=token,
