@@ -8,15 +8,12 @@ worker that takes over continues behind them. Its one writer holds the fence of 
 a transaction that locks the job first, or, where there is no job, the lock of the object's row.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from control_svc.db.transaction import Transaction
-from control_svc.jobs.handler import JobContext
-from svc_kit.errors import DomainError
 
 BEFORE_FIRST: Final = -1
 """The position of a reader that has seen no event."""
@@ -127,65 +124,3 @@ class FinalEvents(NamedTuple):
     events: Sequence[bytes]
     is_end: bool
     """Whether they are the stream's last, too."""
-
-
-class StreamWriter(Protocol):
-    """The one writer of a stream, during one attempt of its job. Events become visible in the order
-    in which they are written. While the database is unreachable, events are buffered. Methods raise
-    LeaseLost once the job belongs to another worker, or the stream has ended.
-    """
-
-    @property
-    def next_number(self) -> int:
-        """The number of the event that is added next, for events that contain it."""
-
-    async def add(
-        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
-    ) -> None:
-        """Append events, and tokens of a turn; they are visible after the next group commit.
-
-        Returns at once, unless too much is unwritten.
-        """
-
-    async def flush(self) -> None:
-        """Return once everything that was added is visible."""
-
-    async def commit(self, change: Change[ResultT], *, progress: bool = False) -> ResultT:
-        """Commit everything that was added, and a change of rows, in one transaction.
-
-        It happens once, also where the database's answer gets lost. `progress`: as for
-        `JobContext.write`.
-        """
-
-    async def finish(self, change: Change[None]) -> None:
-        """As `commit`, and the job and the stream are done with it."""
-
-    async def conclude(self, change: Change[FinalEvents]) -> None:
-        """As `commit`, and end the job. The change returns the last events, which may depend on
-        what it finds.
-        """
-
-
-class StreamWriters(Protocol):
-    """Opens writers."""
-
-    def writer(
-        self, context: JobContext, stream_id: str
-    ) -> AbstractAsyncContextManager[StreamWriter]:
-        """Open the writer of an existing stream, behind its committed events. Events that are not
-        committed at the end of the context are dropped. Raises LeaseLost.
-        """
-
-
-class StreamReader(Protocol):
-    """Reads streams, from any process."""
-
-    def follow(
-        self, project: str, stream_id: str, after: int, *, missing: DomainError, field: str
-    ) -> AsyncGenerator[Sequence[Event], None]:
-        """The events beyond the one numbered `after`, those of a commit together, until the end.
-
-        `BEFORE_FIRST`: all. Raises `missing` where there is no such stream, or it is dropped
-        meanwhile, StreamExpired for one whose events are gone, and OutOfRange, naming `field`, for
-        a number that no event has yet.
-        """

@@ -11,8 +11,8 @@ from control_svc.agent.file_search import citations_of
 from control_svc.agent.model import NO_USAGE, TurnResult, added
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import StreamWriter
 from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.input_items import Include, visible
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Message, Reasoning, Text

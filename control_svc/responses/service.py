@@ -11,8 +11,9 @@ from control_svc.base.ids import JOB, IdSource, age_of
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import BEFORE_FIRST, Event, StreamReader
+from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.reader import StreamReader
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.model import GIVEN_ITEMS, Item, ItemFilter
 from control_svc.items.queries import TimelineQueries

@@ -15,8 +15,8 @@ from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata, check_request_id
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import StreamReader
 from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.reader import StreamReader
 from control_svc.items.model import ITEM_PREFIXES, FunctionCallOutput, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.queries import JobQueries

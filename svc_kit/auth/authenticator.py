@@ -216,7 +216,7 @@ def build_authenticator(
             "of the control service need service_token_file and control_target."
         )
     _log.info(
-        "callers without a key have the scopes %s", ", ".join(sorted(keyless or ())) or "nothing"
+        "callers without a key have the scopes: %s", ", ".join(sorted(keyless or ())) or "none"
     )
     return Authenticator(
         verifier=KeyChain(verifiers) if verifiers else None,
