@@ -24,4 +24,6 @@ def test_a_row_says_what_the_classes_say() -> None:
 
 def test_the_committed_page_is_what_the_code_says() -> None:
     """`make docs` was run after the last change."""
-    assert PAGES["errors.md"]() == (DOCS / "errors.md").read_text(encoding="utf-8")
+    assert PAGES["reference/errors.md"]() == (DOCS / "reference/errors.md").read_text(
+        encoding="utf-8"
+    )
