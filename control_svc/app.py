@@ -1,4 +1,4 @@
-"""The composition of the control service: settings in, a running server out."""
+"""Composes the control service: settings in, a running server out."""
 
 import asyncio
 import logging
@@ -25,12 +25,20 @@ from control_svc.config import ControlSettings
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock
-from control_svc.deps import Deps, ModelParts, archives, data_folder, end, shared_secret, streaming
+from control_svc.deps import (
+    Deps,
+    ModelParts,
+    build_prefix_cleanup,
+    data_folder,
+    end,
+    shared_secret,
+    streaming,
+)
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.heartbeat import renew_leases
 from control_svc.jobs.leases import Leases, LeaseTerms
-from control_svc.malloc import keep_large_blocks
+from control_svc.malloc import reuse_large_blocks
 from control_svc.projects.keys import Keys
 from control_svc.services import (
     Vectors,
@@ -141,7 +149,7 @@ async def build(
 
 async def serve(settings: ControlSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
-    keep_large_blocks()
+    reuse_large_blocks()
     stopping = stop_on_signals()
     async with build(settings) as control:
         await stopping.wait()
@@ -194,7 +202,9 @@ async def _deps(
 def _sweeper(deps: Deps) -> Sweeper:
     grace = timedelta(seconds=2 * deps.settings.server.max_deadline_s)
     kept_for = timedelta(seconds=deps.settings.streams.keep_s)
-    return Sweeper(deps.transactions, deps.blobs, deps.clock, grace, kept_for, archives(deps))
+    return Sweeper(
+        deps.transactions, deps.blobs, deps.clock, grace, kept_for, build_prefix_cleanup(deps)
+    )
 
 
 async def upgrade_database(settings: ControlSettings) -> str:
@@ -287,9 +297,9 @@ async def dispatching(
         lease=timedelta(seconds=bounds.lease_s),
         is_alone=not database.is_shared,
     )
-    undertakers = {handler.kind: handler for handler in handlers}
-    leases = Leases(deps.transactions, undertakers, terms)
-    dispatcher = Dispatcher(leases, deps.notices, handlers, metrics)
+    dead_letter_handlers = {handler.kind: handler for handler in handlers}
+    leases = Leases(deps.transactions, dead_letter_handlers, terms)
+    dispatcher = Dispatcher(leases, deps.notifications, handlers, metrics)
     gauges = JobGauges(deps.transactions, metrics)
     with renew_leases(database, terms.owner, terms.lease):
         counting = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))

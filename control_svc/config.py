@@ -40,7 +40,7 @@ class JobSettings(SettingsGroup):
     lease_s: float = Field(15.0, gt=0)
     """How long a job waits for a control process that died before another one takes it over."""
     poll_interval_s: float = Field(1.0, gt=0)
-    """How often a control process looks for jobs that nobody told it of."""
+    """How often a control process looks for jobs without a notification."""
 
 
 class AdapterSettings(SettingsGroup):
@@ -71,7 +71,7 @@ class ResponseSettings(SettingsGroup):
     turn_timeout_s: float = Field(3600.0, gt=0)
     """How long one call of the model may take, waiting included."""
     summary_tokens: int = Field(1024, ge=64)
-    """The longest summary that stands for earlier items of a long conversation."""
+    """Maximum length of a summary of earlier items, in tokens."""
 
 
 class BatchSettings(SettingsGroup):
@@ -134,7 +134,7 @@ class McpServerSettings(SettingsGroup):
 
 
 class ControlSettings(ServiceSettings):
-    """Everything the control service can be told."""
+    """Settings of the control service."""
 
     model_config = SettingsConfigDict(env_prefix="CORRAL_CONTROL_")
     toml_table: ClassVar[str] = "control"
@@ -169,7 +169,7 @@ class ControlSettings(ServiceSettings):
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
     require_keys: bool = False
-    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
+    """Require an API key, also on loopback; keys of `corral keys create` count."""
     tls: TlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"

@@ -53,7 +53,7 @@ async def streaming(
     )
     reader = GroupReader(database.transactions, metrics)
     followers = LogStreamReader(
-        reader, tails, database.notices, metrics, settings.jobs.poll_interval_s
+        reader, tails, database.notifications, metrics, settings.jobs.poll_interval_s
     )
     running = [asyncio.create_task(committer.run()), asyncio.create_task(reader.run())]
     try:
@@ -90,9 +90,9 @@ class Deps:
         return self.database.transactions
 
     @property
-    def notices(self) -> Notifications:
+    def notifications(self) -> Notifications:
         """What has changed."""
-        return self.database.notices
+        return self.database.notifications
 
 
 def data_folder(settings: ControlSettings) -> Path:
@@ -122,7 +122,7 @@ async def end(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def archives(deps: Deps) -> PrefixCleanup:
+def build_prefix_cleanup(deps: Deps) -> PrefixCleanup:
     """What has deleted objects forgotten. Only our own services name objects, by their token."""
     return PrefixCleanup(deps.ids, is_used=deps.token is not None)
 

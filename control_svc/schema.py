@@ -1,4 +1,4 @@
-"""Every table of the database, as Alembic compares them with the migrations.
+"""Every table of the database, for Alembic.
 
 A slice defines its tables; this module imports them all, so that `METADATA` is complete.
 """

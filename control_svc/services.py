@@ -51,7 +51,7 @@ from control_svc.conversations.servicer import ConversationServicer
 from control_svc.deps import (
     Deps,
     ModelParts,
-    archives,
+    build_prefix_cleanup,
     data_folder,
     model_parts,
     or_no_start,
@@ -157,10 +157,10 @@ def adapter_service(deps: Deps) -> Service:
         deps.ids,
         deps.tokens,
         settings.adapters.per_project,
-        deps.notices,
+        deps.notifications,
         deps.clock,
     )
-    desired = AdapterSync(deps.transactions, deps.blobs, deps.notices)
+    desired = AdapterSync(deps.transactions, deps.blobs, deps.notifications)
     return _service(
         adapter_service_pb2_grpc.add_AdapterServiceServicer_to_server,
         AdapterServicer(adapters, desired, deps.clock),
@@ -181,7 +181,7 @@ def batch_service(deps: Deps) -> Service:
     """Batches."""
     batches = Batches(
         deps.transactions,
-        deps.notices,
+        deps.notifications,
         deps.ids,
         deps.tokens,
         deps.settings.jobs.poll_interval_s,
@@ -217,7 +217,7 @@ def batch_handlers(deps: Deps, responses: ResponseRunner) -> list[BatchHandler]:
 def conversation_service(deps: Deps) -> Service:
     """Conversations."""
     conversations = Conversations(
-        deps.transactions, deps.ids, deps.tokens, deps.clock, archives(deps)
+        deps.transactions, deps.ids, deps.tokens, deps.clock, build_prefix_cleanup(deps)
     )
     return _service(
         conversation_service_pb2_grpc.add_ConversationServiceServicer_to_server,
@@ -293,7 +293,7 @@ async def response_parts(
         deps.ids,
         deps.tokens,
         deps.clock,
-        archives(deps),
+        build_prefix_cleanup(deps),
     )
     answering = EphemeralResponses(
         deps.transactions,
@@ -375,7 +375,9 @@ def thread_services(deps: Deps) -> list[Service]:
         _service(
             thread_service_pb2_grpc.add_ThreadServiceServicer_to_server,
             ThreadServicer(
-                Threads(*shared, embedding_model, archives(deps), [delete_streams_of_thread])
+                Threads(
+                    *shared, embedding_model, build_prefix_cleanup(deps), [delete_streams_of_thread]
+                )
             ),
         ),
         _service(
@@ -409,7 +411,7 @@ class Vectors:
             _service(
                 vector_store_service_pb2_grpc.add_VectorStoreServiceServicer_to_server,
                 VectorStoreServicer(
-                    VectorStores(*shared, deps.notices, deps.settings.jobs.poll_interval_s),
+                    VectorStores(*shared, deps.notifications, deps.settings.jobs.poll_interval_s),
                     self.search,
                     deps.clock,
                 ),

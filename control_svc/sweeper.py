@@ -1,4 +1,4 @@
-"""Queries over all projects, for the sweeper and the start of the service alone."""
+"""The sweeper: deletes what has expired, over all projects, and blobs that no row names."""
 
 import asyncio
 import logging
@@ -88,7 +88,7 @@ class CleanupQueries:
         )
         return Dropped(len(uploads), list(keys))
 
-    async def forget_requests(self, before: datetime, limit: int) -> int:
+    async def delete_requests(self, before: datetime, limit: int) -> int:
         """Forget requests carried out before a time; how many there were."""
         old = (
             select(RequestRow.project, RequestRow.method, RequestRow.request_id)
@@ -102,7 +102,7 @@ class CleanupQueries:
         )
         return len(forgotten.all())
 
-    async def forget_jobs(self, state: JobState, before: datetime, limit: int) -> int:
+    async def delete_jobs(self, state: JobState, before: datetime, limit: int) -> int:
         """Forget jobs that ended so before a time; how many there were."""
         old = (
             select(JobRow.project, JobRow.id)
@@ -115,7 +115,7 @@ class CleanupQueries:
         )
         return len(forgotten.all())
 
-    async def forget_usage_reports(self, before: datetime, limit: int) -> int:
+    async def delete_usage_reports(self, before: datetime, limit: int) -> int:
         """Forget the ids of reports added before a time; how many there were."""
         old = (
             select(UsageReportRow.id)
@@ -236,7 +236,7 @@ class Swept(NamedTuple):
 
 
 class Sweeper:
-    """Removes what nobody can see any more."""
+    """Deletes expired rows and unreferenced blobs."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Sweeper:
         clock: Clock,
         grace: timedelta,
         streams_kept_for: timedelta,
-        archives: PrefixCleanup,
+        prefix_cleanup: PrefixCleanup,
     ) -> None:
         """`grace` is the age from which bytes without a row are orphans: longer than any call.
 
@@ -256,7 +256,7 @@ class Sweeper:
         self._clock = clock
         self._grace = grace
         self._streams_kept_for = streams_kept_for
-        self._archives = archives
+        self._prefix_cleanup = prefix_cleanup
 
     async def run(self, interval_s: float) -> None:
         """Sweep now and then until cancelled; a round that fails is tried again at the next."""
@@ -302,24 +302,24 @@ class Sweeper:
         )
         await self._until_none(lambda tx: self._drop_responses(tx, now))
         for state, kept_for in ((JobState.DONE, DONE_KEPT_FOR), (JobState.DEAD, DEAD_KEPT_FOR)):
-            await self._until_none(_forget_jobs(state, now - kept_for))
+            await self._until_none(_delete_jobs(state, now - kept_for))
         # After the dead jobs: one that begins again needs its lines.
         failed_before = now - DEAD_KEPT_FOR
         await self._until_none(
             lambda tx: CleanupQueries(tx).drop_batch_lines(failed_before, ROWS_AT_ONCE)
         )
         before = now - REMEMBERED_FOR
-        await self._until_none(lambda tx: CleanupQueries(tx).forget_requests(before, ROWS_AT_ONCE))
+        await self._until_none(lambda tx: CleanupQueries(tx).delete_requests(before, ROWS_AT_ONCE))
         added_before = now - usage.REMEMBERED_FOR
         await self._until_none(
-            lambda tx: CleanupQueries(tx).forget_usage_reports(added_before, ROWS_AT_ONCE)
+            lambda tx: CleanupQueries(tx).delete_usage_reports(added_before, ROWS_AT_ONCE)
         )
 
     async def _drop_responses(self, tx: Transaction, now: datetime) -> int:
         expired = await ResponseQueries(tx).drop_expired(now, RESPONSES_AT_ONCE)
         for each in expired:
             if each.is_start:
-                await self._archives.forget(tx, each.project, each.id)
+                await self._prefix_cleanup.forget(tx, each.project, each.id)
         return len(expired)
 
     async def _until_none(self, forget: Callable[[Transaction], Awaitable[int]]) -> None:
@@ -348,5 +348,5 @@ async def _hurry_late_batches(tx: Transaction) -> None:
         tx.announce(JOBS_TOPIC)
 
 
-def _forget_jobs(state: JobState, before: datetime) -> Callable[[Transaction], Awaitable[int]]:
-    return lambda tx: CleanupQueries(tx).forget_jobs(state, before, ROWS_AT_ONCE)
+def _delete_jobs(state: JobState, before: datetime) -> Callable[[Transaction], Awaitable[int]]:
+    return lambda tx: CleanupQueries(tx).delete_jobs(state, before, ROWS_AT_ONCE)

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which control service is meant, and who asks."""
+    """Options for the address and the key of the control service."""
     control = target_option(CONTROL, "The control service.", name="--control")
     key = click.option("--api-key", envvar="CORRAL_API_KEY", help="A key, where one is asked.")
     return control(key(command))
@@ -47,9 +47,9 @@ def add(name: str, file: Path, control: str, api_key: str | None, **header: Any)
     about = adapter_pb2.AdapterHeader(name=name, default_scale=scale, **header)
 
     async def call(stub: "AdapterServiceAsyncStub") -> adapter_pb2.Adapter:
-        made = await stub.CreateAdapter(_pieces(about, file), timeout=SEND_PATIENCE_S)
+        created = await stub.CreateAdapter(_pieces(about, file), timeout=SEND_PATIENCE_S)
         request = pb.GetAdapterRequest(
-            adapter=made.adapter.id, wait=Duration(seconds=_ENGINES_PATIENCE_S)
+            adapter=created.adapter.id, wait=Duration(seconds=_ENGINES_PATIENCE_S)
         )
         timeout_s = _ENGINES_PATIENCE_S + CONNECT_PATIENCE_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
@@ -77,8 +77,8 @@ async def registered(stub: "AdapterServiceAsyncStub") -> list[adapter_pb2.Adapte
     while True:
         page = await stub.ListAdapters(request, timeout=CONNECT_PATIENCE_S)
         for adapter in page.adapters:
-            asked = pb.GetAdapterRequest(adapter=adapter.id)
-            found.append((await stub.GetAdapter(asked, timeout=CONNECT_PATIENCE_S)).adapter)
+            wanted = pb.GetAdapterRequest(adapter=adapter.id)
+            found.append((await stub.GetAdapter(wanted, timeout=CONNECT_PATIENCE_S)).adapter)
         if not page.next_page_token:
             return found
         request.page_token = page.next_page_token

@@ -1,4 +1,4 @@
-"""`corral adapters`: what the control service keeps, and what a running server has in memory."""
+"""`corral adapters load|unload|list`: the adapters of a running server and of the registry."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which server is meant."""
+    """Options for the address of the server."""
     key = click.option(
         "--api-key", envvar="CORRAL_API_KEY", help="A key with the scope admin, where one is asked."
     )

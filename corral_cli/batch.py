@@ -1,4 +1,4 @@
-"""How far a batch is, for people: a bar on a terminal, a line for each state elsewhere."""
+"""`corral batch`: submit, list, watch, cancel and download batches."""
 
 import asyncio
 import sys
@@ -78,7 +78,7 @@ class Progress:
         return self._state is not None
 
     def wait(self, target: str) -> None:
-        """Nobody knows how the batch is now: say so once, until it is shown again."""
+        """Print once that the server does not answer."""
         if self._is_waiting:
             return
         self._is_waiting = True
@@ -131,13 +131,13 @@ def submit(
     async def begin(server: Server) -> batch_pb2.Batch:
         requests = _upload(file)
         sent = (await server.files.CreateFile(requests)).file
-        asked = pb.CreateBatchRequest(input_file_id=sent.id, endpoint=url)
-        return (await server.batches.CreateBatch(asked, timeout=CONNECT_PATIENCE_S)).batch
+        request = pb.CreateBatchRequest(input_file_id=sent.id, endpoint=url)
+        return (await server.batches.CreateBatch(request, timeout=CONNECT_PATIENCE_S)).batch
 
-    begun = _call(connection, begin)
-    click.echo(begun.id)
+    started = _call(connection, begin)
+    click.echo(started.id)
     if watch:
-        _finish(_call(connection, lambda server: _follow(server, begun.id)))
+        _finish(_call(connection, lambda server: _follow(server, started.id)))
 
 
 @batch.command("list")
@@ -239,7 +239,7 @@ async def _follow(server: Server, batch_id: str) -> batch_pb2.Batch:
 
 
 def _finish(ended: batch_pb2.Batch) -> None:
-    """Say how a batch ended. Raises click.ClickException where its file could not be used."""
+    """Print how a batch ended. Raises click.ClickException if its file was invalid."""
     for error in ended.errors:
         place = f"line {error.line}: " if error.line else ""
         click.echo(f"{place}{error.code}: {error.message}", err=True)

@@ -1,4 +1,4 @@
-"""What the command says about the bundled model: it shows that everything works, and is no more."""
+"""What the command prints about the bundled model."""
 
 from corral_cli.connection import command_name
 from inference_svc.models.sources import BUNDLED_NAME

@@ -39,7 +39,7 @@ class Terminal(Protocol):
 
 @dataclass
 class Conversation:
-    """What was said so far and how the next answer is asked for."""
+    """The messages so far, and the options of the next request."""
 
     model: str
     system: str = ""
@@ -131,7 +131,7 @@ class Repl:
     """The next line. Raises EOFError at the end of the input."""
 
     def run(self) -> None:
-        """Go on until /exit or the end of the input."""
+        """Run until /exit or the end of the input."""
         while True:
             try:
                 line = self.read().strip()
@@ -163,7 +163,7 @@ class Repl:
                 click.echo(f"{command} is no command; /help lists them")
 
     def say(self, text: str) -> None:
-        """Send one user turn and show the answer; a failure is a line, and the talk goes on."""
+        """Send a user message and print the answer; an error is one line."""
         self.talk.add(chat_pb2.ROLE_USER, text)
         try:
             remark = self.runner.run(answer(self.stub, self.talk, Screen()))
@@ -215,7 +215,7 @@ async def find_model(stub: "InferenceServiceAsyncStub", name: str, target: str) 
 
 
 def introduction(model: model_pb2.Model) -> str:
-    """Who the user talks to, in one to three lines."""
+    """The introduction of the model, in one to three lines."""
     size = f"{model.num_parameters / 1e6:,.0f} million parameters"
     context = "loaded by the first question"
     if model.HasField("resolved_limits"):

@@ -1,4 +1,4 @@
-"""`corral config`: what the settings are, before anything starts with them."""
+"""`corral config check`: the settings in force, or every mistake."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How the reader of a hint can call this command: it may stand in a virtual environment."""
+"""Addresses of services in options, and hints when a service does not answer."""
 
 import shutil
 import sys

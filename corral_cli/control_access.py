@@ -1,4 +1,4 @@
-"""What the commands share that ask the control service: where it is, and who asks."""
+"""Options and the client of commands that call the control service."""
 
 import asyncio
 import functools
@@ -39,7 +39,7 @@ class ControlAccess:
 
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which control service is meant; the command gets them as `control`."""
+    """Options for the control service; the command receives them as `control`."""
 
     @target_option(CONTROL, "Its gRPC address.")
     @click.option(

@@ -1,4 +1,4 @@
-"""`corral jobs`: work in the background that is dead, and how it begins again."""
+"""`corral jobs`: list dead letters and retry them."""
 
 from typing import TYPE_CHECKING
 

@@ -68,11 +68,11 @@ def create(
     async def call(channel: grpc.aio.Channel) -> pb.CreateKeyResponse:
         return await _stub(channel).CreateKey(request, timeout=CONNECT_PATIENCE_S)
 
-    made = control.ask(call)
-    click.echo(f"key (shown once): {made.secret}\n")
-    click.echo(describe(made.key))
+    created = control.ask(call)
+    click.echo(f"key (shown once): {created.secret}\n")
+    click.echo(describe(created.key))
     click.echo("\nCallers send it as: authorization: Bearer <key>")
-    if made.serves_keyless_callers:
+    if created.serves_keyless_callers:
         click.echo(
             "Callers without a key are still served on this machine; the setting require_keys of "
             "each service (corral up --require-keys) ends that."

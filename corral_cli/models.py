@@ -1,4 +1,4 @@
-"""`corral models`: what a running server has in memory, and changing it."""
+"""`corral models`: list, load and unload models of a running server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,4 @@
-"""`corral projects`: whose objects the control service keeps."""
+"""`corral projects`: create, list and archive projects."""
 
 from typing import TYPE_CHECKING
 

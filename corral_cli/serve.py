@@ -1,8 +1,4 @@
-"""The services that the command knows: their settings and how each is run.
-
-A service is imported when it is asked for, because each brings its libraries with it: a terminal
-that asks for the version should not load llama.cpp.
-"""
+"""`corral serve`: runs one service, imported only when it is asked for."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -57,7 +53,7 @@ def load(name: str, config: Path | None) -> Any:
 
 
 def serve_function(name: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """The function that runs a service with its settings until it is told to stop."""
+    """The function that runs a service with its settings until it is stopped."""
     if name == "inference":
         from inference_svc.app import serve
     elif name == "control":

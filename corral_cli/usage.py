@@ -1,4 +1,4 @@
-"""`corral usage`: what each project used of each model."""
+"""`corral usage`: tokens and requests by project, model and period."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta

@@ -14,7 +14,7 @@ from svc_kit.settings.groups import load_settings
 
 
 def main(arguments: list[str]) -> int:
-    """Runs until it is told to stop. The only argument is the path of a TOML file."""
+    """Run until stopped. The only argument is the path of a TOML file."""
     configure_logging("gateway")
     try:
         settings = load_settings(GatewaySettings, toml=Path(arguments[0]) if arguments else None)

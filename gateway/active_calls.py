@@ -1,4 +1,4 @@
-"""The calls that are running now, so that a draining gateway can end what outlives its grace."""
+"""The running calls, so that a draining gateway can end those that outlast the grace period."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ class Stoppable(Protocol):
     """A call, or several, that can be ended from outside."""
 
     def stop(self, error: DomainError) -> None:
-        """Cancels it; whoever waits for it gets `error`."""
+        """Cancel it; waiting callers get `error`."""
 
 
 class ActiveCalls:

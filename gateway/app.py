@@ -1,4 +1,4 @@
-"""The composition of the gateway: settings in, a running HTTP server out."""
+"""Composes the gateway: settings in, a running HTTP server out."""
 
 import functools
 import logging
@@ -140,7 +140,7 @@ class Gateway:
 
     app: ASGIApp
     api: FastAPI
-    """The routes inside the application, for whoever reads the OpenAPI document."""
+    """The application with the routes, for its OpenAPI document."""
     live: ActiveCalls
     registry: CollectorRegistry
     inference: InferenceClient

@@ -1,4 +1,4 @@
-"""Who sends an HTTP request, and as whom the gateway calls on its behalf."""
+"""Authentication of HTTP requests, and the credentials of gRPC calls on their behalf."""
 
 import re
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Authentication:
         return await self.identify(request, f"{request.method} {request.url.path}")
 
     async def identify(self, request: HTTPConnection, method: str) -> Caller:
-        """As a call, for any kind of connection; `method` is what errors say is asked for."""
+        """As `__call__`, for any kind of connection; `method` is named in errors."""
         authorization = request.headers.get("authorization")
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)

@@ -1,7 +1,7 @@
-"""Server-streaming calls as the gateway reads them: one, or several as one stream.
+"""Server-streaming calls: one, or several as one stream.
 
-Nothing is read ahead. The next message is asked for when the last one has been written to the
-client, so a client that stops reading stops the service by flow control and costs no memory.
+Nothing is read ahead: the next message is requested when the last one has been written to the
+client, so a slow client is throttled by flow control.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class CallGroup(Generic[Message]):
         starts: Sequence[Callable[[], StreamCall[Message]]],
         numbered: Callable[[DomainError, int], DomainError],
     ) -> None:
-        """`numbered` says in an error which of the calls it is of."""
+        """`numbered` adds the number of the call to an error."""
         self._numbered = numbered
         self._width = min(len(starts), PARALLEL_PROMPTS)
         self._events: asyncio.Queue[tuple[int, Message] | DomainError | None] = asyncio.Queue(

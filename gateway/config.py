@@ -35,7 +35,7 @@ class GatewaySettings(ServiceSettings):
     allow_keyless: bool = False
     """Serve without keys on an address that other machines reach."""
     require_keys: bool = False
-    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
+    """Require an API key, also on loopback; keys of `corral keys create` count."""
     allowed_hosts: tuple[str, ...] = ()
     """Further names this server is called by; "*" is any. Loopback and `listen` always are."""
     allowed_origins: tuple[str, ...] = ()
@@ -75,6 +75,6 @@ class GatewaySettings(ServiceSettings):
     """A client that leaves its answer unread for this long, or takes next to nothing of it
     (less than a kilobyte a second), loses the connection."""
     websocket_max_age_s: Annotated[float, Field(gt=0)] = 3600.0
-    """How long a WebSocket stays open. Then it says so, ends what runs, and is closed."""
+    """How long a WebSocket stays open. Then it sends an error and closes."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """How long running answers may take after SIGTERM before they end with an error."""

@@ -1,4 +1,4 @@
-"""What the routes work with, put together in `gateway.app.build`."""
+"""What routes share, composed in `gateway.app.build`."""
 
 import time
 from collections.abc import Callable

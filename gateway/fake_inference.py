@@ -1,8 +1,4 @@
-"""An inference service without a model, for tests of whatever stands in front of one.
-
-It answers every request with the pieces of its script, one event each, and can be told to refuse,
-to fail half-way, to wait for a signal, or to go on for ever.
-"""
+"""A fake inference service for tests: it answers each request with the events of its script."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
@@ -36,7 +32,7 @@ class Script:
     reasoning: Sequence[str] = ()
     tool_calls: Sequence[chat_pb2.ToolCallDelta] = ()
     logprobs: Sequence[float] = (-0.5,)
-    """The log probability of every token of choice 0, 1, ...; the last goes on."""
+    """The log probability of every token of choice 0, 1, ...; the last repeats."""
     refusal: DomainError | None = None
     """Raised instead of accepting."""
     failure: DomainError | None = None
@@ -48,7 +44,7 @@ class Script:
     hold_acceptance: asyncio.Event | None = None
     """Awaited before the request is accepted."""
     endless: bool = False
-    """Repeats the pieces until somebody stops it."""
+    """Repeats the pieces until the call is cancelled."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The inference service as the routes see it: typed calls, the caller's identity, a deadline."""
+"""The gRPC client of the inference service."""
 
 import functools
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class InferenceClient:
         return answer.model
 
     async def check_serving(self) -> None:
-        """Raises UpstreamUnavailable unless the service is reachable and says SERVING."""
+        """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
         request = health_pb2.HealthCheckRequest(service=HEALTH_NAME)
         with translate_errors(SERVICE):
             answer = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)

@@ -1,7 +1,6 @@
-"""What a connection remembers of responses that are stored nowhere, so that it can go on from them.
+"""Responses over WebSockets: lanes of frames, and the history of responses that are not stored.
 
-Only the connection that made them knows these ids. What it remembers is bounded; the oldest are
-forgotten first, and a continuation that failed takes the response that it went on from with it.
+A history is that of its connection: only it can continue from those responses.
 """
 
 import asyncio
@@ -60,33 +59,33 @@ class LocalHistory:
         self._most_bytes = most_bytes
         self._pasts: dict[str, _Past] = {}
 
-    def resumed(self, asked: response_pb2.NewResponse) -> response_pb2.NewResponse:
+    def resumed(self, request: response_pb2.NewResponse) -> response_pb2.NewResponse:
         """The same request, in words that the service understands: with the items themselves in
         the place of an id that only this connection knows."""
-        past = self._pasts.get(asked.previous_response_id)
+        past = self._pasts.get(request.previous_response_id)
         if past is None:
-            return asked
+            return request
         resumed = response_pb2.NewResponse(
-            settings=asked.settings, previous_response_id=past.base, input=past.items
+            settings=request.settings, previous_response_id=past.base, input=past.items
         )
-        resumed.input.extend(asked.input)
+        resumed.input.extend(request.input)
         return resumed
 
     def keep(
         self,
         response_id: str,
-        asked: response_pb2.NewResponse,
+        request: response_pb2.NewResponse,
         output: Iterable[item_pb2.Item],
     ) -> None:
-        """Remember a response: `asked` is the request as the service got it."""
-        items = (*asked.input, *output)
+        """Remember a response: `request` is the request as the service got it."""
+        items = (*request.input, *output)
         num_bytes = sum(item.ByteSize() for item in items)
-        self._pasts[response_id] = _Past(asked.previous_response_id, items, num_bytes)
+        self._pasts[response_id] = _Past(request.previous_response_id, items, num_bytes)
         while len(self._pasts) > MOST_RESPONSES or self._num_bytes > self._most_bytes:
             del self._pasts[next(iter(self._pasts))]
 
     def forget(self, response_id: str) -> None:
-        """Forget a response that could not be gone on from."""
+        """Remove a response that could not be continued."""
         self._pasts.pop(response_id, None)
 
     @property
@@ -189,10 +188,10 @@ class ResponseSocket:
         request_id_var.set(new_request_id())
         previous = frame.body.previous_response_id or ""
         try:
-            asked = new_response(frame.body)
+            request = new_response(frame.body)
             caller = await identified(self._websocket, self._context)
             answer = self._generate if frame.generates else self._prepare
-            is_continued = await answer(frame, asked, caller)
+            is_continued = await answer(frame, request, caller)
         except DomainError as error:
             is_continued = False
             await self._say(error_text(with_openai_names(error, RESPONSE_PARAMS), frame.lane))
@@ -207,10 +206,10 @@ class ResponseSocket:
             self._history.forget(previous)
 
     async def _generate(
-        self, frame: CreateFrame, asked: response_pb2.NewResponse, caller: Caller
+        self, frame: CreateFrame, wanted: response_pb2.NewResponse, caller: Caller
     ) -> bool:
         """Have the model answer; whether it did."""
-        resumed = self._history.resumed(asked)
+        resumed = self._history.resumed(wanted)
         control = self._context.control
         request = pb.StreamResponseRequest(new_response=resumed)
         call = control.stream(control.responses.StreamResponse, request, caller)
@@ -220,7 +219,7 @@ class ResponseSocket:
                 await call.open()
                 async for _, message in call:
                     kind = message.event.WhichOneof("event") or ""
-                    if kind in _COMPLETED and asked.settings.store is False:
+                    if kind in _COMPLETED and wanted.settings.store is False:
                         self._keep(getattr(message.event, kind), resumed)
                     ended = kind if kind in _ENDED else ended
                     await self._tell(frame, message.event)
@@ -229,10 +228,10 @@ class ResponseSocket:
         return ended in _COMPLETED
 
     async def _prepare(
-        self, frame: CreateFrame, asked: response_pb2.NewResponse, caller: Caller
+        self, frame: CreateFrame, wanted: response_pb2.NewResponse, caller: Caller
     ) -> bool:
-        """Have what a later response will go on from read, and give it an id."""
-        resumed = self._history.resumed(asked)
+        """Prefill the context of a later response, and return an id for it."""
+        resumed = self._history.resumed(wanted)
         control = self._context.control
         request = pb.PrepareResponseRequest(new_response=resumed)
         read = await control.call(
@@ -244,8 +243,8 @@ class ResponseSocket:
         response = response_pb2.Response(
             id=f"resp_{self._context.suffixes()}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
-            settings=asked.settings,
-            previous_response_id=asked.previous_response_id,
+            settings=wanted.settings,
+            previous_response_id=wanted.previous_response_id,
         )
         response.create_time.FromSeconds(int(self._context.clock()))
         await self._tell(frame, response_event_pb2.ResponseEvent(created=response))
@@ -258,8 +257,8 @@ class ResponseSocket:
         await self._tell(frame, done)
         return True
 
-    def _keep(self, response: response_pb2.Response, asked: response_pb2.NewResponse) -> None:
-        self._history.keep(response.id, asked, response.output)
+    def _keep(self, response: response_pb2.Response, request: response_pb2.NewResponse) -> None:
+        self._history.keep(response.id, request, response.output)
 
     async def _tell(self, frame: CreateFrame, event: response_event_pb2.ResponseEvent) -> None:
         """Write an event; the client sees the id that it went on from."""

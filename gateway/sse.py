@@ -1,8 +1,6 @@
-"""Answers made of calls: server-sent events while they come, or one object when they are done.
+"""Responses made of calls: server-sent events while they arrive, or one object at the end.
 
-Both watch the connection from the start of the request. A client that goes away stops the calls at
-once, in whatever phase they are. An event is one write to the socket, and a write waits until the
-client has read enough.
+Both watch the connection from the start, so a client that disconnects cancels its calls.
 """
 
 import asyncio
@@ -97,7 +95,7 @@ class EventStream:
         return b"data: %b\n\n" % payload
 
     def _failure(self, error: DomainError) -> bytes:
-        """The event that tells of a failure."""
+        """The event of an error."""
         body = orjson.dumps(error_body(with_openai_names(error, self._params)))
         return self._framed(body)
 

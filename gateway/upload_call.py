@@ -1,6 +1,5 @@
-"""Client-streaming calls as the gateway writes them: bytes pass through, none pile up.
-
-A write waits until the service has room for it, so a slow disk slows the client down.
+"""Client-streaming calls: a write waits until the service has room, so a slow disk slows the client
+down.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ class UploadCall(Generic[Request, Answer]):
             raise
 
     async def finish(self) -> Answer:
-        """Say that there is no more, and wait for the answer. Raises the service's DomainErrors."""
+        """End the stream and wait for the reply. Raises the service's DomainErrors."""
         try:
             await self._call.done_writing()
         except asyncio.CancelledError:

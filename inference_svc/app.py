@@ -1,4 +1,4 @@
-"""The composition of the inference service: settings in, a running server out."""
+"""Composes the inference service: settings in, a running server out."""
 
 import asyncio
 import logging
@@ -14,7 +14,12 @@ from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from prometheus_client import CollectorRegistry
 
-from inference_svc.adapter_sync.startup import following, open_follower
+from inference_svc.adapter_sync.cache import AdapterCache
+from inference_svc.adapter_sync.control_client import GrpcControl
+from inference_svc.adapter_sync.crash_marker import CrashMarker
+from inference_svc.adapter_sync.installer import AdapterInstaller
+from inference_svc.adapter_sync.reconciler import Reconciler
+from inference_svc.adapter_sync.state import frontend_id
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings
@@ -22,11 +27,11 @@ from inference_svc.engine_client.client import EngineState
 from inference_svc.gauges import EngineGauges
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.discovery import find_models
-from inference_svc.model_pool.engine_config import archive_folder, snapshot_folder
+from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
 from inference_svc.model_pool.lifecycle import Memory
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.pool import FreeMemory, ModelPool
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
@@ -40,10 +45,10 @@ from inference_svc.sandbox_jobs import PRELOADED
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import SnapshotStore
 from inference_svc.structured_output.compiler import GrammarCompiler
-from inference_svc.usage import Count, UsageCounter, UsageReporter, sender, uncounted
+from inference_svc.usage import RecordUsage, UsageCounter, UsageReporter, discard_usage, sender
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, key_look_up
-from svc_kit.lifecycle import stop_on_signals
+from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, ProcessMetrics
 from svc_kit.rpc.client import ClientTls, open_channel
@@ -51,7 +56,6 @@ from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 log = logging.getLogger(__name__)
-
 _LAST_GRACE_S = 1.0  # for last messages to reach their readers
 
 
@@ -119,11 +123,11 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        follower = open_follower(settings, control, catalog, adapters, str(server.address))
+        follower = open_reconciler(settings, control, catalog, adapters, str(server.address))
         stack.push_async_callback(pool.close)
         await pool.start()
         await adapters.load_all(_adapter_orders(settings))
-        await stack.enter_async_context(following(follower))
+        await stack.enter_async_context(reconcile_adapters(follower))
         pool.open()
         yield Inference(server, pool, management)
 
@@ -133,15 +137,15 @@ async def serve(settings: InferenceSettings) -> None:
     stopping = stop_on_signals()
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(stack.enter_async_context(build(settings)))
-        told = asyncio.create_task(stopping.wait())
-        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        events = asyncio.create_task(stopping.wait())
+        await asyncio.wait((starting, events), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             # Loading a large model takes minutes; nobody should have to wait for it to stop.
             starting.cancel()
             await asyncio.wait((starting,))
             return
         inference = starting.result()
-        await told
+        await events
         await _drain(inference, settings.server.drain_grace_s)
 
 
@@ -158,7 +162,7 @@ async def _drain(inference: Inference, grace_s: float) -> None:
 
 async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
     """What the settings allow, or what is available now, before anything is loaded."""
-    free = FreeMemory(lambda: sum((worker.memory for worker in catalog.workers), PlacedBytes()))
+    free = FreeMemory(lambda: sum((worker.memory for worker in catalog.workers), DeviceBytes()))
     await free.look()
     budget = settings.pool.memory_mib
     return Memory(
@@ -171,7 +175,7 @@ async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
 
 @asynccontextmanager
 async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.aio.Channel | None]:
-    """A channel to the control service; None where there is none, or we cannot show who we are."""
+    """A channel to the control service; None without an address or a service token."""
     if settings.control_target is None or settings.service_token_file is None:
         yield None
         return
@@ -183,10 +187,10 @@ async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.ai
 
 async def _reported_usage(
     settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
-) -> Count:
-    """Where usage is counted; control is told of it until `stack` is left, and once more then."""
+) -> RecordUsage:
+    """The usage counter; reports are sent until `stack` closes, and once at its end."""
     if control is None:
-        return uncounted
+        return discard_usage
     counter = UsageCounter()
     reporter = UsageReporter(counter, sender(control))
     stack.push_async_callback(reporter.report_last)
@@ -209,7 +213,9 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
     )
 
 
-def _embedders(settings: InferenceSettings, count: Count) -> tuple[EmbeddingService, RerankService]:
+def _embedders(
+    settings: InferenceSettings, count: RecordUsage
+) -> tuple[EmbeddingService, RerankService]:
     bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
     return EmbeddingService(bounds, count), RerankService(bounds, count)
 
@@ -247,7 +253,7 @@ def _server(
         started_at=time.monotonic(),
     )
     snapshots = SnapshotService(
-        pool, SnapshotStore(snapshot_folder(settings)), DiskPrefixCache(archive_folder(settings))
+        pool, SnapshotStore(snapshot_folder(settings)), DiskPrefixCache(disk_cache_folder(settings))
     )
     return RpcServer(
         [
@@ -290,3 +296,48 @@ async def _management(
     )
     await management.start()
     return management
+
+
+def open_reconciler(
+    settings: InferenceSettings,
+    channel: grpc.aio.Channel | None,
+    catalog: Catalog,
+    adapters: AdapterService,
+    address: str,
+) -> Reconciler | None:
+    """What keeps the adapters as the control service behind `channel` wants them; None: there is
+    none.
+
+    From now on what engines load is marked. Raises `StartupError`.
+    """
+    if channel is None:
+        return None
+    folder = settings.data_dir / "desired"
+    cache = AdapterCache(folder / "adapters", settings.adapter_cache_mib << 20)
+    try:
+        cache.open()
+        frontend = frontend_id(folder / "frontend")
+    except OSError as error:
+        raise StartupError(f"cannot keep adapters in {folder}: {error.strerror}") from error
+    marks = CrashMarker(folder / "marks")
+    marks.open()
+    for known in catalog:
+        known.adapters.marks = marks
+    control = GrpcControl(channel)
+    installer = AdapterInstaller(control, cache, marks, catalog, adapters)
+    return Reconciler(control, installer, folder, frontend, address)
+
+
+@asynccontextmanager
+async def reconcile_adapters(follower: Reconciler | None) -> AsyncIterator[None]:
+    """Load what was wanted last and is here, then follow until the block is left."""
+    if follower is None:
+        yield
+        return
+    await follower.load_saved()
+    task = asyncio.create_task(follower.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

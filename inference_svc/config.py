@@ -117,18 +117,18 @@ class AdapterSettings(SettingsGroup):
     digest: str = ""
     """The SHA-256 that the file must have. Empty: not checked."""
     scale: float = 1.0
-    """What its effect is multiplied by where a request does not say."""
+    """The default scale of the adapter."""
 
 
 class TurnFormatSettings(SettingsGroup):
     """How a model writes turns, where its chat template misleads."""
 
     tool_calls: ToolCallFormat | None = None
-    """The notation of tool calls. Unset: told from the chat template."""
+    """The tool-call format. Unset: detected from the chat template."""
     reasoning: ReasoningFormat | None = None
-    """The notation of thinking. Unset: told from the chat template."""
+    """The reasoning format. Unset: detected from the chat template."""
     starts_in_reasoning: bool | None = None
-    """Whether every turn starts inside the thinking though the prompt does not say so."""
+    """Whether every turn starts with reasoning although the prompt does not open it."""
 
     def as_override(self) -> FormatOverride:
         """What the chat package takes."""
@@ -150,22 +150,22 @@ class SamplingSettings(SettingsGroup):
     typical_p: float | None = None
     """Only the tokens of typical information that together have this probability."""
     repetition_penalty: float | None = None
-    """Divides the logits of tokens that were said."""
+    """Divides the logits of tokens that occurred before."""
     frequency_penalty: float | None = None
-    """Taken from a token's logit each time it was said."""
+    """Subtracted from a token's logit for each occurrence."""
     presence_penalty: float | None = None
-    """Taken from a token's logit once it was said."""
+    """Subtracted from a token's logit if it occurred before."""
     penalty_last_n: int | None = None
     """How many tokens the penalties look back; -1 for all."""
 
 
 class ModelSettings(SettingsGroup):
-    """One model. What is unset here is as [inference.engine] says for all."""
+    """One model. Unset fields are those of [inference.engine]."""
 
     aliases: tuple[str, ...] = ()
     """Other names that requests may use."""
     load: LoadPolicy = LoadPolicy.START
-    """Who loads it: the server at its start, the first request, or only an operator."""
+    """When it is loaded: at the start, by the first request, or by an operator only."""
     pinned: bool = False
     """Whether it stays in memory when others need room."""
     slots: int | None = Field(None, ge=1, le=256)
@@ -200,17 +200,17 @@ class ModelSettings(SettingsGroup):
     flash_attention: FlashAttention = FlashAttention.AUTO
     """Whether attention is one fused operation."""
     rope_scaling: RopeScaling | None = None
-    """How positions beyond the trained context are squeezed. Unset: as the model's file says."""
+    """RoPE scaling beyond the trained context. Unset: that of the model's file."""
     rope_frequency_base: float | None = Field(None, gt=0)
-    """The base of the rotary positions. Unset: as the model's file says."""
+    """The RoPE base frequency. Unset: that of the model's file."""
     rope_frequency_scale: float | None = Field(None, gt=0)
-    """0.5 stretches the context to twice its length. Unset: as the model's file says."""
+    """The RoPE frequency scale; 0.5 doubles the context. Unset: that of the model's file."""
     rope_original_context: int | None = Field(None, ge=1)
-    """The context it was trained for, for YaRN. Unset: as the model's file says."""
+    """The trained context in tokens, for YaRN. Unset: that of the model's file."""
     pooling: Literal["mean", "cls", "last"] | None = None
     """How token vectors become one embedding."""
     sampling: SamplingSettings = SamplingSettings()
-    """How it chooses tokens where a request does not say."""
+    """Default sampling of requests."""
 
     @model_validator(mode="after")
     def _values_can_be_quantized(self) -> Self:
@@ -223,7 +223,7 @@ class PrefixGroupSettings(SettingsGroup):
     """Projects that share computed prefixes."""
 
     projects: list[str] = Field(min_length=1)
-    """Their names. Each may tell from its cached tokens what the others send."""
+    """Projects of the group. Each can infer from cached tokens what the others send."""
 
 
 class PoolSettings(SettingsGroup):
@@ -239,7 +239,7 @@ class PoolSettings(SettingsGroup):
 
 
 class InferenceSettings(ServiceSettings):
-    """Everything the inference service can be told."""
+    """Settings of the inference service."""
 
     model_config = SettingsConfigDict(env_prefix="CORRAL_INFERENCE_")
     toml_table: ClassVar[str] = "inference"
@@ -262,7 +262,7 @@ class InferenceSettings(ServiceSettings):
     per_model: dict[str, ModelSettings] = Field(default_factory=dict)
     """By a model's name: what differs from the others."""
     prefix_groups: dict[str, PrefixGroupSettings] = Field(default_factory=dict)
-    """By a group's name: who shares computed prefixes. Who is in no group shares with nobody."""
+    """Groups of projects that share computed prefixes, by name. Other projects share with none."""
     pool: PoolSettings = PoolSettings()
     """The models in memory."""
     data_dir: Path = Field(default_factory=default_data_dir)
@@ -274,7 +274,7 @@ class InferenceSettings(ServiceSettings):
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
     require_keys: bool = False
-    """Serve nobody without a key, on loopback neither; keys from `corral keys create` will do."""
+    """Require an API key, also on loopback; keys of `corral keys create` count."""
     control_target: str | None = "127.0.0.1:50052"
     """The control service, host:port: it knows further keys, says which adapters to load, and is
     told what was used. It is asked only with a service_token_file. "none": there is none."""
@@ -284,7 +284,7 @@ class InferenceSettings(ServiceSettings):
     """How long what the control service says of a key counts, and so how long a revoked one may
     still be used."""
     usage_interval_s: float = Field(5.0, gt=0)
-    """How often the control service is told what was used; a crash loses as much."""
+    """How often usage is reported to the control service; a crash loses at most this much."""
     tls: TlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"

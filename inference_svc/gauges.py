@@ -1,8 +1,4 @@
-"""What is true of the engine at the moment of a scrape, as Prometheus metrics.
-
-Nothing is kept for it: a scrape reads the workers, so that a gauge costs nothing between two of
-them and cannot be left behind by an engine that died. Scrapes are answered on the event loop.
-"""
+"""Gauges and counters of engines, read at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +15,8 @@ from prometheus_client.registry import Collector
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.embedding_requests import EmbeddingJob
-from inference_svc.engine_client.load import archive_load, embedding_load, queues
+from inference_svc.engine_client.embedding_requests import PendingEmbedding
+from inference_svc.engine_client.load import disk_cache_load, embedding_load, queues
 from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.requests import ActiveSequence
 
@@ -35,7 +31,7 @@ class _Model:
     ready: ModelReady
     report: ModelLoad
     live: Sequence[ActiveSequence]
-    jobs: Sequence[EmbeddingJob]
+    jobs: Sequence[PendingEmbedding]
 
     @property
     def num_waiting(self) -> int:
@@ -231,7 +227,7 @@ def prefix_metrics(workers: Sequence[EngineClient]) -> Iterator[Metric]:
     archives = {name: each.archive for name, each in up.items() if each.archive is not None}
     yield from _saved_gauges(saved)
     yield _events("corral_saved_prefix_events", "Prefixes saved in memory", saved)
-    yield from _archive_gauges(archive_load(list(archives.values())))
+    yield from _archive_gauges(disk_cache_load(list(archives.values())))
     counted = {name: load.tier for name, load in archives.items()}
     yield _events("corral_archive_events", "The archive of stored objects", counted)
     yield from _snapshot_gauges(workers)

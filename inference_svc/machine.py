@@ -1,6 +1,5 @@
-"""The control groups that this process is in: what a container is limited by.
-
-https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 has a tree for every controller.
+"""Memory and cores that this process may use: the machine's, or the limits of its control groups
+(v1 and v2).
 """
 
 import os
@@ -14,7 +13,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 class ControlGroup(NamedTuple):
-    """The folder of a group, and the version, 1 or 2, that says what its files are called."""
+    """The folder of a control group and its version, 1 or 2."""
 
     folder: Path
     version: int

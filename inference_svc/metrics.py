@@ -1,4 +1,4 @@
-"""The engine's events as Prometheus metrics; what is true at a moment is in `gauges`."""
+"""Counters and histograms of engine events; `gauges.py` has the current state."""
 
 import time
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from inference_svc.engine.events import (
     AdapterFailed,
     AdapterLoaded,
-    ArchiveLoad,
     Cancelled,
     Delta,
+    DiskCacheLoad,
     Embedded,
     Event,
     Failed,
@@ -25,7 +25,7 @@ from svc_kit.metrics import EngineMetrics
 
 
 class EngineObserver:
-    """Hears every event before it is delivered; bind it to the worker it listens to."""
+    """Observes every event before it is delivered; bind it to its engine client."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
@@ -48,7 +48,7 @@ class EngineObserver:
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
                 self._metrics.embedding_inputs.labels(event.model).inc()
-            case ModelLoad() | ArchiveLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
+            case ModelLoad() | DiskCacheLoad() | Flushed() | AdapterLoaded() | AdapterFailed():
                 pass
             case _:
                 live = self._live.get(event.sequence_id)

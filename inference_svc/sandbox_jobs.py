@@ -1,4 +1,4 @@
-"""The jobs that limited child processes do for this service, and what each may use."""
+"""The sandbox jobs of this service and their limits."""
 
 from typing import Final
 

@@ -1,7 +1,6 @@
-"""What each project used of each model: counted where a request ends, reported to control.
+"""Counts tokens and requests by project and model, and reports them to the control service.
 
-Sums are kept in memory until control has answered for them. A report has an id and is sent again,
-as it is, until it is answered, so nothing is counted twice; a crash loses what was not answered.
+A report has an id and is sent again, unchanged, until it is acknowledged.
 """
 
 import asyncio
@@ -40,11 +39,11 @@ class Counts(NamedTuple):
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
-Count = Callable[[str, str, Counts], None]
+RecordUsage = Callable[[str, str, Counts], None]
 """Takes what a request of a project used of a model."""
 
 
-def uncounted(project: str, model: str, counts: Counts) -> None:
+def discard_usage(project: str, model: str, counts: Counts) -> None:
     """For a service without a control service to report to."""
 
 

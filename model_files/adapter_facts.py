@@ -1,16 +1,16 @@
-"""What is known of an adapter's file, for those who keep it without reading it."""
+"""Facts about an adapter's file."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """What an adapter's file says by itself."""
+    """Facts from an adapter's file."""
 
     architecture: str
     """That of the model it was made for."""
     base_model: str
-    """The name of that model; empty: it does not say."""
+    """The name of the base model; empty if unknown."""
     rank: int
     """Its largest rank."""
     size_bytes: int

@@ -1,9 +1,6 @@
-"""Says whether a LoRA adapter's file can be applied to a model, before llama.cpp reads it.
+"""Validates a LoRA adapter's file against a model before llama.cpp reads it.
 
-llama.cpp aborts on metadata of another type than it expects, leaves out what it does not know, and
-compares shapes only in part: what slips through aborts the first decode. So everything is compared
-here: what the file is, every name with the model's tensors, every shape, and every value with what
-is finite.
+llama.cpp aborts on metadata of an unexpected type and ignores tensors that it does not know.
 """
 
 import math
@@ -31,7 +28,7 @@ _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 
 
 class AdapterMismatch(Exception):
-    """The adapter is sound and was made for another model; the text says what differs."""
+    """The adapter is valid but for another model; the message has the difference."""
 
 
 @dataclass(frozen=True, slots=True)

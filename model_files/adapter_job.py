@@ -1,4 +1,4 @@
-"""Checks an adapter's file in a limited child process: it may be anybody's, and large."""
+"""The sandbox job that validates an adapter's file."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A bounded window over a file: reads numbers and texts in order, never past the end."""
+"""Reads numbers and texts from a file in order, within bounds."""
 
 import os
 import struct

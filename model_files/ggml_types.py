@@ -1,5 +1,4 @@
-"""Sizes of ggml's tensor types, to compare a header's claims with the file's length, and to know
-what a KV cache takes."""
+"""Sizes of ggml's tensor types and KV cache types."""
 
 import enum
 from collections.abc import Mapping

@@ -1,9 +1,5 @@
-"""Reads the header of GGUF files (versions 2 and 3) without trusting a byte of it.
-
-A model file comes from anywhere, and llama.cpp allocates what a header asks for. This reader says
-what a file is before llama.cpp sees it: every count is compared with what the file can hold, every
-tensor with the file's end, and memory stays small whatever the file says. Long arrays (the
-vocabulary) are walked over, not kept.
+"""Reads headers of GGUF files (versions 2 and 3) without trusting them: every count and size is
+bounded.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The jobs that limited child processes do on files, and what each may use."""
+"""The sandbox jobs on model files and their limits."""
 
 from typing import Final
 

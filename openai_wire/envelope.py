@@ -1,4 +1,4 @@
-"""What every object and chunk of one answer shares."""
+"""The id, time, model and fingerprint that all objects of one answer share."""
 
 from dataclasses import dataclass, replace
 

@@ -1,8 +1,4 @@
-"""Errors as OpenAI's envelope, with the field names that the caller knows.
-
-The inference service names the fields of its protos. The body that the caller wrote has other names
-for some of them.
-"""
+"""Errors in OpenAI's envelope, with the caller's names of fields instead of those of the protos."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -171,7 +167,7 @@ def openai_names(params: ParamNames) -> Iterator[None]:
 
 @contextmanager
 def prompt_names(number: int, count: int) -> Iterator[None]:
-    """Errors that leave the block say which of `count` prompts they are about."""
+    """Add the number of the prompt, of `count`, to errors of the block."""
     try:
         yield
     except DomainError as error:

@@ -1,4 +1,4 @@
-"""What holds for LoRA adapters wherever they are named: in the registry and in every frontend."""
+"""Rules for names and scales of LoRA adapters, shared by registry and frontends."""
 
 import math
 import re

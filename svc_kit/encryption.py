@@ -1,7 +1,6 @@
-"""Texts that leave us and come back: encrypted, authenticated, and good in one place only.
+"""Deterministic authenticated encryption (AES-SIV) of texts that callers store and send back.
 
-Sealing is deterministic (AES-SIV): the same text of the same place is sealed alike, so that what
-is said of it at several times is the same. Nothing is told by that but that the texts are equal.
+A text can be decrypted in the place that it was encrypted for, and nowhere else.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The failure that ends a process before it serves: one line for the operator, no traceback."""
+"""Start and stop of a process: StartupError, one line for the operator; and signals."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""What a disk refuses, in the words of our errors."""
+"""Local files: disk errors as DomainErrors, allowed folders, private and atomic files."""
 
 import hashlib
 import os
@@ -92,7 +92,7 @@ class PrivateFile:
 
 @contextmanager
 def whole_file(output: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `output` when it is whole; nobody else writes to it."""
+    """A temporary file that replaces `output` when it is complete."""
     part = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as written:

@@ -1,7 +1,5 @@
-"""Log lines on stderr.
-
-A line carries the request it belongs to through context variables, so that no call passes a logger
-or an id along. Prompts, outputs and credentials are never logged.
+"""Logging to stderr, with the request id and project of a call from context variables; never
+prompts or credentials.
 """
 
 import contextvars

@@ -1,7 +1,4 @@
-"""The metrics that count what happens, by name.
-
-Beside the logs, not with them: an engine process logs, but its metrics are the frontend's.
-"""
+"""Metrics of all services, by name."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Addresses to listen on: how they are written, and whether only this machine can reach them."""
+"""Addresses to listen on, and their sockets."""
 
 import errno
 import ipaddress

@@ -1,7 +1,7 @@
-"""The bytes of a new adapter: gathered where nobody else can change them, judged, then stored.
+"""Reads the bytes of a new adapter from a stream, a file of the project or an operator's folder.
 
-They come as a stream, from a file of the project or from an operator's folder. What the limited
-child reads is what is stored: it is one private file all along.
+Bytes are collected in a file that no other process can change, validated in a sandboxed child, and
+stored as validated.
 """
 
 import asyncio
@@ -68,9 +68,9 @@ class AdapterBytes:
         async with temporary_file(self._scratch) as file:
             described = await self._receive(pieces, file)
             if described.file_id:
-                await self._take_file(project, described.file_id, file)
+                await self._copy_file(project, described.file_id, file)
             elif described.path:
-                await self._take_path(described.path, file)
+                await self._copy_path(described.path, file)
             if not file.size_bytes:
                 raise MissingField(field="file")
             if described.sha256.lower() not in ("", file.digest):
@@ -80,7 +80,7 @@ class AdapterBytes:
             yield Gathered(described, file)
 
     async def judge(self, gathered: Gathered) -> AdapterFacts:
-        """What the file says, all of its values read. Raises AdapterInvalid."""
+        """Read and validate the whole file. Raises AdapterInvalid."""
         payload = {"adapter": str(gathered.file.path)}
         try:
             found = await self._jobs.run(READ_ADAPTER, payload, key=gathered.file.digest)
@@ -114,7 +114,7 @@ class AdapterBytes:
             raise InvalidField(field=field, problem="it cannot stand beside bytes")
         return described
 
-    async def _take_file(self, project: str, file_id: str, file: PrivateFile) -> None:
+    async def _copy_file(self, project: str, file_id: str, file: PrivateFile) -> None:
         source = await self._file(project, file_id)
         FileLimits.check(source.size_bytes, self._limit)
         try:
@@ -129,7 +129,7 @@ class AdapterBytes:
         now = self._clock()
         return await self._transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
 
-    async def _take_path(self, path: str, file: PrivateFile) -> None:
+    async def _copy_path(self, path: str, file: PrivateFile) -> None:
         found = await asyncio.to_thread(self._folders.find, "path", path)
         async for block in _blocks(found):
             await self._write(file, block)

@@ -1,4 +1,4 @@
-"""LoRA adapters: what is registered, what frontends should have, and what they say of it."""
+"""LoRA adapters: the registered object, its changes, and what frontends should load and report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +16,7 @@ from svc_kit.errors import InvalidField
 MAX_DESCRIPTION_CHARACTERS: Final = 512
 MAX_MODEL_CHARACTERS: Final = 255
 REPORTS_COUNT_FOR: Final = timedelta(minutes=2)
-"""A frontend that has said nothing for so long is gone, and so is what it said."""
+"""Reports of a frontend that has not reported for so long are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Adapter:
     facts: AdapterFacts
     # its life
     attempt: int = 0
-    """How often somebody has asked for what failed to be tried again."""
+    """How often a retry was requested."""
     revision: int = 0
     """Of the registry, when it last changed."""
     created_at: datetime
@@ -57,7 +57,7 @@ class Adapter:
 
 @dataclass(frozen=True, kw_only=True)
 class NewAdapter:
-    """What a caller says of an adapter that it registers."""
+    """The request to register an adapter."""
 
     name: str
     model: str = ""

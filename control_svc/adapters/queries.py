@@ -1,4 +1,4 @@
-"""The tables of adapters and of what frontends report about them."""
+"""Tables and SQL of adapters and of the reports of inference frontends."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
@@ -72,7 +72,7 @@ class AdapterRow(Table):
 
 
 class AdapterReportRow(Table):
-    """How an adapter is in one engine of a frontend, as the frontend said last."""
+    """The last reported state of an adapter in one engine of a frontend."""
 
     __tablename__ = "adapter_reports"
     __table_args__ = (
@@ -118,7 +118,7 @@ class AdapterQueries:
         return await self._one(adapter, _named(project, adapter))
 
     async def lock(self, project: str, adapter: str) -> Adapter:
-        """As `get`; until the end of the transaction nobody else changes it."""
+        """As `get`, locked until the end of the transaction."""
         return await self._one(adapter, _named(project, adapter).with_for_update())
 
     async def find(self, project: str, name: str) -> Adapter | None:
@@ -155,7 +155,7 @@ class AdapterQueries:
         )
 
     async def reports(self, project: str, adapter_id: str, since: datetime) -> list[AdapterReport]:
-        """What frontends have said of it since a time."""
+        """Reports of frontends about it since a time."""
         rows = await self._session.scalars(
             select(AdapterReportRow)
             .where(

@@ -1,4 +1,4 @@
-"""Adapters: what their owners do with them. Every change takes a number that frontends follow."""
+"""CRUD of adapters. Every change takes a new revision, which `sync.py` streams to frontends."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ from control_svc.adapters.model import (
     NewAdapter,
 )
 from control_svc.adapters.queries import AdapterQueries, AdapterSyncQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.idempotency import IdempotencyRecord, earlier
 from control_svc.base.ids import ADAPTER, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobStore
@@ -34,7 +34,7 @@ _POLL_S: Final = 2.0
 
 @dataclass(frozen=True)
 class _Stored:
-    """An adapter after its registration, and the bytes that nobody needs any more."""
+    """A registered adapter, and the blobs that it replaced."""
 
     adapter: Adapter
     dropped: list[str]
@@ -51,7 +51,7 @@ class Adapters:
         ids: IdSource,
         tokens: PageTokens,
         per_project: int,
-        notices: Notifications,
+        notifications: Notifications,
         clock: Clock,
     ) -> None:
         self._transactions = transactions
@@ -60,7 +60,7 @@ class Adapters:
         self._ids = ids
         self._tokens = tokens
         self._per_project = per_project
-        self._notices = notices
+        self._notifications = notifications
         self._clock = clock
 
     async def create(self, project: str, pieces: AsyncIterator[NewAdapter | bytes]) -> Adapter:
@@ -84,7 +84,7 @@ class Adapters:
         """An adapter by id or name, once frontends have loaded it or failed to, or after `wait_s`
         seconds. Raises AdapterNotFound."""
         deadline = time.monotonic() + min(wait_s, LONGEST_WAIT_S)
-        with self._notices.listen(ADAPTERS_TOPIC) as changed:
+        with self._notifications.listen(ADAPTERS_TOPIC) as changed:
             while True:
                 found = await self._transactions.read(
                     lambda tx: self._with_reports(tx, project, adapter)
@@ -94,14 +94,14 @@ class Adapters:
                     return found
                 await wait_for_notification(changed, min(left, _POLL_S))
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Adapter]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Adapter]:
         """A page of the project's adapters. Raises OutOfRange or InvalidField."""
-        if asked.after and not is_id(asked.after, ADAPTER):
+        if page_request.after and not is_id(page_request.after, ADAPTER):
             raise InvalidField(field="after", problem="it is not the id of an adapter")
         binding = (project, "adapters")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: AdapterQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def update(
         self, project: str, adapter: str, changes: AdapterChanges, etag: str
@@ -142,8 +142,8 @@ class Adapters:
             adapter = replace(adapter, id=before.id, created_at=before.created_at)
         first = await earlier(tx, project, _request(described, adapter))
         if first is not None:
-            made = await AdapterQueries(tx).get(project, first.resource_id)
-            return _Stored(made, [adapter.blob_key])
+            created = await AdapterQueries(tx).get(project, first.resource_id)
+            return _Stored(created, [adapter.blob_key])
         if before is None:
             if await AdapterQueries(tx).count(project) >= self._per_project:
                 raise TooManyAdapters(limit=self._per_project)
@@ -194,10 +194,6 @@ class Adapters:
 
 
 def _request(described: NewAdapter, adapter: Adapter) -> IdempotencyRecord:
-    return IdempotencyRecord(
-        method=CREATE,
-        request_id=described.request_id,
-        fingerprint=fingerprint_of(described, adapter.sha256),
-        resource_id=adapter.id,
-        created_at=adapter.updated_at,
+    return IdempotencyRecord.of(
+        CREATE, described.request_id, adapter.id, adapter.updated_at, described, adapter.sha256
     )

@@ -1,4 +1,4 @@
-"""Adapters between protos and the domain."""
+"""The gRPC servicer of adapters and its conversion."""
 
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
@@ -42,7 +42,7 @@ _MAX_PROBLEM_CHARACTERS: Final = 2000
 
 
 def new_adapter(header: adapter_pb2.AdapterHeader) -> NewAdapter:
-    """What a caller says of an adapter."""
+    """Convert the request to register an adapter."""
     return NewAdapter(
         name=header.name,
         model=header.model,
@@ -95,7 +95,7 @@ def found_to_pb(found: AdapterWithReports) -> adapter_pb2.Adapter:
 
 
 def event_to_pb(event: DesiredState | DesiredChange) -> service_pb.WatchDesiredResponse:
-    """What a follower is told."""
+    """Convert a change of the desired state."""
     revision = str(event.revision)
     if isinstance(event, DesiredState):
         desired = map(_desired_to_pb, event.adapters.values())
@@ -108,7 +108,7 @@ def event_to_pb(event: DesiredState | DesiredChange) -> service_pb.WatchDesiredR
 
 
 def reports_of(request: service_pb.ReportAdaptersRequest, now: datetime) -> list[AdapterReport]:
-    """What a frontend says, the last of each adapter. Raises InvalidField or TooLong."""
+    """Convert reports, the last of each adapter. Raises InvalidField or TooLong."""
     found = {
         (report.project, report.adapter_id): _report(request, report, now)
         for report in _sound(request.reports)
@@ -206,8 +206,8 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     ) -> adapter_pb.ListAdaptersResponse:
         """List the project's adapters."""
         newest_first = is_newest_first(request.order)
-        asked = PageRequest(request.page_size, request.page_token, request.after, newest_first)
-        page = await self._adapters.page(_project(), asked)
+        wanted = PageRequest(request.page_size, request.page_token, request.after, newest_first)
+        page = await self._adapters.page(_project(), wanted)
         adapters = [adapter_to_pb(adapter) for adapter in page.items]
         return adapter_pb.ListAdaptersResponse(adapters=adapters, next_page_token=page.next_token)
 
@@ -243,7 +243,7 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     async def ReportAdapters(
         self, request: adapter_pb.ReportAdaptersRequest, context: Context
     ) -> adapter_pb.ReportAdaptersResponse:
-        """Keep what a frontend says."""
+        """Store the reports of a frontend."""
         await self._desired.report(request.frontend, reports_of(request, self._clock()))
         return adapter_pb.ReportAdaptersResponse()
 

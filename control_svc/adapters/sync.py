@@ -1,8 +1,7 @@
-"""What frontends follow, and what they say: for our own services alone.
+"""Streams the desired adapters to inference frontends and stores their reports; services only.
 
-The desired state is small (a row for each adapter) beside what it stands for, so it is read whole
-and compared, not kept as a log of changes: a follower gets what is different since its last event,
-however many changes that was, and a new one gets everything.
+The desired state is small, so it is read whole and compared with what a frontend has; a frontend
+that reconnects gets the difference from its revision.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -22,21 +21,21 @@ _POLL_S: Final = 2.0
 
 
 class AdapterSync:
-    """What our services ask and say of all adapters."""
+    """The desired state of all adapters, for inference frontends."""
 
     def __init__(
-        self, transactions: Transactions, blobs: BlobStore, notices: Notifications
+        self, transactions: Transactions, blobs: BlobStore, notifications: Notifications
     ) -> None:
         self._transactions = transactions
         self._blobs = blobs
-        self._notices = notices
+        self._notifications = notifications
 
     async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
         """Everything, unless the caller's `revision` is the newest, then changes, without end.
 
         To a caller that has everything an empty change says so.
         """
-        with self._notices.listen(ADAPTERS_TOPIC) as changed:
+        with self._notifications.listen(ADAPTERS_TOPIC) as changed:
             sent = await self._state()
             has_it = revision == str(sent.revision)
             yield DesiredChange(sent.revision, [], []) if has_it else sent
@@ -48,7 +47,7 @@ class AdapterSync:
                     sent = state
 
     async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
-        """Keep what a frontend says. Raises MissingField, TooLong or InvalidField."""
+        """Store the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
         check_text("frontend", frontend, MAX_KEY_CHARACTERS)
         await self._transactions.write(
             lambda tx: AdapterSyncQueries(tx).replace_reports(frontend, reports)

@@ -1,7 +1,6 @@
-"""What a model says in one turn, on its way to items.
+"""Builds items from the deltas of one turn of a model: reasoning, messages, tool calls.
 
-A turn's deltas become items one after the other: a thought, a message, calls. Pure, so that a turn
-that was interrupted is rebuilt from what was told of it, and goes on as if it had not been.
+Pure, so that an interrupted turn is rebuilt from its stored events and continued.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -70,7 +69,7 @@ class Draft:
     """Whether nothing is added any more."""
 
     def content(self) -> Content:
-        """What it is, as far as it is written. Of hosted calls their tool says it."""
+        """The content so far; that of a hosted call is made by its tool."""
         match self.kind:
             case DraftKind.REASONING:
                 return Reasoning(text=self.text)
@@ -126,7 +125,7 @@ class TextDelta(NamedTuple):
 
 
 class ItemDone(NamedTuple):
-    """An item is whole. The turn may go on with another one."""
+    """An item is complete; the turn may continue with another."""
 
     draft: Draft
 

@@ -1,6 +1,5 @@
-"""Which files a text rests on: the numbers of passages that the model wrote into it.
-
-Passages of searches for the same question have different numbers, so that each names one.
+"""The hosted tool `file_search`: runs searches, numbers the chunks for the model, and turns the
+numbers that it cites into citations.
 """
 
 import re
@@ -44,7 +43,7 @@ def first_number(items: Sequence[Item]) -> int:
 
 
 def citations_of(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCitation, ...]:
-    """The markers such as "[0]" in a text that stand for passages of searches, by their place."""
+    """Citations of chunks such as "[0]" in a text, in order."""
     results = {
         number: result
         for search in searches
@@ -64,7 +63,7 @@ def citations_of(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCit
 
 
 RESULTS: Final = 10
-"""The passages of a search, where the caller does not say how many."""
+"""Default number of chunks of a search."""
 _MAX_QUERIES: Final = 5
 _FUNCTION: Final = TurnTool(
     FILE_SEARCH,

@@ -1,9 +1,7 @@
-"""The loop behind runs and responses: a turn of the model, the calls that the server carries out,
-the next turn, until the model answers, calls what is the client's, or meets a limit.
+"""The agent loop of runs and responses: call the model, carry out hosted tools, repeat.
 
-The loop knows neither rows nor the words of an API. It begins from `Progress`, what is committed of
-the work, so an attempt goes on where the last one was broken off, at any token: nothing that a
-reader may have seen is computed again.
+It ends when the model answers, calls a function of the client, or meets a limit. It reads items
+through a `Context` and reports through a `Recorder`; it knows no rows and no API events.
 """
 
 import asyncio
@@ -50,7 +48,7 @@ class AgentLoop:
         settings: LoopSettings,
         context: Context,
         hosted: Sequence[HostedTool],
-        narrator: Recorder,
+        recorder: Recorder,
         progress: Progress,
         cancelled: asyncio.Event,
     ) -> LoopResult:
@@ -59,7 +57,7 @@ class AgentLoop:
         Raises LeaseLost, errors that another attempt would meet again, and those that it may not;
         then what was told is in the next attempt's progress.
         """
-        work = _Work(settings, context, hosted, narrator, progress, cancelled, self._turns)
+        work = _Work(settings, context, hosted, recorder, progress, cancelled, self._turns)
         return await _Attempt(work, self._ids, self._clock).run()
 
 
@@ -70,7 +68,7 @@ class _Work:
     settings: LoopSettings
     context: Context
     hosted: Sequence[HostedTool]
-    narrator: Recorder
+    recorder: Recorder
     progress: Progress
     cancelled: asyncio.Event
     turns: TurnClient
@@ -121,7 +119,7 @@ class _Attempt:
     # ---- turns
 
     async def _prepare(self) -> None:
-        """Choose what the next turn is shown; one that is open goes on with what it began with."""
+        """Select the items of the next turn; an open turn continues with its own."""
         work = self._work
         if not work.progress.is_in_turn:
             request = turn_request(work.settings, work.progress, self._toolbox, self._items)
@@ -163,7 +161,7 @@ class _Attempt:
         work, progress = self._work, self._work.progress
         draft = TurnDraft(progress.drafts, self._toolbox.callees, self._ids.new, self._clock)
         turn = TurnReader(
-            progress.num_turns, draft, work.narrator, work.cancelled, len(progress.token_ids)
+            progress.num_turns, draft, work.recorder, work.cancelled, len(progress.token_ids)
         )
         request = turn_request(work.settings, progress, self._toolbox, self._items)
         try:
@@ -224,7 +222,7 @@ class _Attempt:
     # ---- what follows a turn
 
     async def _keep(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        await self._work.narrator.turn_ended(turn, awaits_client=awaits_client)
+        await self._work.recorder.turn_ended(turn, awaits_client=awaits_client)
         progress = self._work.progress
         progress.take(turn)
         progress.awaits_client = awaits_client
@@ -239,7 +237,7 @@ class _Attempt:
             if isinstance(result, FileSearchCall):
                 result = self._numbered(result)
             ended = call.ended(result)
-            await self._work.narrator.call_ended(ended)
+            await self._work.recorder.call_ended(ended)
             self._items = [ended if item.id == call.id else item for item in self._items]
 
     def _numbered(self, found: FileSearchCall) -> FileSearchCall:
@@ -255,5 +253,5 @@ class _Attempt:
             raise FeatureUnsupported(feature=f"the tool of {call.kind}, which is gone")
         if is_resumed and not tool.is_repeatable:
             return tool.abandoned(call)
-        await self._work.narrator.call_started(call)
+        await self._work.recorder.call_started(call)
         return await tool.run(self._work.settings.project, call)

@@ -1,6 +1,4 @@
-"""Tools of remote servers (Model Context Protocol): the port to the servers that the operator has
-named, what their tools are called here, and which calls a person has allowed.
-"""
+"""Tools of MCP servers: the interface to configured servers, names of tools, approvals."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +25,7 @@ from svc_kit.errors import InvalidField
 APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response")
 """What `check_approvals` looks at."""
 MAX_NAME_CHARACTERS: Final = 64
-"""Of a function, as the model is told of it."""
+"""The name of the function that the model is shown."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -95,7 +93,7 @@ def _names(label: str, name: str) -> Iterator[str]:
 
 
 def lists_of(items: Sequence[Item]) -> dict[str, McpListTools]:
-    """What servers have said that they offer, the last word of each."""
+    """The latest list of tools of each server."""
     contents = (item.content for item in items)
     return {c.server_label: c for c in contents if isinstance(c, McpListTools)}
 
@@ -125,9 +123,9 @@ def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
 
     `items` is everything that was said, `own` the response's own part of it.
     """
-    asked = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
+    wanted = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
     contents = [item.content for item in own]
-    begun = {c.approval_request_id for c in contents if isinstance(c, McpCall)}
+    started = {c.approval_request_id for c in contents if isinstance(c, McpCall)}
     words = [c for c in contents if isinstance(c, McpApprovalResponse) and c.approve]
     return [
         McpCall(
@@ -137,8 +135,8 @@ def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
             approval_request_id=word.approval_request_id,
         )
         for word in words
-        if word.approval_request_id not in begun
-        and (request := asked.get(word.approval_request_id)) is not None
+        if word.approval_request_id not in started
+        and (request := wanted.get(word.approval_request_id)) is not None
     ]
 
 
@@ -185,7 +183,7 @@ class McpServerTools:
 
     @property
     def functions(self) -> Sequence[TurnTool]:
-        """What the model is told."""
+        """The description that the model is shown."""
         return [
             TurnTool(name, tool.description, tool.input_schema_json)
             for name, tool in self._described.items()

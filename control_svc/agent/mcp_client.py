@@ -1,10 +1,7 @@
-"""Remote servers (Model Context Protocol) over HTTP, by the protocol's own package.
+"""The HTTP client of MCP servers, over the protocol's own package.
 
-A server is called by a connection of its own each time: nothing is left open between two calls, and
-one server's trouble is nobody else's. Only the origin that the operator has named is called, and no
-proxy is taken from the environment. What a server sends is bounded before it is parsed, and what a
-tool answers is not held against the schema that its server gives: a pattern of it could take the
-process's time for ever, and a call that was made is not to look as if it had failed.
+Each call opens its own connection. Only servers that the operator has configured are reachable;
+sizes and times of answers are bounded.
 """
 
 import logging
@@ -44,7 +41,7 @@ _MAX_PROBLEM_CHARACTERS: Final = 2000
 _GOODBYE_S: Final = 1.0
 """How long a server may take to forget a connection's session."""
 _FOLLOWED: Final = frozenset({307, 308})
-"""Redirects that ask for the same request again; others would lose what it says."""
+"""Redirects that repeat the request; others would drop its body."""
 _RESULT: Final = TypeAdapter[CallToolResult | InputRequiredResult](
     CallToolResult | InputRequiredResult
 )

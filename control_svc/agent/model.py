@@ -1,7 +1,5 @@
-"""What the loop behind runs and responses is asked, how far its work is, and how it ends.
-
-The loop is shared; what differs is behind two ports: a `Context`, which gives the items that the
-model is shown, and a `Recorder`, which tells readers what happens, in the words of one API.
+"""Settings, progress and results of the agent loop, and its two interfaces: `Context`, which
+returns the items to show the model, and `Recorder`, which stores what happens.
 """
 
 from collections.abc import Sequence
@@ -25,7 +23,7 @@ PROMPT_LIMIT: Final = "max_prompt_tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class LoopLimits:
-    """Where the work ends although the model would go on. None: no limit."""
+    """Limits that end the loop; None means no limit."""
 
     completion_tokens: int | None = None
     """Over all turns."""
@@ -65,7 +63,7 @@ class LoopSettings:
 
 @dataclass(kw_only=True)
 class Progress:
-    """What is committed of the work; the loop goes on from it, and keeps it up to date."""
+    """Committed progress of the loop, from which it resumes; updated by it."""
 
     num_turns: int = 0
     """Turns that have ended."""
@@ -76,7 +74,7 @@ class Progress:
     token_ids: list[int] = field(default_factory=list)
     """Those of the open turn."""
     drafts: list[Draft] = field(default_factory=list)
-    """The items of the open turn, as far as they were told."""
+    """The items of the open turn so far."""
     open_calls: list[Item] = field(default_factory=list)
     """Calls of hosted tools that were intended, and whose results are not known."""
     allowed_calls: list[Item] = field(default_factory=list)
@@ -157,17 +155,17 @@ class Context(Protocol):
 
 
 class Recorder(Protocol):
-    """Tells readers what happens, and keeps it.
+    """Publishes and stores what happens in the loop.
 
-    What `tell` says is visible soon; what the other methods say is committed when they return. What
-    is told of a turn is enough to rebuild its drafts. Each method may raise LeaseLost.
+    Events of `record` become visible soon; the other methods have committed when they return. The
+    events of a turn suffice to rebuild its drafts. Each method may raise LeaseLost.
     """
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """The model computes; said again where a turn is resumed."""
+        """The model starts computing; repeated when a turn is resumed."""
 
-    async def tell(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model said something. `said` is empty while the text of the tokens is held back."""
+    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+        """The model produced output. `said` is empty while the text of the tokens is held back."""
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """A turn ended, and its hosted calls follow: keep its items, its usage, its number, and
@@ -191,7 +189,7 @@ class HostedCall(NamedTuple):
     call_id: str
     name: str
     arguments: str
-    """JSON text; nobody has checked it."""
+    """JSON text, not validated."""
 
 
 class HostedTool(Protocol):
@@ -199,7 +197,7 @@ class HostedTool(Protocol):
 
     @property
     def functions(self) -> Sequence[TurnTool]:
-        """What the model is told; their names are those of no other tool of the request."""
+        """The tools that the model is shown; names are unique in the request."""
 
     @property
     def kind(self) -> str:

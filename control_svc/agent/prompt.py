@@ -1,8 +1,7 @@
-"""Items as the messages of a turn: what a model is shown of a conversation.
+"""Converts items to the messages of a turn.
 
-Several items become one message: what the model thought, said and called between two words of
-others. The messages of the same items are always the same, so that the prompt of a later turn
-begins with that of an earlier one, token for token, where the template lets it.
+Several items become one message: reasoning, text and calls between two messages of others. Equal
+items always give equal messages, so that prefixes stay cached.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +64,7 @@ def compact_json(value: object) -> str:
 
 @dataclass
 class _Group:
-    """What the model did between two words of others."""
+    """The output of the model between two messages of others."""
 
     reasoning: str = ""
     parts: list[TurnPart] = field(default_factory=list)
@@ -120,9 +119,9 @@ class _Spoken:
                     self._close()
                     self._done.append(_answered(answer.call_id, plain_text(answer.output)))
             case _:
-                self._take_hosted(item)
+                self._add_hosted(item)
 
-    def _take_hosted(self, item: Item) -> None:
+    def _add_hosted(self, item: Item) -> None:
         match item.content:
             case FileSearchCall() as called:
                 call = TurnCall(called.call_id, FILE_SEARCH, _queries(called))
@@ -153,10 +152,10 @@ class _Spoken:
         self._done.append(_answered(call.id, result))
 
     def _refuse(self, word: McpApprovalResponse) -> None:
-        """A call that a person did not allow; the model is told why it has no result."""
-        asked = self._asked.get(word.approval_request_id)
-        if asked is not None:
-            call = TurnCall(word.approval_request_id, asked.name, asked.arguments)
+        """A call that was not approved; its result says so."""
+        request = self._asked.get(word.approval_request_id)
+        if request is not None:
+            call = TurnCall(word.approval_request_id, request.name, request.arguments)
             reason = f" {word.reason}" if word.reason else ""
             self._hosted(call, f"The user did not allow this call.{reason}")
 
@@ -192,7 +191,7 @@ def turn_parts(parts: Sequence[Part]) -> tuple[TurnPart, ...]:
 
 
 def _spoken_parts(said: Message) -> tuple[TurnPart, ...]:
-    """A message of pictures alone is an empty one: it was said all the same."""
+    """A message with only images becomes an empty one, which keeps the order of turns."""
     shown = turn_parts(said.content)
     return shown if shown or not said.content else (TextPart(""),)
 

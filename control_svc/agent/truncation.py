@@ -1,4 +1,4 @@
-"""How much of a past has room in a prompt."""
+"""Finds how many items of a history fit into the context of a model."""
 
 from collections.abc import Awaitable, Callable, Sequence
 

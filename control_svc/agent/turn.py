@@ -1,4 +1,4 @@
-"""What the loop asks of a turn: the settings of an object in the words of turns."""
+"""One turn: builds the request from settings and items, and reads its events until it ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -51,12 +51,12 @@ class ToolSet:
         """What becomes of calls, by name."""
 
     def offered(self, *, with_hosted: bool) -> tuple[TurnTool, ...]:
-        """What the model is told of."""
+        """The tools that the model is shown."""
         return (*self._clients, *(self._functions if with_hosted else ()))
 
     def choice(
         self,
-        asked: ToolChoice,
+        request: ToolChoice,
         offered: Sequence[TurnTool],
         *,
         is_first: bool,
@@ -65,12 +65,12 @@ class ToolSet:
         """Which of the offered tools are called. Hosted ones may be named by their kinds."""
         if not offered:
             return AS_IT_LIKES
-        is_free = asked.mode is ChoiceMode.REQUIRED and not is_first
-        mode = ChoiceMode.AUTO if is_free else asked.mode
+        is_free = request.mode is ChoiceMode.REQUIRED and not is_first
+        mode = ChoiceMode.AUTO if is_free else request.mode
         names = {tool.name for tool in offered}
-        hosted = (name for name, tool in self.hosted.items() if tool.kind in asked.allowed_names)
-        allowed = [name for name in (*asked.allowed_names, *hosted) if name in names]
-        if asked.allowed_names and not allowed:  # none of them is offered, which allows no other
+        hosted = (name for name, tool in self.hosted.items() if tool.kind in request.allowed_names)
+        allowed = [name for name in (*request.allowed_names, *hosted) if name in names]
+        if request.allowed_names and not allowed:  # none of them is offered, which allows no other
             return TurnChoice(ChoiceMode.NONE)
         return TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
 
@@ -113,7 +113,7 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
 
 
 def _template_values(effort: str) -> str:
-    """As for a chat completion: templates that know the word read it there."""
+    """As in chat completions, for templates that read it."""
     return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
 
 
@@ -138,13 +138,13 @@ def _custom_schema(tool: CustomTool) -> str:
     )
 
 
-def turn_format(asked: ResponseFormat) -> TurnFormat | None:
+def turn_format(request: ResponseFormat) -> TurnFormat | None:
     """The form of the answer."""
-    match asked.kind:
+    match request.kind:
         case FormatKind.JSON_OBJECT:
             return JsonObject()
         case FormatKind.JSON_SCHEMA:
-            return JsonSchema(asked.schema_json)
+            return JsonSchema(request.schema_json)
         case FormatKind.TEXT:
             return None
 
@@ -160,16 +160,16 @@ class TurnReader:
         self,
         number: int,
         draft: TurnDraft,
-        narrator: Recorder,
+        recorder: Recorder,
         cancelled: asyncio.Event,
         num_resumed: int,
     ) -> None:
         """`num_resumed` tokens were sampled before."""
         self.draft = draft
         self.usage: TurnUsage | None = None
-        """Once the model has told it."""
+        """None until the model has reported it."""
         self._number = number
-        self._narrator = narrator
+        self._recorder = recorder
         self._cancelled = cancelled
         self._num_tokens = num_resumed
         self._started = Started("", 0, 0)
@@ -202,7 +202,7 @@ class TurnReader:
         if self._reason is None:
             raise UpstreamUnavailable(service="inference")
         if self._reason is not FinishReason.LENGTH:
-            await self._narrator.tell(self._number, list(self.draft.close()), ())
+            await self._recorder.record(self._number, list(self.draft.close()), ())
         return self._reason
 
     async def _watch(self) -> None:
@@ -227,11 +227,11 @@ class TurnReader:
             case Started():
                 self._started = event
                 _check_prompt(event, prompt_limit)
-                await self._narrator.turn_started(self._number, event)
+                await self._recorder.turn_started(self._number, event)
             case Delta():
                 self._num_tokens += len(event.token_ids)
                 said = list(self.draft.take(event))
-                await self._narrator.tell(self._number, said, event.token_ids)
+                await self._recorder.record(self._number, said, event.token_ids)
             case Finished(reason=reason):
                 self._reason = reason
             case Done(usage=usage):

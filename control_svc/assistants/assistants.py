@@ -1,4 +1,4 @@
-"""Assistants: what callers do with them."""
+"""CRUD of assistants."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Final
 
 from control_svc.assistants.model import Assistant, AssistantSettings, NewAssistant
 from control_svc.assistants.queries import AssistantQueries
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import ASSISTANT, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -34,29 +34,21 @@ class Assistants:
         self._clock = clock
         self._stores = ToolStores(ids, clock, embedding_model)
 
-    async def create(self, project: str, asked: NewAssistant) -> Assistant:
+    async def create(self, project: str, new: NewAssistant) -> Assistant:
         """Add an assistant.
 
         Raises what its check does, what `ToolStores.made` does, and RequestIdReused.
         """
-        asked.check()
+        new.check()
         new_id, now = self._ids.new(ASSISTANT), self._clock()
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=new_id,
-            created_at=now,
-        )
+        request = IdempotencyRecord.of(CREATE, new.request_id, new_id, now, new)
 
         async def add(tx: Transaction) -> Assistant:
-            made = await once(tx, project, request)
-            if made != new_id:
-                return await AssistantQueries(tx).get(project, made)
-            resources = await self._stores.made(
-                tx, project, asked.settings.resources, asked.new_stores
-            )
-            settings = replace(asked.settings, resources=resources)
+            created = await once(tx, project, request)
+            if created != new_id:
+                return await AssistantQueries(tx).get(project, created)
+            resources = await self._stores.made(tx, project, new.settings.resources, new.new_stores)
+            settings = replace(new.settings, resources=resources)
             added = Assistant(id=new_id, settings=settings, created_at=now)
             await AssistantQueries(tx).add(project, added)
             return added
@@ -69,13 +61,13 @@ class Assistants:
             lambda tx: AssistantQueries(tx).get(project, assistant_id)
         )
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Assistant]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Assistant]:
         """A page of the project's assistants. Raises OutOfRange or InvalidField."""
-        asked.check_cursors(ASSISTANT, "an assistant")
+        page_request.check_cursors(ASSISTANT, "an assistant")
         binding = (project, "assistants")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: AssistantQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
 
     async def update(
         self,

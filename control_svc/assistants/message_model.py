@@ -1,4 +1,4 @@
-"""Messages of threads: items of the kind message, and what the Assistants' view adds to them."""
+"""Messages of threads: items of kind message, with the fields that only the Assistants API has."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -135,7 +135,7 @@ class ThreadMessage:
 
     @property
     def message(self) -> Message:
-        """What was said, and by whom."""
+        """Role and content."""
         if not isinstance(self.item.content, Message):
             raise TypeError(f"{self.item.id} is no message")
         return self.item.content
@@ -159,10 +159,10 @@ class ThreadMessage:
         return self.item.ended(replace(self.message, content=content), status)
 
 
-def begun_message(
+def started_message(
     message_id: str, thread_id: str, run_id: str, assistant_id: str, now: datetime
 ) -> ThreadMessage:
-    """An assistant's message before its first word."""
+    """An assistant's message without content."""
     content = Message(role=Role.ASSISTANT, content=())
     return ThreadMessage(
         item=Item(id=message_id, status=ItemStatus.IN_PROGRESS, created_at=now, content=content),

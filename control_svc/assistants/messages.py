@@ -1,4 +1,7 @@
-"""Messages of threads: what callers do with them. While a run is active they stay as they are."""
+"""CRUD of messages, and their insertion with a new thread or run.
+
+Messages of a thread cannot change while one of its runs is active.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +10,7 @@ from typing import Final
 from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
 from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.idempotency import IdempotencyRecord, earlier
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
@@ -39,28 +42,22 @@ class Messages:
         self._adder = MessageAdder(ids, clock, embedding_model)
         self._ids = ids
 
-    async def create(self, project: str, asked: AddedMessage) -> ThreadMessage:
+    async def create(self, project: str, new: AddedMessage) -> ThreadMessage:
         """Add a message at the end of its thread.
 
         Raises what its check does, ThreadNotFound, ThreadBusy, FileNotFound and RequestIdReused.
         """
-        asked.check()
+        new.check()
         message_id, now = self._ids.new(MESSAGE), self._clock()
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=message_id,
-            created_at=now,
-        )
+        request = IdempotencyRecord.of(CREATE, new.request_id, message_id, now, new)
 
         async def add(tx: Transaction) -> ThreadMessage:
-            thread = await ThreadQueries(tx).lock(project, asked.thread_id)
+            thread = await ThreadQueries(tx).lock(project, new.thread_id)
             before = await earlier(tx, project, request)
             if before is not None:
                 return await MessageQueries(tx).get(project, thread.id, before.resource_id)
             thread.check_idle("add messages to")
-            return await self._adder.add_one(tx, project, thread, asked.message, message_id)
+            return await self._adder.add_one(tx, project, thread, new.message, message_id)
 
         return await self._transactions.write(add)
 
@@ -74,22 +71,22 @@ class Messages:
         return await self._transactions.read(find)
 
     async def page(
-        self, project: str, thread_id: str, asked: PageRequest, run_id: str = ""
+        self, project: str, thread_id: str, page_request: PageRequest, run_id: str = ""
     ) -> Page[ThreadMessage]:
         """A page of a thread's messages; `run_id` empty: by whomever.
 
         Raises ThreadNotFound, OutOfRange or InvalidField.
         """
-        asked.check_cursors(MESSAGE, "a message")
+        page_request.check_cursors(MESSAGE, "a message")
         binding = (project, "messages", thread_id, run_id)
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
 
         async def find(tx: Transaction) -> list[ThreadMessage]:
             await ThreadQueries(tx).get(project, thread_id)
             return await MessageQueries(tx).page(project, thread_id, window, run_id)
 
         found = await self._transactions.read(find)
-        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
 
     async def update(
         self, project: str, thread_id: str, message_id: str, metadata: Mapping[str, str] | None
@@ -140,7 +137,7 @@ class MessageAdder:
         tx: Transaction,
         project: str,
         thread: Thread,
-        asked: NewThread,
+        request: NewThread,
         path: str = "",
     ) -> Thread:
         """Keep a new thread, with the stores and the messages that are made with it.
@@ -149,11 +146,11 @@ class MessageAdder:
         do.
         """
         resources = await self._stores.made(
-            tx, project, asked.settings.resources, asked.new_stores, path
+            tx, project, request.settings.resources, request.new_stores, path
         )
-        begun = replace(thread, settings=replace(asked.settings, resources=resources))
-        await ThreadQueries(tx).add(project, begun)
-        return await self.add(tx, project, begun, asked.messages, f"{path}messages")
+        started = replace(thread, settings=replace(request.settings, resources=resources))
+        await ThreadQueries(tx).add(project, started)
+        return await self.add(tx, project, started, request.messages, f"{path}messages")
 
     async def add(
         self,
@@ -175,9 +172,9 @@ class MessageAdder:
             for use in message.files(f"{path}[{index}].")
         ]
         await self._check_files(tx, project, uses)
-        made = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
-        await MessageQueries(tx).add(project, made)
-        return await self._attached(tx, project, thread, made)
+        created = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
+        await MessageQueries(tx).add(project, created)
+        return await self._attached(tx, project, thread, created)
 
     async def add_one(
         self,
@@ -189,10 +186,10 @@ class MessageAdder:
     ) -> ThreadMessage:
         """As `add`, for the message of a request of its own, which has given it an id."""
         await self._check_files(tx, project, message.files())
-        made = message.make(message_id, thread.id, self._clock())
-        await MessageQueries(tx).add(project, [made])
-        await self._attached(tx, project, thread, [made])
-        return made
+        created = message.make(message_id, thread.id, self._clock())
+        await MessageQueries(tx).add(project, [created])
+        await self._attached(tx, project, thread, [created])
+        return created
 
     async def _attached(
         self,

@@ -1,4 +1,4 @@
-"""Assistants: a model with instructions and tools, to be run on threads."""
+"""Assistants and threads: settings, validation, state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ MAX_INSTRUCTIONS_CHARACTERS: Final = 256_000
 
 @dataclass(frozen=True, kw_only=True)
 class AssistantSettings:
-    """What its owner says of an assistant."""
+    """Settings of an assistant."""
 
     model: str
     name: str = ""
@@ -45,7 +45,7 @@ class AssistantSettings:
     options: bytes = b""
     """A serialised `corral.inference.v1.GenerationOptions`; only the clients read it."""
     format: ResponseFormat | None = None
-    """None: "auto", as the options say."""
+    """None means "auto", or what the options say."""
     reasoning_effort: str = ""
 
     def check(self) -> None:
@@ -105,7 +105,7 @@ MAX_FIRST_MESSAGES: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadSettings:
-    """What its owner says of a thread."""
+    """Settings of a thread."""
 
     resources: ToolResources = NO_RESOURCES
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Thread(Versioned[ThreadSettings]):
 
     settings: ThreadSettings  # once more: who reads documents does not know what SettingsT is here
     active_run_id: str = ""
-    """The run that has not ended; nobody else adds to the timeline, or takes from it."""
+    """The active run, which alone may change the timeline."""
     cut: int = 0
     """Truncation: models are shown the timeline from this position on."""
 

@@ -1,4 +1,4 @@
-"""Assistants between protos and the domain."""
+"""Conversion of assistants, threads and messages between protos and dataclasses."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -133,7 +133,7 @@ def new_thread(request: thread_service_pb2.CreateThreadRequest) -> NewThread:
 
 
 def thread_settings(thread: thread_pb2.Thread) -> ThreadSettings:
-    """What a caller says of a thread."""
+    """Convert the settings of a thread."""
     return ThreadSettings(
         resources=resources_from_pb(thread.tool_resources),
         metadata=dict(sorted(thread.metadata.items())),
@@ -226,7 +226,7 @@ def _role(value: int, field: str) -> Role:
 
 
 def _said(part: Part) -> Part:
-    """A part without what only the server says of it."""
+    """A part without fields that only the server sets."""
     return Text(text=part.text) if isinstance(part, Text) else part
 
 

@@ -1,4 +1,4 @@
-"""The tables of assistants, threads and messages."""
+"""Tables and SQL of assistants, threads and messages."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -112,7 +112,7 @@ class AssistantQueries:
         return await self._get(project, assistant_id, locked=False)
 
     async def lock(self, project: str, assistant_id: str) -> Assistant:
-        """As `get`; until the end of the transaction nobody else changes the assistant."""
+        """As `get`, with the assistant locked until the end of the transaction."""
         return await self._get(project, assistant_id, locked=True)
 
     async def page(self, project: str, window: Window) -> list[Assistant]:
@@ -188,7 +188,7 @@ class ThreadQueries:
         return await self._get(project, thread_id, locked=False)
 
     async def lock(self, project: str, thread_id: str) -> Thread:
-        """As `get`; until the end of the transaction nobody else changes the thread."""
+        """As `get`, with the thread locked until the end of the transaction."""
         return await self._get(project, thread_id, locked=True)
 
     async def page(self, project: str, window: Window) -> list[Thread]:

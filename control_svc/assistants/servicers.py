@@ -1,4 +1,4 @@
-"""Servicer of `AssistantService`: convert, call, convert."""
+"""The gRPC servicers of assistants, threads and messages."""
 
 import grpc
 from corral.control.v1 import assistant_service_pb2 as assistant_pb
@@ -131,10 +131,10 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
         self, request: thread_pb.MigrateThreadRequest, context: Context
     ) -> thread_pb.MigrateThreadResponse:
         """Make a conversation of a thread."""
-        made = await self._threads.migrate(
+        created = await self._threads.migrate(
             current_principal().project, request.thread_id, request.request_id
         )
-        return thread_pb.MigrateThreadResponse(conversation=conversation_to_pb(made))
+        return thread_pb.MigrateThreadResponse(conversation=conversation_to_pb(created))
 
 
 class MessageServicer(message_rpc.MessageServiceServicer):
@@ -147,12 +147,12 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         self, request: message_pb.CreateMessageRequest, context: Context
     ) -> message_pb.CreateMessageResponse:
         """Add a message."""
-        asked = AddedMessage(
+        wanted = AddedMessage(
             thread_id=request.thread_id,
             message=new_message(request.message),
             request_id=request.request_id,
         )
-        message = await self._messages.create(current_principal().project, asked)
+        message = await self._messages.create(current_principal().project, wanted)
         return message_pb.CreateMessageResponse(message=message_to_pb(message))
 
     async def GetMessage(

@@ -1,4 +1,4 @@
-"""Threads: what callers do with them."""
+"""CRUD of threads, and their migration to conversations."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import NewThread, Thread, ThreadSettings
 from control_svc.assistants.queries import ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import CONVERSATION, THREAD, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
@@ -32,7 +32,7 @@ class Threads:
         tokens: PageTokens,
         clock: Clock,
         embedding_model: str | None,
-        archives: PrefixCleanup,
+        prefix_cleanup: PrefixCleanup,
         on_delete: Sequence[DeleteHook] = (),
     ) -> None:
         """`embedding_model` is None if the installation has none, so that no file can be searched;
@@ -41,30 +41,24 @@ class Threads:
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
-        self._archives = archives
+        self._prefix_cleanup = prefix_cleanup
         self._on_delete = on_delete
         self._adder = MessageAdder(ids, clock, embedding_model)
 
-    async def create(self, project: str, asked: NewThread) -> Thread:
+    async def create(self, project: str, new: NewThread) -> Thread:
         """Begin a thread.
 
         Raises what its check and `MessageAdder.begin` do, and RequestIdReused.
         """
-        asked.check()
-        thread = Thread(id=self._ids.new(THREAD), settings=asked.settings, created_at=self._clock())
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=thread.id,
-            created_at=thread.created_at,
-        )
+        new.check()
+        thread = Thread(id=self._ids.new(THREAD), settings=new.settings, created_at=self._clock())
+        request = IdempotencyRecord.of(CREATE, new.request_id, thread.id, thread.created_at, new)
 
         async def add(tx: Transaction) -> Thread:
-            made = await once(tx, project, request)
-            if made != thread.id:
-                return await ThreadQueries(tx).get(project, made)
-            return await self._adder.begin(tx, project, thread, asked)
+            created = await once(tx, project, request)
+            if created != thread.id:
+                return await ThreadQueries(tx).get(project, created)
+            return await self._adder.begin(tx, project, thread, new)
 
         return await self._transactions.write(add)
 
@@ -72,13 +66,13 @@ class Threads:
         """Raises ThreadNotFound."""
         return await self._transactions.read(lambda tx: ThreadQueries(tx).get(project, thread_id))
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Thread]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Thread]:
         """A page of the project's threads. Raises OutOfRange or InvalidField."""
-        asked.check_cursors(THREAD, "a thread")
+        page_request.check_cursors(THREAD, "a thread")
         binding = (project, "threads")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: ThreadQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def update(
         self,
@@ -112,7 +106,7 @@ class Threads:
             for hook in self._on_delete:
                 await hook(tx, project, thread_id)
             await ThreadQueries(tx).delete(project, thread_id)
-            await self._archives.forget(tx, project, thread_id)
+            await self._prefix_cleanup.forget(tx, project, thread_id)
 
         await self._transactions.write(drop)
 
@@ -122,12 +116,8 @@ class Threads:
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
         """
         made_id, now = self._ids.new(CONVERSATION), self._clock()
-        request = IdempotencyRecord(
-            method=MIGRATE,
-            request_id=check_request_id(request_id),
-            fingerprint=fingerprint_of(thread_id),
-            resource_id=made_id,
-            created_at=now,
+        request = IdempotencyRecord.of(
+            MIGRATE, check_request_id(request_id), made_id, now, thread_id
         )
 
         async def link(tx: Transaction) -> Conversation:
@@ -136,10 +126,10 @@ class Threads:
             if first != made_id:
                 return await ConversationQueries(tx).get(project, first)
             thread.check_idle("migrate")
-            made = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
-            await ConversationQueries(tx).add(project, made)
+            created = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
+            await ConversationQueries(tx).add(project, created)
             placed = await TimelineQueries(tx).since(project, thread_id)
             await TimelineQueries(tx).link(project, made_id, [each.item for each in placed])
-            return made
+            return created
 
         return await self._transactions.write(link)

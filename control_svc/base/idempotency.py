@@ -1,4 +1,7 @@
-"""Requests that are told apart by an id of the caller's, so that one sent twice is done once."""
+"""Idempotency: a request that carries a request id is carried out once.
+
+The table stores the fingerprint of each request and the id of what it created, for a day.
+"""
 
 import hashlib
 import json
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from sqlalchemy import String, Text, delete, insert
 from sqlalchemy.orm import Mapped, mapped_column
@@ -27,10 +30,23 @@ class IdempotencyRecord:
     method: str
     request_id: str
     fingerprint: str
-    """Of everything that the request said."""
+    """The fingerprint of the contents of the request."""
     resource_id: str
     """What it made."""
     created_at: datetime
+
+    @classmethod
+    def of(
+        cls, method: str, request_id: str, resource_id: str, created_at: datetime, *facts: object
+    ) -> Self:
+        """The record of a request with the contents `facts` that creates `resource_id`."""
+        return cls(
+            method=method,
+            request_id=request_id,
+            fingerprint=fingerprint_of(*facts),
+            resource_id=resource_id,
+            created_at=created_at,
+        )
 
     def check_same(self, fingerprint: str) -> None:
         """Raise RequestIdReused for a request with other contents.

@@ -1,7 +1,7 @@
-"""Ids that say what they name, that nobody can guess, and that grow with time.
+"""Ids with a prefix for their type, random enough not to be guessed, and increasing with time.
 
-Because they grow, a list ordered by id is a list ordered by creation, and the id of an object that
-has been deleted since still says where the next page begins.
+A list ordered by id is ordered by creation, and the id of a deleted object still marks a place in a
+list.
 """
 
 import re
@@ -59,5 +59,5 @@ def age_of(object_id: str) -> str:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Whether a text has the form of an id with this prefix; nothing says that the object is."""
+    """Whether a text has the form of an id with this prefix; the object need not exist."""
     return text.startswith(prefix) and _SUFFIX.fullmatch(text, len(prefix)) is not None

@@ -1,7 +1,7 @@
-"""Pages of lists: what a caller asks for, and tokens that nobody but us can make.
+"""Pagination: windows of queries, pages, and page tokens.
 
-A token is the place after the last object shown, signed together with the project, the list and
-its filters: one that is used beside other filters would silently leave objects out.
+A token is the last id of a page, signed together with the project, the list and its filters, so
+that it is refused for any other list.
 """
 
 import base64
@@ -79,26 +79,35 @@ class PageTokens:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def window(self, asked: PageRequest, binding: Sequence[str], most: int) -> Window:
+    def window(self, page_request: PageRequest, binding: Sequence[str], most: int) -> Window:
         """What to read: one object more than the page has, so that its end is known.
 
         `binding` is what a token belongs to: the project, the list, its filters. Raises OutOfRange
         for a negative size, InvalidField for a token that was made for something else.
         """
-        if asked.size < 0:
-            raise OutOfRange(field="page_size", value=asked.size, minimum=0)
-        if asked.token and asked.after:
+        if page_request.size < 0:
+            raise OutOfRange(field="page_size", value=page_request.size, minimum=0)
+        if page_request.token and page_request.after:
             raise InvalidField(field="after", problem="it cannot stand beside a page_token")
-        after = self._read(asked.token, _bound(binding, asked)) if asked.token else asked.after
-        if asked.before and (asked.token or asked.after):
+        after = (
+            self._read(page_request.token, _bound(binding, page_request))
+            if page_request.token
+            else page_request.after
+        )
+        if page_request.before and (page_request.token or page_request.after):
             raise InvalidField(field="before", problem="it cannot stand beside another cursor")
-        return Window(min(asked.size or most, most) + 1, after, asked.newest_first, asked.before)
+        return Window(
+            min(page_request.size or most, most) + 1,
+            after,
+            page_request.newest_first,
+            page_request.before,
+        )
 
     def page(
         self,
         found: Sequence[ItemT],
         window: Window,
-        asked: PageRequest,
+        page_request: PageRequest,
         binding: Sequence[str],
         most_bytes: int | None = None,
     ) -> Page[ItemT]:
@@ -112,7 +121,7 @@ class PageTokens:
         if count == len(found):
             return Page(found, "")
         items = found[len(found) - count :] if window.before else found[:count]
-        return Page(items, self._make(items[-1].id, _bound(binding, asked)))
+        return Page(items, self._make(items[-1].id, _bound(binding, page_request)))
 
     def _make(self, last_id: str, bound: bytes) -> str:
         return base64.urlsafe_b64encode(self._sign(last_id, bound) + last_id.encode()).decode()
@@ -154,8 +163,8 @@ def _text_bytes(value: object) -> int:
     return 0
 
 
-def _bound(binding: Sequence[str], asked: PageRequest) -> bytes:
-    order = "newest first" if asked.newest_first else "oldest first"
+def _bound(binding: Sequence[str], page_request: PageRequest) -> bytes:
+    order = "newest first" if page_request.newest_first else "oldest first"
     return "".join(f"{len(part)}:{part}" for part in (*binding, order)).encode()
 
 

@@ -1,4 +1,4 @@
-"""Private files on the service's own disk, for bytes that a limited child process reads."""
+"""Temporary files on the service's disk that only it can open, for sandboxed child processes."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Partial edits by a field mask: what a request names, over what there is."""
+"""Conversions that all servicers share: times, durations, page requests, field masks."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta

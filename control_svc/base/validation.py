@@ -1,4 +1,4 @@
-"""Checks of what callers write that several resources share. Each names the field it refuses."""
+"""Validation that several slices share; each check names the field that it refuses."""
 
 import re
 from collections.abc import Mapping

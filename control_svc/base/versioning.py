@@ -1,7 +1,4 @@
-"""What owners change from time to time: which change came before which.
-
-A caller may name the state that it has seen, by an etag; a change of another state is refused.
-"""
+"""Settings with a revision, their etags, and conditional updates."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -38,7 +35,7 @@ class Versioned(Generic[SettingsT]):
 
 
 def etag_of(object_id: str, revision: int) -> str:
-    """What tells one revision of an object from the others, and does not say how many there are."""
+    """The etag of a revision, which does not reveal the number of revisions."""
     return hashlib.sha256(f"{object_id} {revision}".encode()).hexdigest()[:32]
 
 

@@ -1,11 +1,7 @@
-"""How many lines of batches are with the inference service at a time: as many as it takes.
+"""Limits how many lines of batches run at a time, and how many bytes they hold.
 
-More than its slots, so that none is idle; fewer than its queue, which is for others too. It says
-when it has too many (RESOURCE_EXHAUSTED) or is away (UNAVAILABLE): then half as many are tried,
-after the pause that it asks for, and with each that ends well a little more. All batches of a
-process share these places.
-
-A line that may be what kills engines runs alone: nothing else is there while it is.
+The limit adapts: more than the slots of the inference service, so that none is idle, but fewer than
+its queue. RESOURCE_EXHAUSTED lowers it, successes raise it.
 """
 
 import asyncio
@@ -52,7 +48,7 @@ class AdaptiveConcurrency:
                 yield place
         finally:
             self._num_alone -= 1
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
     def went_well(self) -> None:
         """A line has ended."""
@@ -80,7 +76,7 @@ class AdaptiveConcurrency:
         finally:
             self._num_taken -= 1
             # Not to be broken off by a second cancellation: others wait for it.
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
     def _has_room(self) -> bool:
         return not self._num_alone and self._num_taken < self.limit
@@ -90,7 +86,7 @@ class AdaptiveConcurrency:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 

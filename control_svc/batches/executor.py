@@ -1,7 +1,7 @@
-"""The lines of a batch, run: each until it has ended, so many at a time as there are places.
+"""Runs the lines of a batch until each has ended, and commits results in groups.
 
-How lines ended is committed in groups, because a transaction for each would cost more than a short
-answer does. What a process that dies has not committed runs again; nothing else does.
+A transaction for each line would cost more than a short answer. A process that dies repeats only
+lines whose results were not committed.
 """
 
 import asyncio
@@ -238,7 +238,7 @@ def _giving_back(room: ByteSemaphore, size: int) -> Callable[[object], None]:
 
 
 def _raise_from(task: "asyncio.Task[None]") -> None:
-    """What a task failed with; of a group's failures the first, which says it all."""
+    """Raise the error of a task; of a group the first."""
     if not task.done() or task.cancelled():
         return
     try:

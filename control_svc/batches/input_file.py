@@ -1,7 +1,4 @@
-"""The file of a batch becomes its lines, all of them checked before any runs.
-
-It is read once, as a stream. An attempt that broke off has left lines behind, which go first.
-"""
+"""Reads the input file of a batch once, validates every line and inserts them as rows."""
 
 import asyncio
 from collections.abc import Sequence

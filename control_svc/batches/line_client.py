@@ -1,7 +1,7 @@
-"""Requests of batches, carried out by the inference service on behalf of the batch's project.
+"""Runs one line of a batch through the inference service, on behalf of the batch's project.
 
-A line is parsed and its answer written by the same code as a body of HTTP. An error that a caller
-of HTTP would get is an answer like another; only what another try may end better is raised.
+Lines are parsed and answers written by the code of the gateway's routes (`openai_wire`), so that a
+line gets the answer, or the error, that its request would get over HTTP.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from svc_kit.rpc.client import Option, translate_errors
 
 _log = logging.getLogger(__name__)
 CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
-"""Lines are tried again by whoever runs them, who must hear of each engine that died."""
+"""gRPC must not retry: the executor counts engines that died."""
 _SMALL_BYTES: Final = 128 * 1024
 """A body that is parsed in under 5 ms; a larger one would hold up the event loop: a thread."""
 _VECTORS_AT_ONCE: Final = 2048

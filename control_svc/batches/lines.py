@@ -1,8 +1,7 @@
-"""The lines of a batch's file: cut out of a stream of bytes, and checked before anything runs.
+"""Lines of a batch: splitting the file, validating a line, and lines of the output files.
 
-What is checked here is what makes a file unusable: a line that is no request of this batch. Whether
-a request's body is a good one is told by its own answer, as at OpenAI. Memory is bounded: by one
-line, and by a digest for each custom_id.
+Validation covers what makes the file unusable; whether the body of a request is valid is decided
+when it runs.
 """
 
 import hashlib
@@ -41,7 +40,7 @@ class LineLimits:
 
 
 class RawLine(NamedTuple):
-    """A line as it stands in the file; `text` is None where it is too long to be kept."""
+    """A line of the file; `text` is None if it is too long."""
 
     number: int
     text: bytes | None
@@ -55,7 +54,7 @@ class NewLine:
     order: bytes
     """Lines run in this order, so that those that begin alike run next to each other."""
     request: bytes
-    """The line as it stands in the file."""
+    """The line of the file, unchanged."""
 
 
 class LineSplitter:
@@ -133,7 +132,7 @@ class LineChecker:
         return good
 
     def finish(self) -> None:
-        """Check what only the end tells."""
+        """Checks at the end of the file."""
         if not self.num_lines:
             self._complain("empty_file", "The file has no requests.")
         limits = self._limits

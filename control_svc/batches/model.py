@@ -22,7 +22,7 @@ DEFAULT_WINDOW: Final = timedelta(hours=24)
 SHORTEST_WINDOW: Final = timedelta(hours=1)
 LONGEST_WINDOW: Final = timedelta(days=7)
 MAX_PROBLEMS: Final = 100
-"""How many problems of a file are told."""
+"""The maximum number of reported problems of a file."""
 
 
 class BatchEndpoint(StrEnum):

@@ -1,7 +1,7 @@
-"""The files of a batch: written while nobody sees them, there at once with the batch's end.
+"""Writes the output and error files of a batch; they become visible with the end of the batch.
 
-Each attempt writes to keys of its own, so one that comes late overwrites nothing; it leaves bytes
-without a row, which the sweeper finds.
+Each attempt writes blobs of its own. Those of an attempt that was overtaken have no row and are
+swept.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable

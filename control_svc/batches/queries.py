@@ -1,4 +1,4 @@
-"""What the use cases of batches need from the outside."""
+"""SQL of batches and their lines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, astuple
@@ -81,7 +81,7 @@ class BatchQueries:
         return await self._get(project, batch_id, locked=False)
 
     async def lock(self, project: str, batch_id: str) -> Batch:
-        """As `get`; until the end of the transaction nobody else changes the batch."""
+        """As `get`, with the batch locked until the end of the transaction."""
         return await self._get(project, batch_id, locked=True)
 
     async def update(self, project: str, batch: Batch) -> None:
@@ -249,7 +249,7 @@ class BatchLineQueries:
     async def _portion(
         self, query: Select[*tuple[Any, ...]], size: ColumnElement[int], most: Portion
     ) -> Sequence[Row[*tuple[Any, ...]]]:
-        """The first rows of a query; how many, their sizes say before any is read."""
+        """The first rows of a query, as many as fit; sizes are read first."""
         sizes = await self._session.scalars(
             query.with_only_columns(size, maintain_column_froms=True).limit(most.num_lines)
         )

@@ -1,10 +1,10 @@
-"""Batches: what callers do with them. The work itself is a job's."""
+"""CRUD and cancellation of batches; `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import BATCH, JOB, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.batches.model import Batch, NewBatch, check_input
@@ -35,32 +35,32 @@ class Batches:
     def __init__(
         self,
         transactions: Transactions,
-        notices: Notifications,
+        notifications: Notifications,
         ids: IdSource,
         tokens: PageTokens,
         watch_interval_s: float,
     ) -> None:
         """`watch_interval_s` is how long a watcher misses a notice that got lost."""
         self._transactions = transactions
-        self._notices = notices
+        self._notifications = notifications
         self._ids = ids
         self._tokens = tokens
         self._watch_interval_s = watch_interval_s
 
-    async def create(self, project: str, asked: NewBatch) -> Batch:
+    async def create(self, project: str, request: NewBatch) -> Batch:
         """Begin a batch; its file is checked by its job.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
         """
-        asked.check()
+        request.check()
         batch_id = self._ids.new(BATCH)
         job = job_of(batch_id, self._ids)
 
         async def add(tx: Transaction) -> Batch:
-            batch = asked.make(batch_id, await tx.now())
-            made = await once(tx, project, _request(asked, batch))
-            if made != batch.id:
-                return await BatchQueries(tx).get(project, made)
+            batch = request.make(batch_id, await tx.now())
+            created = await once(tx, project, _request(request, batch))
+            if created != batch.id:
+                return await BatchQueries(tx).get(project, created)
             try:
                 file = await FileQueries(tx).get(project, batch.input_file_id, batch.created_at)
             except FileNotFound as error:
@@ -76,14 +76,14 @@ class Batches:
         """Raises BatchNotFound."""
         return await self._transactions.read(lambda tx: BatchQueries(tx).get(project, batch_id))
 
-    async def page(self, project: str, asked: PageRequest) -> Page[Batch]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[Batch]:
         """A page of the project's batches. Raises OutOfRange or InvalidField."""
-        if asked.after and not is_id(asked.after, BATCH):
+        if page_request.after and not is_id(page_request.after, BATCH):
             raise InvalidField(field="after", problem="it is not the id of a batch")
         binding = (project, "batches")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(lambda tx: BatchQueries(tx).page(project, window))
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def cancel(self, project: str, batch_id: str) -> Batch:
         """Give a batch up. Raises BatchNotFound or BatchNotCancellable."""
@@ -106,7 +106,7 @@ class Batches:
     async def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
         """A batch as it is, and after each change, until it has ended. Raises BatchNotFound."""
         following = follow(
-            self._notices,
+            self._notifications,
             batch_id,
             lambda: self.get(project, batch_id),
             lambda batch: batch.state.is_final,
@@ -117,11 +117,5 @@ class Batches:
                 yield batch
 
 
-def _request(asked: NewBatch, batch: Batch) -> IdempotencyRecord:
-    return IdempotencyRecord(
-        method=CREATE,
-        request_id=asked.request_id,
-        fingerprint=fingerprint_of(asked),
-        resource_id=batch.id,
-        created_at=batch.created_at,
-    )
+def _request(request: NewBatch, batch: Batch) -> IdempotencyRecord:
+    return IdempotencyRecord.of(CREATE, request.request_id, batch.id, batch.created_at, request)

@@ -1,4 +1,4 @@
-"""Batches between protos and the domain."""
+"""The gRPC servicer of batches and its conversion."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -107,8 +107,8 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesResponse:
         """List the project's batches."""
-        asked = PageRequest(request.page_size or DEFAULT_PAGE, request.page_token, request.after)
-        page = await self._batches.page(current_principal().project, asked)
+        wanted = PageRequest(request.page_size or DEFAULT_PAGE, request.page_token, request.after)
+        page = await self._batches.page(current_principal().project, wanted)
         batches = [batch_to_pb(batch) for batch in page.items]
         return pb.ListBatchesResponse(batches=batches, next_page_token=page.next_token)
 

@@ -1,4 +1,4 @@
-"""The tables of batches and their lines."""
+"""Tables of batches and their lines."""
 
 from datetime import datetime, timedelta
 

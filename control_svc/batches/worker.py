@@ -1,4 +1,4 @@
-"""The work of a batch's job: read, run, close, write, each going on where an attempt broke off."""
+"""The job handler of batches: read the file, run lines, close, write files; each can resume."""
 
 from control_svc.base.ids import IdSource
 from control_svc.batches.executor import BatchRunner
@@ -47,7 +47,7 @@ class BatchHandler:
         elif batch.state is BatchState.FAILED:
             await drop_lines(batch, context)
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """End the batch whose job is dead: at once, or by a job of its own where lines have run."""
         batch = await BatchQueries(tx).lock(job.project, job.subject)
         reason, message = job.error or ("internal", "")

@@ -32,7 +32,7 @@ _INSTALLATION: Final = "INSTALLATION"
 
 
 class FolderBlobs:
-    """A BlobStore in a folder that nobody else writes to."""
+    """A BlobStore in a folder that no other program writes to."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -110,7 +110,7 @@ class FolderBlobs:
         return sorted(entry for entry in self._folder.glob("??") if entry.is_dir())
 
     def _write_once(self, path: Path, text: str) -> None:
-        """Write a file unless it is there. Nobody ever sees half of it: a link is made at once."""
+        """Write a file unless it exists, atomically by a link."""
         draft = self._incoming / secrets.token_hex(16)
         with draft.open("x") as file:
             file.write(text)

@@ -41,17 +41,17 @@ _OPTIONS: Final = {"endpoint", "region"}
 
 
 class Credentials(NamedTuple):
-    """Of the bucket; None: what the environment says, as for every other program (AWS_...)."""
+    """Credentials of the bucket; None means the environment's (AWS_...)."""
 
     access_key_id: SecretStr | None = None
     secret_access_key: SecretStr | None = None
 
 
 class S3Blobs:
-    """A BlobStore under a prefix that nobody else writes to."""
+    """A BlobStore under a prefix that no other program writes to."""
 
     def __init__(self, store: S3Store, name: str) -> None:
-        """`name` is what people are told of it."""
+        """`name` is used in messages."""
         self._store = store
         self._name = name
 
@@ -116,7 +116,7 @@ class S3Blobs:
                 ]
 
     async def _open(self, key: str, offset: int, length: int) -> "GetResult":
-        """A range; all of it where the range is empty, which S3 has no word for."""
+        """Read a range; an empty one reads nothing, which S3 cannot express."""
         wanted: GetOptions | None = {"range": (offset, offset + length)} if length else None
         try:
             return await obstore.get_async(self._store, key, options=wanted)
@@ -186,7 +186,7 @@ _PARTS_AT_ONCE: Final = 2
 
 
 class _Abandoned(Exception):
-    """Ends the upload of bytes that nobody wants any more: the library aborts it."""
+    """Makes the library abort a multipart upload."""
 
 
 class ObjectSink:

@@ -1,4 +1,4 @@
-"""Cleaning up is done to its end, whoever is cancelled meanwhile."""
+"""The interface of blob stores: immutable bytes under generated keys."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
@@ -63,5 +63,5 @@ class BlobStore(Protocol):
 
 
 async def uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for work that goes on where its caller is cancelled, be it for the second time."""
+    """Wait for work that continues when its caller is cancelled, also repeatedly."""
     await asyncio.shield(asyncio.ensure_future(work))

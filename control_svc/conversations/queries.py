@@ -1,4 +1,4 @@
-"""Queries about conversations."""
+"""Table and SQL of conversations."""
 
 from datetime import datetime
 from typing import Any
@@ -49,7 +49,7 @@ class ConversationQueries:
         return await self._get(project, conversation_id, locked=False)
 
     async def lock(self, project: str, conversation_id: str) -> Conversation:
-        """As `get`; until the end of the transaction nobody else changes it or its timeline."""
+        """As `get`, with its timeline locked until the end of the transaction."""
         return await self._get(project, conversation_id, locked=True)
 
     async def update(self, project: str, conversation: Conversation) -> None:

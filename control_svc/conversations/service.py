@@ -1,10 +1,10 @@
-"""Conversations: what callers do with them. Responses write to them by themselves."""
+"""CRUD of conversations and their items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, earlier, once
 from control_svc.base.ids import CONVERSATION, IdSource, age_of
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
@@ -30,32 +30,26 @@ class Conversations:
     ids: IdSource
     tokens: PageTokens
     clock: Clock
-    archives: PrefixCleanup
+    prefix_cleanup: PrefixCleanup
 
-    async def create(self, project: str, asked: NewConversation) -> Conversation:
+    async def create(self, project: str, new: NewConversation) -> Conversation:
         """Make a conversation.
 
         Raises MissingField, InvalidField, TooLong, ItemNotFound, FileNotFound or RequestIdReused.
         """
-        asked.check()
+        new.check()
         now = self.clock()
-        made = Conversation(id=self.ids.new(CONVERSATION), created_at=now, metadata=asked.metadata)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=made.id,
-            created_at=now,
-        )
+        created = Conversation(id=self.ids.new(CONVERSATION), created_at=now, metadata=new.metadata)
+        request = IdempotencyRecord.of(CREATE, new.request_id, created.id, now, new)
 
         async def add(tx: Transaction) -> Conversation:
             first = await once(tx, project, request)
-            if first != made.id:
+            if first != created.id:
                 return await ConversationQueries(tx).get(project, first)
-            items = await resolved(tx, project, asked.items, self.ids, now, "items")
-            await ConversationQueries(tx).add(project, made)
-            await append_items(tx, project, made.id, asked.items, items, "items")
-            return made
+            items = await resolved(tx, project, new.items, self.ids, now, "items")
+            await ConversationQueries(tx).add(project, created)
+            await append_items(tx, project, created.id, new.items, items, "items")
+            return created
 
         return await self.transactions.write(add)
 
@@ -86,32 +80,26 @@ class Conversations:
             await _free(tx, project, conversation_id)
             await TimelineQueries(tx).drop(project, conversation_id)
             await ConversationQueries(tx).delete(project, conversation_id)
-            await self.archives.forget(tx, project, conversation_id)
+            await self.prefix_cleanup.forget(tx, project, conversation_id)
 
         await self.transactions.write(drop)
 
-    async def add_items(self, project: str, asked: NewItems) -> Sequence[Item]:
+    async def add_items(self, project: str, new: NewItems) -> Sequence[Item]:
         """Add items at the end.
 
         Raises what `create` does, ConversationNotFound or ConversationLocked.
         """
-        asked.check()
+        new.check()
         now = self.clock()
 
         async def add(tx: Transaction) -> Sequence[Item]:
-            await _free(tx, project, asked.conversation_id)
-            items = await resolved(tx, project, asked.items, self.ids, now, "items")
-            request = IdempotencyRecord(
-                method=ADD,
-                request_id=asked.request_id,
-                fingerprint=fingerprint_of(asked),
-                resource_id=items[0].id,
-                created_at=now,
-            )
+            await _free(tx, project, new.conversation_id)
+            items = await resolved(tx, project, new.items, self.ids, now, "items")
+            request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
             first = await earlier(tx, project, request)
             if first is not None:
-                return await _added_before(tx, project, asked, first.resource_id)
-            await append_items(tx, project, asked.conversation_id, asked.items, items, "items")
+                return await _added_before(tx, project, new, first.resource_id)
+            await append_items(tx, project, new.conversation_id, new.items, items, "items")
             return items
 
         return await self.transactions.write(add)
@@ -128,12 +116,14 @@ class Conversations:
 
         return await self.transactions.read(find)
 
-    async def items(self, project: str, conversation_id: str, asked: PageRequest) -> Page[Item]:
+    async def items(
+        self, project: str, conversation_id: str, page_request: PageRequest
+    ) -> Page[Item]:
         """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
-        if asked.after and not age_of(asked.after):
+        if page_request.after and not age_of(page_request.after):
             raise InvalidField(field="after", problem="it is not the id of an item")
         binding = (project, "conversation items", conversation_id)
-        window = self.tokens.window(asked, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[Item]:
             await ConversationQueries(tx).get(project, conversation_id)
@@ -141,7 +131,7 @@ class Conversations:
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
-        return self.tokens.page(found, window, asked, binding, PAGE_BYTES)
+        return self.tokens.page(found, window, page_request, binding, PAGE_BYTES)
 
     async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
         """Take an item out. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
@@ -163,13 +153,13 @@ async def _free(tx: Transaction, project: str, conversation_id: str) -> Conversa
 
 
 async def _added_before(
-    tx: Transaction, project: str, asked: NewItems, first_id: str
+    tx: Transaction, project: str, request: NewItems, first_id: str
 ) -> list[Item]:
     """What the same request added, as far as it is still there. Raises ItemNotFound."""
-    timeline = asked.conversation_id
+    timeline = request.conversation_id
     first = await TimelineQueries(tx).get(project, timeline, first_id)
     if first is None:
         raise ItemNotFound(item=first_id)
-    added = range(first.position, first.position + len(asked.items))
+    added = range(first.position, first.position + len(request.items))
     since = await TimelineQueries(tx).since(project, timeline, first.position)
     return [placed.item for placed in since if placed.position in added]

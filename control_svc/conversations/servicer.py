@@ -1,4 +1,4 @@
-"""Conversations between protos and the domain, for all who make one."""
+"""The gRPC servicer of conversations and its conversion."""
 
 import grpc
 from corral.control.v1 import conversation_pb2
@@ -9,7 +9,7 @@ from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import is_newest_first, timestamp
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
-from control_svc.items.proto import given_items, includes_of, items_to_pb
+from control_svc.items.proto import includes_of, input_items, items_to_pb
 from svc_kit.auth.principal import current_principal
 
 
@@ -36,13 +36,13 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         self, request: pb.CreateConversationRequest, context: Context
     ) -> pb.CreateConversationResponse:
         """Make a conversation."""
-        asked = NewConversation(
-            items=given_items(request.items, "items"),
+        wanted = NewConversation(
+            items=input_items(request.items, "items"),
             metadata=dict(request.metadata),
             request_id=request.request_id,
         )
-        made = await self._conversations.create(_project(), asked)
-        return pb.CreateConversationResponse(conversation=conversation_to_pb(made))
+        created = await self._conversations.create(_project(), wanted)
+        return pb.CreateConversationResponse(conversation=conversation_to_pb(created))
 
     async def GetConversation(
         self, request: pb.GetConversationRequest, context: Context
@@ -71,12 +71,12 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     ) -> pb.CreateConversationItemsResponse:
         """Add items."""
         include = includes_of(request.include)
-        asked = NewItems(
+        wanted = NewItems(
             conversation_id=request.conversation_id,
-            items=given_items(request.items, "items"),
+            items=input_items(request.items, "items"),
             request_id=request.request_id,
         )
-        items = await self._conversations.add_items(_project(), asked)
+        items = await self._conversations.add_items(_project(), wanted)
         return pb.CreateConversationItemsResponse(items=items_to_pb(items, include))
 
     async def GetConversationItem(
@@ -94,14 +94,14 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         self, request: pb.ListConversationItemsRequest, context: Context
     ) -> pb.ListConversationItemsResponse:
         """List items."""
-        asked = PageRequest(
+        wanted = PageRequest(
             request.page_size or DEFAULT_PAGE,
             request.page_token,
             request.after,
             is_newest_first(request.order),
         )
         include = includes_of(request.include)
-        page = await self._conversations.items(_project(), request.conversation_id, asked)
+        page = await self._conversations.items(_project(), request.conversation_id, wanted)
         items = items_to_pb(page.items, include)
         return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)
 

@@ -49,7 +49,7 @@ class Database(NamedTuple):
     transactions: Transactions
     is_shared: bool
     """Whether other control processes may use it at the same time."""
-    notices: Notifications
+    notifications: Notifications
     """Receives what any of its processes has announced."""
     connect_alone: Callable[[], AsyncEngine] | None
     """Opens an engine of one connection beside the pool; None where no other process writes."""
@@ -78,16 +78,16 @@ async def _open_postgres(target: URL, clock: Clock | None) -> AsyncIterator[Data
     engine = _postgres(target, size=10)
     # A read sees one moment, however many queries it has.
     reader = engine.execution_options(isolation_level="REPEATABLE READ")
-    notices = PostgresNotifications(engine)
-    transactions = Transactions(engine, reader, nullcontext, notices, clock)
+    notifications = PostgresNotifications(engine)
+    transactions = Transactions(engine, reader, nullcontext, notifications, clock)
     try:
-        async with notices.running():
+        async with notifications.running():
             yield Database(
                 engine,
                 engine,
                 transactions,
                 True,
-                notices,
+                notifications,
                 lambda: _postgres(target, size=1),
                 clock,
             )
@@ -103,10 +103,10 @@ async def _open_sqlite(target: URL, data_dir: Path, clock: Clock | None) -> Asyn
         writer = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER)
         reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
         turn = asyncio.Lock()  # first come, first served
-        notices = LocalNotifications()
-        transactions = Transactions(writer, reader, lambda: turn, notices, clock or _utc_now)
+        notifications = LocalNotifications()
+        transactions = Transactions(writer, reader, lambda: turn, notifications, clock or _utc_now)
         try:
-            yield Database(writer, migrator, transactions, False, notices, None, clock)
+            yield Database(writer, migrator, transactions, False, notifications, None, clock)
         finally:
             await transactions.close()
             for engine in (reader, writer, migrator):

@@ -22,7 +22,7 @@ class Notifications(Protocol):
     """
 
     def send(self, topics: Collection[str]) -> None:
-        """Tell who listens; at once here, soon elsewhere."""
+        """Notify listeners: at once in this process, soon in others."""
 
     def listen(self, topic: str) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever the topic is announced; the listener clears it."""
@@ -61,7 +61,7 @@ class LocalNotifications:
                 del self._listeners[topic]
 
     def send_all(self) -> None:
-        """Wake everybody: nobody knows what was missed."""
+        """Wake all listeners after a lost connection."""
         self.send(tuple(self._listeners))
 
 
@@ -148,7 +148,7 @@ ObjectT = TypeVar("ObjectT")
 
 
 async def follow(
-    notices: Notifications,
+    notifications: Notifications,
     topic: str,
     read: Callable[[], Awaitable[ObjectT]],
     is_final: Callable[[ObjectT], bool],
@@ -158,7 +158,7 @@ async def follow(
 
     `interval_s` is how long a notice that got lost is missed.
     """
-    with notices.listen(topic) as changed:
+    with notifications.listen(topic) as changed:
         seen: ObjectT | None = None
         while seen is None or not is_final(seen):
             changed.clear()

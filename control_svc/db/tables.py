@@ -1,4 +1,4 @@
-"""What the tables share: their root, the names of their constraints, the types of their columns."""
+"""The base class of tables, types of columns, packed columns, tables of the installation."""
 
 import sys
 from array import array

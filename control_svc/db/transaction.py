@@ -1,8 +1,8 @@
-"""One unit of work is one transaction: it is committed here and nowhere else.
+"""Transactions: each is committed here and nowhere else.
 
-Work that meets another transaction's (a serialization failure, a deadlock, a unique key that both
-want) is run again from its start, a few times. A database that cannot be reached is UNAVAILABLE,
-with a time to come back; one without room is STORAGE_FAILED.
+Work that conflicts with another transaction (a serialization failure, a deadlock, a unique key) is
+run again from its start, a few times. An unreachable database is UNAVAILABLE, a full one
+STORAGE_FAILED.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Transactions:
         writer: AsyncEngine,
         reader: AsyncEngine,
         turn: Callable[[], AbstractAsyncContextManager[object]],
-        notices: Notifications,
+        notifications: Notifications,
         clock: Clock | None = None,
     ) -> None:
         """`turn` is held by whoever writes: a lock where there can be one writer only.
@@ -95,12 +95,12 @@ class Transactions:
         self._writer = writer
         self._reader = reader
         self._turn = turn
-        self._notices = notices
+        self._notifications = notifications
         self._clock = clock
         self._running: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
-        """Wait for transactions that nobody waits for any more."""
+        """Wait for transactions whose callers were cancelled."""
         if self._running:
             await asyncio.wait(self._running)
 
@@ -135,7 +135,7 @@ class Transactions:
     async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         async with self._turn(), _translated(), self._transaction(self._writer) as tx:
             result = await work(tx)
-        self._notices.send(tx.announced)
+        self._notifications.send(tx.announced)
         return result
 
     @asynccontextmanager

@@ -1,9 +1,6 @@
-"""Group commits: what the writers of a process have said becomes visible together.
+"""Commits the events of all streams of a process together, at most once in `COMMIT_INTERVAL_S`.
 
-A transaction for each event of each stream would be thousands a second, each of which waits for the
-disk. So there is one at a time for all streams of the process, with a pause after each; it checks
-the fences of all their jobs by one query. Whoever has lost its job is left out and told, and the
-others are committed. What comes first after a silence is committed at once.
+A transaction for each event would be thousands a second, each of which waits for the disk.
 """
 
 import asyncio
@@ -31,7 +28,7 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 
 
 class GroupCommitter:
-    """Opens the writers of a process, and commits what they say."""
+    """Opens the writers of a process and commits their events."""
 
     def __init__(
         self,
@@ -64,7 +61,7 @@ class GroupCommitter:
 
     @asynccontextmanager
     async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[Writer]:
-        """The writer of a stream, which goes on behind what is committed. Raises LeaseLost."""
+        """Open the writer of a stream, behind the committed events. Raises LeaseLost."""
         key = StreamKey(context.claim.project, stream_id)
         stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
         if stream is None or stream.state is not StreamState.OPEN:
@@ -107,7 +104,7 @@ class GroupCommitter:
             _log.exception("events cannot be written")
             await self._write_one_by_one(additions, error)
         else:
-            self._tell(additions, written)
+            self._notify(additions, written)
 
     async def _append(self, tx: Transaction, additions: Mapping[Writer, Addition]) -> set[Writer]:
         """Those whose events are written. A stream may have two writers here: one that has lost
@@ -126,7 +123,7 @@ class GroupCommitter:
         for writer, addition in additions.items():
             await self._write({writer: addition})
 
-    def _tell(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
+    def _notify(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
         num_events = 0
         for writer, addition in additions.items():
             if writer in written:

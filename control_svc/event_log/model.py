@@ -19,7 +19,7 @@ from control_svc.jobs.handler import JobContext
 from svc_kit.errors import DomainError
 
 BEFORE_FIRST: Final = -1
-"""The number of the last event seen, of somebody who has seen none."""
+"""The position of a reader that has seen no event."""
 MAX_CHUNK_EVENTS: Final = 256
 """The most events of a chunk: a reader knows from it how far it has to look for the next one."""
 

@@ -1,4 +1,4 @@
-"""The tables of event streams."""
+"""Tables and SQL of event streams."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -272,7 +272,7 @@ def _suits(addition: Addition, stream: Stream) -> bool:
 async def _streams(
     session: AsyncSession, keys: Collection[StreamKey], *, locked: bool = False
 ) -> dict[StreamKey, Stream]:
-    """The streams that there are; locked in one order, so that nobody waits in a circle."""
+    """The existing streams, locked in one order to avoid deadlocks."""
     row = StreamRow
     query = (
         select(row.project, row.id, row.next_number, row.num_chunks, row.state)

@@ -1,8 +1,7 @@
-"""Followers: streams, as far as they are committed, from any process.
+"""Reads streams as far as they are committed, in any process.
 
-Where the stream's writer is, its followers are fed from memory. Elsewhere a notice tells them to
-look, and all followers of a process look together: one transaction at a time for all of them, with
-a pause after each, so that hundreds of readers cost the database as little as one.
+In the process of the writer, readers are fed from `tail_cache.py`. Elsewhere a notification wakes
+them, and one query reads for all readers of the process.
 """
 
 import asyncio
@@ -86,14 +85,14 @@ class LogStreamReader:
         self,
         reader: GroupReader,
         tails: Tails,
-        notices: Notifications,
+        notifications: Notifications,
         metrics: StreamMetrics,
         poll_interval_s: float,
     ) -> None:
         """`poll_interval_s` is how late an event may be whose notice got lost."""
         self._reader = reader
         self._tails = tails
-        self._notices = notices
+        self._notifications = notifications
         self._metrics = metrics
         self._poll_interval_s = poll_interval_s
 
@@ -107,7 +106,7 @@ class LogStreamReader:
         key, number = StreamKey(project, stream_id), after + 1
         with (
             self._metrics.followed.track_inprogress(),
-            self._notices.listen(key.topic) as changed,
+            self._notifications.listen(key.topic) as changed,
             self._tails.followed(key, changed) as tail,
         ):
             reading = await self._read(StreamPosition(key, number), missing)

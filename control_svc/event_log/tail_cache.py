@@ -1,8 +1,5 @@
-"""The newest events of the streams that this process writes, for those who follow them here.
-
-A follower that is up to date needs no database: what it waits for passes through this process. A
-tail holds nothing that is not committed, and forgets what is old: a slow follower reads it from
-the database, like one on another process.
+"""The newest committed events of streams that this process writes, so that readers here need no
+query.
 """
 
 import asyncio
@@ -45,7 +42,7 @@ class Tail:
         self._num_opened = 0
 
     def open(self, next_number: int) -> int:
-        """A writer goes on from here; its number, for `close`."""
+        """Register a writer; returns its number, for `close`."""
         self.is_live, self._next_number = True, next_number
         self._events.clear()
         self._num_bytes = 0

@@ -1,7 +1,7 @@
-"""The writer of one stream: what it has said and what of it is committed.
+"""The writer of one stream: numbers events and hands them to the group commit.
 
-Positions make commits safe to repeat. The writer knows how many chunks there were before its own,
-so one that was committed by a try whose answer got lost is found, and not appended again.
+Commits can be repeated: a writer knows how many segments there were before its own, so a commit
+whose answer got lost is recognized.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Writer:
         self.claim = context.claim
         self.key = key
         self.turn = asyncio.Lock()
-        """Held by whoever commits for this stream: the group, or a change of rows."""
+        """Locked by commits of this stream: group commits and changes of rows."""
         self._context = context
         self._tail = tail
         self._ready = ready
@@ -111,7 +111,7 @@ class Writer:
         await self.conclude(last)
 
     async def conclude(self, change: Change[FinalEvents]) -> None:
-        """As `commit`, and the job is done with it; the change says the last events."""
+        """As `commit`, and end the job; the change returns the last events."""
         said: list[FinalEvents] = []
 
         async def last(tx: Transaction) -> None:
@@ -128,7 +128,7 @@ class Writer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to commit, and nobody does."""
+        """Whether there are events to commit and no commit is running."""
         is_free = not self._num_changes and not self.turn.locked()
         return bool(self._unwritten) and is_free and self._failure is None
 
@@ -156,7 +156,7 @@ class Writer:
         return len(events)
 
     def fail(self, failure: Exception) -> None:
-        """Nothing more can be written; its owner hears of it."""
+        """Fail the writer: later writes raise the error."""
         self._failure = failure
         self._notify()
 
@@ -197,7 +197,7 @@ class Writer:
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
-        """The turn, for a change; from before it comes the group leaves what was said alone."""
+        """Wait for the lock of a change; the group commit skips this stream meanwhile."""
         self._num_changes += 1
         try:
             async with self.turn:

@@ -1,4 +1,4 @@
-"""Files: what they are for, how large they may be, and when they go away."""
+"""Files and uploads: purposes, limits, expiry, state."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from svc_kit.errors import (
 )
 
 BATCH_TTL: Final = timedelta(days=30)
-"""How long a batch's input is kept where the caller says nothing, as at OpenAI."""
+"""Default time to live of a batch's input file, as at OpenAI."""
 
 
 class FilePurpose(StrEnum):
@@ -74,7 +74,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class NewFile:
-    """What a caller says of a file that it sends."""
+    """The description of a new file."""
 
     filename: str
     purpose: FilePurpose | None
@@ -170,7 +170,7 @@ class Upload:
     size_bytes: int
     mime_type: str
     ttl: timedelta | None
-    """How long the file will be kept; None: as its purpose says."""
+    """Time to live of the file; None means the default of its purpose."""
     state: UploadState
     created_at: datetime
     expires_at: datetime
@@ -215,7 +215,7 @@ class UploadPart:
 
 @dataclass(frozen=True, kw_only=True)
 class NewUpload:
-    """What a caller says of a file that will come in parts."""
+    """The description of an upload."""
 
     filename: str
     purpose: FilePurpose | None
@@ -257,7 +257,7 @@ class Completion:
             seen.add(part_id)
 
     def fingerprint(self) -> str:
-        """Tells one completion from another, so that the same one can be asked for again."""
+        """The fingerprint of a completion, so that it can be repeated."""
         return hashlib.sha256("\n".join([self.md5.lower(), *self.part_ids]).encode()).hexdigest()
 
     def select(self, upload: Upload, stored: Iterable[UploadPart]) -> list[UploadPart]:

@@ -1,4 +1,4 @@
-"""Queries about files."""
+"""SQL of files and uploads."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -100,7 +100,7 @@ class UploadQueries:
         return await self._get(project, upload_id, locked=False)
 
     async def lock(self, project: str, upload_id: str) -> Upload:
-        """As `get`; until the end of the transaction nobody else changes the upload."""
+        """As `get`, with the upload locked until the end of the transaction."""
         return await self._get(project, upload_id, locked=True)
 
     async def update(self, project: str, upload: Upload) -> None:

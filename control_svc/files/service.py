@@ -1,9 +1,9 @@
-"""Files: stored while they stream in, visible once they are whole."""
+"""CRUD of files: bytes are stored while they stream in, and visible once complete."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import FILE, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, BlobStore
@@ -63,18 +63,21 @@ class Files:
             described.check_bytes(sink.size_bytes, await sink.sha256())
             blob = await sink.commit()
         file = self._new_file(described, blob)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(file.filename, file.purpose, described.ttl, file.sha256),
-            resource_id=file.id,
-            created_at=file.created_at,
+        request = IdempotencyRecord.of(
+            CREATE,
+            described.request_id,
+            file.id,
+            file.created_at,
+            file.filename,
+            file.purpose,
+            described.ttl,
+            file.sha256,
         )
 
         async def add(tx: Transaction) -> File:
-            made = await once(tx, project, request)
-            if made != file.id:
-                return await FileQueries(tx).get(project, made, file.created_at)
+            created = await once(tx, project, request)
+            if created != file.id:
+                return await FileQueries(tx).get(project, created, file.created_at)
             await FileQueries(tx).add(project, file)
             return file
 
@@ -90,18 +93,18 @@ class Files:
         return await self._transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
 
     async def page(
-        self, project: str, asked: PageRequest, purpose: FilePurpose | None
+        self, project: str, page_request: PageRequest, purpose: FilePurpose | None
     ) -> Page[File]:
         """A page of the project's files. Raises OutOfRange or InvalidField."""
-        if asked.after and not is_id(asked.after, FILE):
+        if page_request.after and not is_id(page_request.after, FILE):
             raise InvalidField(field="after", problem="it is not the id of a file")
         binding = (project, "files", purpose or "")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         now = self._clock()
         found = await self._transactions.read(
             lambda tx: FileQueries(tx).page(project, window, purpose, now)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def delete(self, project: str, file_id: str) -> None:
         """Delete a file and its bytes, out of all vector stores too; who reads it now may read to
@@ -195,7 +198,7 @@ reached, or that is full, nobody knows; those bytes are the sweeper's to judge."
 
 @asynccontextmanager
 async def deleted_if_refused(blobs: BlobStore, blob: Blob) -> AsyncIterator[None]:
-    """Around the transaction that would make `blob` somebody's; what it raises is raised on."""
+    """Delete `blob` if the transaction that would reference it is refused; errors propagate."""
     try:
         yield
     except REFUSALS:

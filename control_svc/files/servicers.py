@@ -1,4 +1,4 @@
-"""The one meeting of protos and the domain."""
+"""The gRPC servicers of files and uploads and their conversion."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -32,7 +32,7 @@ def purpose_from_pb(value: int) -> FilePurpose | None:
 
 
 def new_file(header: file_pb2.FileHeader) -> NewFile:
-    """What a caller says of a file."""
+    """Convert the description of a file."""
     return NewFile(
         filename=header.filename,
         purpose=purpose_from_pb(header.purpose),
@@ -44,7 +44,7 @@ def new_file(header: file_pb2.FileHeader) -> NewFile:
 
 
 def new_upload(request: upload_service_pb2.CreateUploadRequest) -> NewUpload:
-    """What a caller says of a file that comes in parts."""
+    """Convert the description of an upload."""
     return NewUpload(
         filename=request.filename,
         purpose=purpose_from_pb(request.purpose),
@@ -121,14 +121,14 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request: file_pb.ListFilesRequest, context: Context
     ) -> file_pb.ListFilesResponse:
         """List the project's files."""
-        asked = PageRequest(
+        wanted = PageRequest(
             request.page_size,
             request.page_token,
             request.after,
             is_newest_first(request.order),
         )
         purpose = purpose_from_pb(request.purpose)
-        page = await self._files.page(current_principal().project, asked, purpose)
+        page = await self._files.page(current_principal().project, wanted, purpose)
         files = [file_to_pb(file) for file in page.items]
         return file_pb.ListFilesResponse(files=files, next_page_token=page.next_token)
 

@@ -1,4 +1,4 @@
-"""The tables of files and of uploads, which become files."""
+"""Tables of files, uploads and upload parts."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Uploads: parts are stored one by one, and one pass over them makes the file."""
+"""Uploads: parts are stored one by one; completion concatenates them to a file."""
 
 import asyncio
 import hashlib
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -58,7 +58,7 @@ class Uploads:
         self._part_bytes = part_bytes
         self._clock = clock
         self._joining: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """By project and upload: held by whoever makes its file."""
+        """Locks by project and upload, for the completion."""
 
     async def create(self, project: str, described: NewUpload) -> UploadWithFile:
         """Announce a file.
@@ -67,18 +67,14 @@ class Uploads:
         """
         described.check(self._limits.of(described.purpose))
         upload = self._new_upload(described)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(described),
-            resource_id=upload.id,
-            created_at=upload.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, upload.id, upload.created_at, described
         )
 
         async def add(tx: Transaction) -> UploadWithFile:
-            made = await once(tx, project, request)
-            if made != upload.id:
-                return await self._with_file(tx, project, made)
+            created = await once(tx, project, request)
+            if created != upload.id:
+                return await self._with_file(tx, project, created)
             await UploadQueries(tx).add(project, upload)
             return UploadWithFile(upload)
 

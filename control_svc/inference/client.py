@@ -1,6 +1,4 @@
-"""How the control service says to the inference service for whom it calls, and how it reads the
-streams of its answers.
-"""
+"""Metadata and error translation of calls to the inference service."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The inference service as vector stores need it: vectors, and how many tokens texts have."""
+"""Embeddings and token counts from the inference service."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -35,7 +35,7 @@ class Embedded(NamedTuple):
 
     vectors: Vectors
     digest: str
-    """Of the model's file; empty: it cannot be told."""
+    """The digest of the model's file; empty if unknown."""
 
 
 class Embedder(Protocol):

@@ -1,4 +1,4 @@
-"""What the inference service says of models."""
+"""Model names, options and seeds as the inference service resolves them."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -21,9 +21,9 @@ class ModelFacts:
     model: str
     """The name it is served under."""
     options: bytes
-    """The caller's options, with the model's own sampling where they say nothing."""
+    """The caller's options, with the model's default sampling."""
     seed: int | None
-    """The caller's; None: it said none."""
+    """The caller's seed, if any."""
 
 
 class Models(Protocol):
@@ -35,7 +35,7 @@ class Models(Protocol):
 
 _TIMEOUT_S: Final = 60.0
 _SHOWN_SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-"""What a response shows of its sampling, whether its caller said it or not."""
+"""Sampling fields that a response always shows."""
 
 
 class RpcModels:

@@ -1,7 +1,7 @@
-"""The archive of the inference service: what it has computed for stored objects, kept on its disk.
+"""Deletes what the inference service has stored for deleted objects in its disk prefix cache.
 
-Objects are named to it with each turn (`TurnRequest.keep_for`), and go on from there after their
-place in memory was taken, or the service was started anew. What is kept goes with its object.
+Objects are named with each turn (`TurnRequest.keep_for`); a job deletes their prefixes later, when
+the service can be reached.
 """
 
 import logging
@@ -96,7 +96,7 @@ class PrefixCleanupWorker:
                 raise
             _log.warning("what is archived for %s is left to the inference service", object_id)
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Nothing: the object is gone."""
 
 
@@ -112,6 +112,6 @@ class RpcDiskPrefixCache:
 
     async def drop(self, object_id: str) -> None:
         """Delete what is kept for an object. Raises what the service answers."""
-        asked = pb.DropSnapshotsRequest(object_ids=[object_id])
+        request = pb.DropSnapshotsRequest(object_ids=[object_id])
         with translate_errors(SERVICE):
-            await self._stub.DropSnapshots(asked, metadata=self._metadata, timeout=_TIMEOUT_S)
+            await self._stub.DropSnapshots(request, metadata=self._metadata, timeout=_TIMEOUT_S)

@@ -1,7 +1,6 @@
-"""Turns, computed by the inference service on behalf of an object's project.
+"""Runs turns and counts prompt tokens over gRPC, on behalf of an object's project.
 
-A turn asks for its token ids always: they are what the next attempt resumes from. What the caller's
-own options say of seeds, choices and resuming gives way to what the turn says.
+Token ids are always requested, since the next attempt resumes from them.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -270,8 +269,8 @@ class RpcTokenCounter:
 
     async def count(self, request: TurnRequest) -> int:
         """The tokens of the prompt of a turn. Raises what the service answers."""
-        asked = chat_request(request)
-        counting = pb.CountTokensRequest(model=asked.model, conversation=asked.conversation)
+        wanted = chat_request(request)
+        counting = pb.CountTokensRequest(model=wanted.model, conversation=wanted.conversation)
         metadata = acting_for(self._token, request.project, PRIORITIES[request.priority], _KEY_ID)
         with translate_errors(SERVICE):
             counted = await self._stub.CountTokens(

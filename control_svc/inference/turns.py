@@ -1,13 +1,6 @@
-"""Turns: one call of a model, as the loop behind runs and responses sees it.
+"""Requests, events and the client interface of a turn: one call of a model.
 
-The port speaks of chat messages, not of items: several items may become one message (an answer and
-the calls beside it), and how they do is the loop's business. Sampling options travel as the bytes
-that the caller's request had, so every option of the inference service works in a run, without a
-word about it here.
-
-A turn that was interrupted is run again with the token ids it had sampled and the same seed. It
-then emits only what follows: the deltas of both attempts, put together, are those of one that was
-never interrupted.
+Messages are those of chat, not items; `agent/prompt.py` converts.
 """
 
 from collections.abc import AsyncGenerator
@@ -27,7 +20,7 @@ class ChoiceMode(StrEnum):
 
 
 class TurnRole(StrEnum):
-    """Who speaks."""
+    """The role of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -88,7 +81,7 @@ class TurnMessage:
     name: str = ""
     """The speaker's or the tool's. Empty: none."""
     reasoning: str = ""
-    """What an assistant thought. Empty: nothing, or not told."""
+    """The reasoning of an assistant; may be empty."""
 
 
 class TurnTool(NamedTuple):
@@ -142,17 +135,17 @@ class TurnRequest:
     tools: tuple[TurnTool, ...] = ()
     choice: TurnChoice = AS_IT_LIKES
     format: TurnFormat | None = None
-    """None: as `options` say; they say free text, where they say nothing."""
+    """None means the format of `options`, free text by default."""
     options: bytes = b""
     """A serialised `corral.inference.v1.GenerationOptions`. Empty: the model's defaults."""
     max_tokens: int | None = None
-    """Bounds the answer, with what it had before it was interrupted. None: as `options` say."""
+    """Limits the answer, including tokens before an interruption. None means that of `options`."""
     thinks: bool | None = None
     """Asks for, or against, a phase of thinking. None: the model's template decides."""
     template_values: str = ""
     """Further values for the template, as the JSON text of an object. Empty: none."""
     seed: int
-    """Of the draws; an interrupted turn goes on with its own."""
+    """The seed; an interrupted turn continues with its own."""
     token_ids: tuple[int, ...] = ()
     """What the turn had sampled before it was interrupted. Empty: it begins."""
     priority: JobPriority = JobPriority.INTERACTIVE

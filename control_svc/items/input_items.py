@@ -1,4 +1,4 @@
-"""Items as callers give them, before they are stored: new ones, and names of stored ones."""
+"""Items in requests: new items, references to stored ones, and which items callers may see."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ MAX_TOOL_NAME_CHARACTERS: Final = 128
 
 @dataclass(frozen=True, kw_only=True)
 class GivenItem:
-    """An item of a request: its content, or the id of the stored item that it stands for."""
+    """An item of a request: content, or the id of a stored item."""
 
     content: Content | None = None
     reference: str = ""
@@ -115,7 +115,7 @@ def _check_text(content: Content, field: str) -> None:
 
 
 def _check_part(part: Part, field: str) -> None:
-    """That an image or a file says where it is, in one way."""
+    """Validate that an image or a file has exactly one source."""
     if isinstance(part, Image):
         places = [part.url, part.file_id]
     elif isinstance(part, FileInput):

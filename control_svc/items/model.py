@@ -1,8 +1,6 @@
-"""Items: what was said and done in a conversation, the one store behind threads, conversations and
-responses.
+"""Items: messages, calls and outputs in threads, conversations and responses.
 
-An item is a document: it is read and written whole, and its parts are never searched. Roles and
-kinds have the words of OpenAI's Responses, of which the Assistants' messages are a part.
+An item is a document, read and written whole. Roles and kinds have OpenAI's names.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +14,7 @@ TEXT_BYTES_A_MESSAGE: Final = 1_048_576
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The role of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -39,7 +37,7 @@ class FileCitation:
     file_id: str
     filename: str
     marker: str
-    """The characters of the text that stand for the citation."""
+    """The characters of the text that cite."""
     start: int
     """Where the marker begins, in characters."""
     end: int
@@ -69,7 +67,7 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What an assistant says instead of an answer."""
+    """A refusal."""
 
     kind: Literal["refusal"] = "refusal"
     refusal: str
@@ -101,7 +99,7 @@ Part = Text | Refusal | Image | FileInput
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What somebody said."""
+    """A message."""
 
     kind: Literal["message"] = "message"
     role: Role
@@ -164,11 +162,11 @@ class Reasoning:
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """What stands for earlier items."""
+    """The compaction."""
 
     kind: Literal["compaction"] = "compaction"
     sealed: str
-    """What the model is told of them; only this installation can open it."""
+    """The encrypted summary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +207,7 @@ class McpToolDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class McpListTools:
-    """What a remote server offers, as it said once; later turns use this list."""
+    """The tools of an MCP server, listed once and used by later turns."""
 
     kind: Literal["mcp_list_tools"] = "mcp_list_tools"
     server_label: str
@@ -226,14 +224,14 @@ class McpCall:
     name: str
     arguments: str
     output: str | None = None
-    """None: it was begun, and nobody knows how it ended."""
+    """None: it was started and its end is unknown."""
     problem: str = ""
     approval_request_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpApprovalRequest:
-    """A call that waits for a person's word."""
+    """A call that waits for approval."""
 
     kind: Literal["mcp_approval_request"] = "mcp_approval_request"
     server_label: str
@@ -243,7 +241,7 @@ class McpApprovalRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class McpApprovalResponse:
-    """That word."""
+    """The approval or refusal of a call."""
 
     kind: Literal["mcp_approval_response"] = "mcp_approval_response"
     approval_request_id: str
@@ -332,15 +330,15 @@ GIVEN_ITEMS = ItemFilter(is_given=True)
 
 
 def renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
-    """The items, with words and calls about what its new name says."""
+    """Rename ids in items and in approvals and calls that refer to them."""
 
     def about(item: Item) -> Item:
         content = item.content
         if not isinstance(content, McpApprovalResponse | McpCall):
             return item
-        asked = content.approval_request_id
+        request = content.approval_request_id
         return item.ended(
-            replace(content, approval_request_id=names.get(asked, asked)), item.status
+            replace(content, approval_request_id=names.get(request, request)), item.status
         )
 
     return [about(item) for item in items]

@@ -1,4 +1,4 @@
-"""Parts of messages and of tools' outputs between protos and the domain."""
+"""Conversion of items, parts and tool outputs between protos and dataclasses."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -239,9 +239,11 @@ def _hosted_from_pb(item: pb.Item) -> domain.Content:
                 approval_request_id=call.approval_request_id,
             )
         case "mcp_approval_request":
-            asked = item.mcp_approval_request
+            request = item.mcp_approval_request
             return domain.McpApprovalRequest(
-                server_label=asked.server_label, name=asked.name, arguments=asked.arguments_json
+                server_label=request.server_label,
+                name=request.name,
+                arguments=request.arguments_json,
             )
         case _:
             word = item.mcp_approval_response
@@ -365,7 +367,7 @@ def items_to_pb(items: Iterable[Item], include: Collection[Include]) -> list[pb.
     return [item_to_pb(visible(item, include)) for item in items]
 
 
-def given_item(message: pb.Item, field: str) -> GivenItem:
+def input_item(message: pb.Item, field: str) -> GivenItem:
     """An item of a request, or the name of one. Raises InvalidField; `GivenItem.check` the rest."""
     kind = message.WhichOneof("content")
     if kind is None:
@@ -377,9 +379,9 @@ def given_item(message: pb.Item, field: str) -> GivenItem:
     )
 
 
-def given_items(messages: Sequence[pb.Item], field: str) -> tuple[GivenItem, ...]:
+def input_items(messages: Sequence[pb.Item], field: str) -> tuple[GivenItem, ...]:
     """The items of a request. Raises InvalidField."""
-    return tuple(given_item(message, f"{field}[{index}]") for index, message in enumerate(messages))
+    return tuple(input_item(message, f"{field}[{index}]") for index, message in enumerate(messages))
 
 
 def _status(value: int, field: str) -> ItemStatus:

@@ -1,4 +1,4 @@
-"""The tables of items and of the timelines and conversations that they stand in."""
+"""Tables and SQL of items and of the timelines that order them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -33,7 +33,7 @@ from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemSt
 
 
 class ItemRow(Table):
-    """What was said or done: a document. Timelines say where."""
+    """An item, a document; timelines order items."""
 
     __tablename__ = "items"
 
@@ -210,7 +210,7 @@ class TimelineQueries:
                 *_of(project, timeline), TimelineItemRow.item_id == item_id
             )
         )
-        await self._forget_unplaced(project, [item_id])
+        await self._delete_unlinked(project, [item_id])
         return True
 
     async def drop(self, project: str, timeline: str) -> int:
@@ -222,10 +222,10 @@ class TimelineQueries:
         )
         dropped = list(await self._session.scalars(query))
         for first in range(0, len(dropped), _ITEMS_AT_ONCE):
-            await self._forget_unplaced(project, dropped[first : first + _ITEMS_AT_ONCE])
+            await self._delete_unlinked(project, dropped[first : first + _ITEMS_AT_ONCE])
         return len(dropped)
 
-    async def _forget_unplaced(self, project: str, item_ids: Sequence[str]) -> None:
+    async def _delete_unlinked(self, project: str, item_ids: Sequence[str]) -> None:
         """Forget those that no timeline has. They are locked before it is looked: two timelines of
         an item may be dropped at the same time, and a third may be about to get it."""
         some = (ItemRow.project == project, ItemRow.id.in_(item_ids))
@@ -238,7 +238,7 @@ class TimelineQueries:
         await self._session.execute(delete(ItemRow).where(*some, ~placed))
 
     async def _around(self, project: str, timeline: str, item_id: str) -> "_Gap":
-        """Where a cursor is, or was as far as the ages of the others tell."""
+        """The position of a cursor, or, if its item is deleted, the position by age."""
         if not item_id:
             return _Gap(None, None)
         exact = select(TimelineItemRow.position).where(

@@ -1,4 +1,4 @@
-"""Items of requests into timelines: new ones are stored, named ones are shared."""
+"""Appends the items of a request to a timeline: new ones are inserted, referenced ones linked."""
 
 from collections.abc import Sequence
 from datetime import datetime

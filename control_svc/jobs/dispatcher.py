@@ -1,6 +1,6 @@
-"""The dispatcher: claims jobs, runs their handlers as tasks, and writes down how they ended.
+"""Claims jobs, runs their handlers as tasks, and stores how attempts ended.
 
-It looks when a notice comes, when a job of its own has ended, and now and then without either.
+It looks for jobs after a notification, after the end of a job, and at an interval.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ class Dispatcher:
     def __init__(
         self,
         leases: Leases,
-        notices: Notifications,
+        notifications: Notifications,
         handlers: Sequence[JobHandler],
         metrics: JobMetrics,
     ) -> None:
         self._leases = leases
-        self._notices = notices
+        self._notifications = notifications
         self._handlers = {handler.kind: handler for handler in handlers}
         self._metrics = metrics
         self._running: dict[Claim, _Attempt] = {}
@@ -73,10 +73,10 @@ class Dispatcher:
     # ---- life
 
     async def run(self, poll_interval_s: float) -> None:
-        """Work until told to stop, and until everything that runs has been given back."""
+        """Run until stopped and until all running jobs are released."""
         loop = asyncio.get_running_loop()
         next_poll = loop.time()
-        with self._notices.listen(JOBS_TOPIC) as self._changed:
+        with self._notifications.listen(JOBS_TOPIC) as self._changed:
             while not self._is_stopping:
                 self._changed.clear()
                 is_poll = loop.time() >= next_poll
@@ -90,7 +90,7 @@ class Dispatcher:
         await asyncio.gather(*self._attempts)
 
     def stop(self) -> None:
-        """Claim nothing more and give up what runs, so that another process goes on at once."""
+        """Stop claiming and release running jobs, so that other processes can claim them."""
         self._is_stopping = True
         self._changed.set()
         for attempt in self._running.values():
@@ -111,7 +111,7 @@ class Dispatcher:
             _log.exception("no jobs can be claimed")
 
     async def _look_after(self) -> None:
-        """Tell attempts what has become of their jobs, and end those that never began."""
+        """Signal cancellations to attempts, and end jobs that never started."""
         ours = set(self._running)
         held = {job.claim: job for job in await self._leases.held()}
         for claim in ours & self._running.keys():

@@ -1,8 +1,8 @@
-"""What those who do a kind of work implement, and what they are given for an attempt.
+"""The interface of job handlers, and the context of an attempt.
 
-An attempt may end at any `await`: its process stops, or another one has been given the job. So a
-handler keeps nothing but in transactions, each of which leaves a state that the next attempt can go
-on from, and does what the outside sees only if doing it twice does no harm.
+An attempt may end at any `await`: its process stops, or another worker has the job. So a handler
+stores state only in transactions, each of which the next attempt can continue from, and does what
+is visible outside only where a repetition does no harm.
 """
 
 import asyncio
@@ -81,6 +81,6 @@ async def retry_from_start(_tx: Transaction, job: Job) -> str:
 
 
 async def refuse_retry(_tx: Transaction, job: Job) -> str:
-    """Raises JobNotRetriable: the subject failed when its job died, and its client was told."""
+    """Raise JobNotRetriable: the subject failed with its job, as its client has seen."""
     problem = f"the {job.kind} '{job.subject}' failed, as its client was told."
     raise JobNotRetriable(job=job.id, problem=problem)

@@ -1,9 +1,7 @@
-"""Heartbeats: the leases of a process are renewed by a thread of their own.
+"""Renews leases in a thread with its own event loop and its own connection.
 
-The thread has its own event loop and its own connection, so a process whose loop is busy for a
-while, or whose pool is taken, does not lose its work. Only PostgreSQL needs it. On SQLite nobody
-else can have the database: the lock on the data folder is the heartbeat, and a thread would be a
-second writer beside the one that all others queue for.
+A process whose loop is blocked, or whose pool is exhausted, does not lose its jobs. Only PostgreSQL
+needs it: on SQLite the lock on the data folder excludes other processes.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""What workers do with leases, each step one transaction: claim, write, end, take over.
-
-Nothing here runs the work or waits for it. The dispatcher does, and so do the simulated workers of
-the property tests.
-"""
+"""Transactions on jobs by a worker: claim, write, finish, fail, take over expired leases."""
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -22,7 +18,7 @@ ORPHANS_AT_ONCE: Final = 100
 class DeadLetterHandler(Protocol):
     """What has to happen to a job's subject when the job is dead."""
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """End the subject with the job's error, in the transaction in which the job dies."""
 
 
@@ -54,13 +50,13 @@ class Leases:
     def __init__(
         self,
         transactions: Transactions,
-        undertakers: Mapping[str, DeadLetterHandler],
+        dead_letter_handlers: Mapping[str, DeadLetterHandler],
         terms: LeaseTerms,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`undertakers` by kind; jobs of other kinds are left to processes that know them."""
+        """`dead_letter_handlers` by kind; jobs of other kinds are left to other processes."""
         self._transactions = transactions
-        self._undertakers = undertakers
+        self._dead_letter_handlers = dead_letter_handlers
         self._terms = terms
         self._chance = chance
 
@@ -119,7 +115,7 @@ class Leases:
         """Running jobs whose workers are gone."""
         return await self._transactions.read(
             lambda tx: JobQueueQueries(tx).orphans(
-                self._undertakers.keys(),
+                self._dead_letter_handlers.keys(),
                 self._terms.owner,
                 ORPHANS_AT_ONCE,
                 is_alone=self._terms.is_alone,
@@ -146,5 +142,5 @@ class Leases:
         ended = job.ended(ending, await tx.now(), self._chance())
         await JobQueueQueries(tx).save(ended)
         if ended.state is JobState.DEAD:
-            await self._undertakers[job.kind].bury(tx, ended)
+            await self._dead_letter_handlers[job.kind].on_dead(tx, ended)
         return ended

@@ -233,8 +233,8 @@ class Job:
 
     def retried(self, kind: str, now: datetime) -> "Job":
         """The dead job at its beginning, as one of a kind: what it met before does not count."""
-        begun = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
-        return replace(begun, error=None, ended_at=None)._queued(now)
+        started = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
+        return replace(started, error=None, ended_at=None)._queued(now)
 
     def ended(self, ending: Ending, now: datetime, chance: float) -> "Job":
         """The job after an attempt; `chance` in [0, 1) spreads attempts that would coincide."""
@@ -245,7 +245,7 @@ class Job:
             case Outcome.DONE:
                 return replace(freed, state=JobState.DONE, error=None, ended_at=now)
             case Outcome.REFUSED:
-                return freed._buried(now)
+                return freed._dead(now)
             case Outcome.FAILED:
                 return freed._failed(now, chance)
             case Outcome.LOST:
@@ -259,13 +259,13 @@ class Job:
 
     def _failed(self, now: datetime, chance: float) -> "Job":
         if self.attempt >= MAX_ATTEMPTS:
-            return self._buried(now)
+            return self._dead(now)
         return self._queued(now + backoff(self.attempt, chance))
 
     def _lost(self, now: datetime) -> "Job":
         error = _described(WorkAbandoned(attempts=self.attempt))
         if self.attempt >= MAX_ATTEMPTS:
-            return replace(self, error=error)._buried(now)
+            return replace(self, error=error)._dead(now)
         return replace(self, error=error)._queued(now)  # the lease was the wait
 
     def _postponed(self, ending: Ending, now: datetime, chance: float) -> "Job":
@@ -276,7 +276,7 @@ class Job:
         deaths = self.engine_deaths + 1
         counted = replace(self, engine_deaths=deaths)
         if deaths >= MAX_ENGINE_DEATHS:
-            return replace(counted, error=_described(EngineCrashed(times=deaths)))._buried(now)
+            return replace(counted, error=_described(EngineCrashed(times=deaths)))._dead(now)
         return counted._queued(now + max(backoff(deaths, chance), ending.wait))
 
     def _uncounted(self) -> "Job":
@@ -285,7 +285,7 @@ class Job:
     def _queued(self, run_after: datetime) -> "Job":
         return replace(self, state=JobState.QUEUED, run_after=run_after)
 
-    def _buried(self, now: datetime) -> "Job":
+    def _dead(self, now: datetime) -> "Job":
         return replace(self, state=JobState.DEAD, ended_at=now)
 
 

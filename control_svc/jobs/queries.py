@@ -1,4 +1,4 @@
-"""The tables of work: jobs, and the requests that are carried out once."""
+"""Table and SQL of jobs."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import fields
@@ -250,7 +250,7 @@ class JobQueueQueries:
             self._announce(JOBS_TOPIC)
 
     async def renew(self, owner: str, lease: timedelta) -> None:
-        """Let the owner's leases run anew from now on. Jobs that somebody has locked are left."""
+        """Renew the owner's leases. Jobs that are locked are skipped."""
         now = await self._now()
         free = (
             select(JobRow.project, JobRow.id)
@@ -286,7 +286,7 @@ class JobRecordQueries:
         return await self._get(job_id, select(JobRow))
 
     async def lock(self, job_id: str) -> Job:
-        """As `get`; until the end of the transaction nobody else changes the job."""
+        """As `get`, with the job locked until the end of the transaction."""
         return await self._get(job_id, select(JobRow).with_for_update())
 
     async def page(self, window: Window, project: str, state: JobState | None) -> list[Job]:

@@ -1,4 +1,4 @@
-"""What operators do with jobs: look at them, and let dead ones begin again."""
+"""Lists jobs for operators and retries dead letters."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -21,28 +21,30 @@ class Jobs:
     """The jobs of all projects."""
 
     def __init__(
-        self, transactions: Transactions, tokens: PageTokens, revivers: Mapping[str, Retry]
+        self, transactions: Transactions, tokens: PageTokens, retries: Mapping[str, Retry]
     ) -> None:
-        """`revivers` by kind; dead jobs of other kinds stay dead."""
+        """`retries` by kind; dead jobs of other kinds stay dead."""
         self._transactions = transactions
         self._tokens = tokens
-        self._revivers = revivers
+        self._retries = retries
 
     async def get(self, job_id: str) -> Job:
         """Raises JobNotFound."""
         return await self._transactions.read(lambda tx: JobRecordQueries(tx).get(job_id))
 
-    async def page(self, asked: PageRequest, project: str, state: JobState | None) -> Page[Job]:
+    async def page(
+        self, page_request: PageRequest, project: str, state: JobState | None
+    ) -> Page[Job]:
         """A page of jobs; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
         InvalidField."""
         if project:
             check_form(project)
         binding = ("jobs", project, state or "")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: JobRecordQueries(tx).page(window, project, state)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def retry(self, job_id: str) -> Job:
         """Let a dead job begin again. Raises JobNotFound or JobNotRetriable."""
@@ -50,7 +52,7 @@ class Jobs:
         async def begin(tx: Transaction) -> Job:
             dead = await JobRecordQueries(tx).lock(job_id)
             dead.check_dead()
-            revive = self._revivers.get(dead.kind)
+            revive = self._retries.get(dead.kind)
             if revive is None:
                 raise JobNotRetriable(job=job_id, problem=f"no job of kind '{dead.kind}' can.")
             kind = await revive(tx, dead)

@@ -1,4 +1,4 @@
-"""Servicer of `JobService`: convert, call, convert."""
+"""The gRPC servicer of jobs."""
 
 from typing import Final
 
@@ -33,8 +33,8 @@ class JobServicer(rpc.JobServiceServicer):
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """List jobs."""
-        asked = PageRequest(request.page_size, request.page_token)
-        page = await self._jobs.page(asked, request.project_id, _state(request.state))
+        wanted = PageRequest(request.page_size, request.page_token)
+        page = await self._jobs.page(wanted, request.project_id, _state(request.state))
         jobs = [_to_pb(job) for job in page.items]
         return pb.ListJobsResponse(jobs=jobs, next_page_token=page.next_token)
 
@@ -43,14 +43,14 @@ class JobServicer(rpc.JobServiceServicer):
         return pb.RetryJobResponse(job=_to_pb(await self._jobs.retry(request.job_id)))
 
 
-def _state(asked: pb.Job.State) -> JobState | None:
+def _state(request: pb.Job.State) -> JobState | None:
     """Raises InvalidField for what this release does not know."""
-    if asked == pb.Job.STATE_UNSPECIFIED:
+    if request == pb.Job.STATE_UNSPECIFIED:
         return None
     for state, number in _STATES.items():
-        if number == asked:
+        if number == request:
             return state
-    raise InvalidField(field="state", problem=f"{asked} is no state of a job")
+    raise InvalidField(field="state", problem=f"{request} is no state of a job")
 
 
 def _to_pb(job: Job) -> pb.Job:

@@ -1,4 +1,4 @@
-"""API keys as the database keeps them: what they may do and for how long, never the keys."""
+"""API keys: scopes, expiry, verification. Only their hashes are stored."""
 
 import logging
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import KEY, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
 from control_svc.base.validation import (
@@ -35,7 +35,7 @@ from svc_kit.errors import (
 )
 
 PREFIX_CHARACTERS: Final = 14
-"""How much of a key is kept readable: the common prefix, and four characters to tell it by."""
+"""Stored characters of a key: the common prefix and four more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class PresentedKey:
-    """A known key that somebody shows, and whether its project is archived."""
+    """A known key, and whether its project is archived."""
 
     key: ApiKey
     project_is_archived: bool
@@ -87,7 +87,7 @@ class PresentedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class NewKey:
-    """What an operator says of a key."""
+    """The request to create a key."""
 
     project: str
     name: str
@@ -105,7 +105,7 @@ class NewKey:
 
 
 class ApiKeyRow(Table):
-    """What is kept of an API key. Operators look after all of them: the project does not lead."""
+    """An API key. Operators list all keys, so the project does not lead the primary key."""
 
     __tablename__ = "api_keys"
     __table_args__ = (
@@ -218,7 +218,7 @@ class CreatedKey(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What is known of a key that somebody shows: why it may not be used; None: it may."""
+    """Why a key may not be used; None if it may."""
 
     key: ApiKey | None
     refusal: DomainError | None
@@ -245,20 +245,16 @@ class Keys:
         described.check(self._clock())
         secret = create_key()
         key = self._new(described, secret)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(*_facts(described)),
-            resource_id=key.id,
-            created_at=key.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, key.id, key.created_at, *_facts(described)
         )
 
         async def add(tx: Transaction) -> CreatedKey:
             # Locked: a project that is being archived gets no key meanwhile.
             project = await ProjectQueries(tx).get(described.project, locked=True)
-            made = await once(tx, described.project, request)
-            if made != key.id:
-                return CreatedKey(await KeyQueries(tx).get(made), "")
+            created = await once(tx, described.project, request)
+            if created != key.id:
+                return CreatedKey(await KeyQueries(tx).get(created), "")
             project.check_active()
             await KeyQueries(tx).add(key)
             return CreatedKey(key, secret)
@@ -269,17 +265,19 @@ class Keys:
         """Raises ApiKeyNotFound."""
         return await self._transactions.read(lambda tx: KeyQueries(tx).get(key_id))
 
-    async def page(self, asked: PageRequest, project: str, *, with_revoked: bool) -> Page[ApiKey]:
+    async def page(
+        self, page_request: PageRequest, project: str, *, with_revoked: bool
+    ) -> Page[ApiKey]:
         """A page of keys; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
         InvalidField."""
         if project:
             check_form(project)
         binding = ("keys", project, str(with_revoked))
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: KeyQueries(tx).page(window, project, with_revoked=with_revoked)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """End a key. Raises ApiKeyNotFound."""
@@ -337,7 +335,7 @@ class Keys:
 
 
 def _facts(described: NewKey) -> tuple[object, ...]:
-    """What tells one request from another; a set has no order of its own."""
+    """The contents of a request, with sets in order."""
     return (
         described.name,
         sorted(described.scopes),

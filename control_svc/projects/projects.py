@@ -1,8 +1,4 @@
-"""Projects: whose an object is, and whether its keys work.
-
-Objects name their project without a row of it here having to be: a project may be known to a key in
-some service's settings alone. What is listed here is what keys of the database can belong to.
-"""
+"""Projects: tenants of objects and keys. A project of a key in the settings needs no row."""
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -10,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of
+from control_svc.base.idempotency import IdempotencyRecord, earlier
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
 from control_svc.base.validation import PROJECT_ID_PATTERN, check_form, check_request_id, check_text
 from control_svc.db.tables import Instant, Key, Table
@@ -49,7 +45,7 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True)
 class NewProject:
-    """What an operator says of a project."""
+    """The request to create a project."""
 
     id: str
     display_name: str = ""
@@ -154,12 +150,8 @@ class Projects:
         """Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused."""
         described.check()
         project = self._new(described)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=described.request_id,
-            fingerprint=fingerprint_of(described),
-            resource_id=project.id,
-            created_at=project.created_at,
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, project.id, project.created_at, described
         )
 
         async def add(tx: Transaction) -> Project:
@@ -176,14 +168,14 @@ class Projects:
         check_form(project_id)
         return await self._transactions.read(lambda tx: ProjectQueries(tx).get(project_id))
 
-    async def page(self, asked: PageRequest, *, with_archived: bool) -> Page[Project]:
+    async def page(self, page_request: PageRequest, *, with_archived: bool) -> Page[Project]:
         """A page of all projects, by id. Raises OutOfRange or InvalidField."""
         binding = ("projects", str(with_archived))
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: ProjectQueries(tx).page(window, with_archived=with_archived)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def archive(self, project_id: str) -> Project:
         """Close a project. Raises MissingField, InvalidField or ProjectNotFound."""

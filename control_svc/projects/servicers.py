@@ -1,4 +1,4 @@
-"""Protos and the domain meet here too: what operators look after, that is projects, keys, usage."""
+"""The gRPC servicers of projects, keys and usage and their conversion."""
 
 import logging
 from datetime import UTC, datetime
@@ -61,7 +61,7 @@ def project_to_pb(project: Project) -> project_service_pb2.Project:
 
 
 def new_key(request: key_service_pb2.CreateKeyRequest) -> NewKey:
-    """What an operator says of a key. Raises InvalidField for what this release does not know."""
+    """Convert the request to create a key. Raises InvalidField for unknown scopes."""
     scopes = {_scope(number, value) for number, value in enumerate(request.scopes)}
     return NewKey(
         project=request.project_id or DEFAULT_PROJECT,
@@ -90,7 +90,7 @@ def key_to_pb(key: ApiKey) -> key_service_pb2.ApiKey:
 
 
 def verdict_to_pb(verified: Verified) -> key_service_pb2.VerifyKeyResponse:
-    """What services are told of a key."""
+    """Convert the verification of a key."""
     key, refusal = verified
     return key_service_pb2.VerifyKeyResponse(
         verdict=key_service_pb2.VerifyKeyResponse.VERDICT_VALID
@@ -208,8 +208,8 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
         self, request: project_pb.ListProjectsRequest, context: Context
     ) -> project_pb.ListProjectsResponse:
         """List projects."""
-        asked = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._projects.page(asked, with_archived=request.show_archived)
+        wanted = PageRequest(request.page_size, request.page_token, newest_first=False)
+        page = await self._projects.page(wanted, with_archived=request.show_archived)
         projects = [project_to_pb(project) for project in page.items]
         return project_pb.ListProjectsResponse(projects=projects, next_page_token=page.next_token)
 
@@ -256,8 +256,8 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         self, request: key_pb.ListKeysRequest, context: Context
     ) -> key_pb.ListKeysResponse:
         """List keys."""
-        asked = PageRequest(request.page_size, request.page_token)
-        page = await self._keys.page(asked, request.project_id, with_revoked=request.show_revoked)
+        wanted = PageRequest(request.page_size, request.page_token)
+        page = await self._keys.page(wanted, request.project_id, with_revoked=request.show_revoked)
         keys = [key_to_pb(key) for key in page.items]
         return key_pb.ListKeysResponse(keys=keys, next_page_token=page.next_token)
 
@@ -271,7 +271,7 @@ class KeyServicer(key_rpc.KeyServiceServicer):
     async def VerifyKey(
         self, request: key_pb.VerifyKeyRequest, context: Context
     ) -> key_pb.VerifyKeyResponse:
-        """Tell a service what a key may do."""
+        """Verify a key for a service."""
         return verdict_to_pb(await self._keys.look_up(request.sha256))
 
 
@@ -292,7 +292,7 @@ class UsageServicer(usage_rpc.UsageServiceServicer):
         self, request: usage_pb.ListUsageRequest, context: Context
     ) -> usage_pb.ListUsageResponse:
         """List sums."""
-        asked = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._usage.page(usage_query(request), asked)
+        wanted = PageRequest(request.page_size, request.page_token, newest_first=False)
+        page = await self._usage.page(usage_query(request), wanted)
         sums = [usage_to_pb(found) for found in page.items]
         return usage_pb.ListUsageResponse(sums=sums, next_page_token=page.next_token)

@@ -1,4 +1,4 @@
-"""What was used: deltas that services report, added to sums by project, model and hour."""
+"""Usage: reports of the services, added to sums by project, model and hour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class UsageSum:
 
     @staticmethod
     def place_of(cursor: str) -> UsagePlace:
-        """The place that a cursor of ours stands for."""
+        """Decode a cursor."""
         seconds, project, model = cursor.split("/")
         start = datetime.fromtimestamp(int(seconds), tz=UTC)
         return UsagePlace(start, unquote(project), unquote(model))
@@ -248,12 +248,12 @@ class Usage:
         report.check(now)
         await self._transactions.write(lambda tx: UsageQueries(tx).add(report, now))
 
-    async def page(self, query: UsageQuery, asked: PageRequest) -> Page[UsageSum]:
+    async def page(self, query: UsageQuery, page_request: PageRequest) -> Page[UsageSum]:
         """A page of sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
         query.check()
         binding = ("usage", str(query))
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: UsageQueries(tx).page(query, window.after, window.limit)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)

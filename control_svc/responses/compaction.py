@@ -1,4 +1,4 @@
-"""Summaries that stand for earlier items, and the calls that items leave open."""
+"""Compaction: a summary replaces earlier items, on request or before a turn that is too long."""
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
@@ -53,30 +53,30 @@ SUMMARY_REQUEST: Final = (
     " asked, what was found, decided and done, names, numbers and open questions. Write the summary"
     " alone."
 )
-"""What the model is asked in order to compact what was said."""
+"""The prompt that requests a summary."""
 
 
 def answers_itself(items: Iterable[Item]) -> bool:
     """Whether what answers a call, or a question about one, is among the items with it."""
-    asked: set[str] = set()
+    request: set[str] = set()
     answered: set[str] = set()
     for item in items:
         match item.content:
             case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                asked.add(call_id)
+                request.add(call_id)
             case McpApprovalRequest():
-                asked.add(item.id)
+                request.add(item.id)
             case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
                 answered.add(call_id)
             case McpApprovalResponse(approval_request_id=request_id):
                 answered.add(request_id)
             case _:
                 pass
-    return answered <= asked
+    return answered <= request
 
 
 def is_users(item: Item) -> bool:
-    """Whether a user said it."""
+    """Whether an item is a user message."""
     return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
@@ -183,7 +183,7 @@ class AutoCompaction:
 
     async def kept(
         self,
-        narrator: ResponseRecorder,
+        recorder: ResponseRecorder,
         request: TurnRequest,
         items: Sequence[Item],
         own: Collection[str],
@@ -192,17 +192,17 @@ class AutoCompaction:
 
         Raises what `TurnClient.run` and `TokenCounter.count` do.
         """
-        threshold = narrator.response.settings.compact_threshold
-        if threshold is None or _is_just_compacted(narrator):
+        threshold = recorder.response.settings.compact_threshold
+        if threshold is None or _is_just_compacted(recorder):
             return list(items)
         if await self._counter.count(request) <= threshold:
             return list(items)
-        mine = await self._split_at_own(narrator.response, request, items, own)
+        mine = await self._split_at_own(recorder.response, request, items, own)
         split = mine or _split_at_question(items)
         if not _has_news(split):
             return list(items)
         try:
-            shown = await self._compact(narrator, request, split)
+            shown = await self._compact(recorder, request, split)
         except ContextLengthExceeded:  # which the turn will say itself, or cut its past
             shown = []
         return shown or list(items)
@@ -224,24 +224,24 @@ class AutoCompaction:
         return split if num_tokens <= (response.settings.compact_threshold or 0) else None
 
     async def _compact(
-        self, narrator: ResponseRecorder, request: TurnRequest, split: _Split
+        self, recorder: ResponseRecorder, request: TurnRequest, split: _Split
     ) -> list[Item]:
         """What stands for the items; empty where the model had nothing to say, as one that only
         thinks: a summary without words would stand for all that was said."""
         text, usage = await self._compactor.sum_up(
-            request.project, narrator.response, split.summed, request.priority
+            request.project, recorder.response, split.summed, request.priority
         )
         if not text.strip():
             return []
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
         item = self._compactor.item(request.project, summary)
-        await narrator.begin()
-        await narrator.compacted(item, usage)
+        await recorder.begin()
+        await recorder.compacted(item, usage)
         return summary.shown(item)
 
 
 def _split(summed: Sequence[Item], kept: Sequence[Item]) -> _Split:
-    """What remote servers have said that they offer, the last word of each, stays."""
+    """The latest lists of tools of MCP servers stay."""
     lists = {i.content.server_label: i for i in summed if isinstance(i.content, McpListTools)}
     return _Split(summed, [*lists.values(), *kept])
 
@@ -259,10 +259,10 @@ def _has_news(split: _Split) -> bool:
 
 
 def _is_summary(item: Item) -> bool:
-    """Whether an item, as the model sees it, stands for earlier ones."""
+    """Whether an item is a compaction."""
     return item.id.startswith(ITEM_PREFIXES[Compaction])
 
 
-def _is_just_compacted(narrator: ResponseRecorder) -> bool:
+def _is_just_compacted(recorder: ResponseRecorder) -> bool:
     """Whether nothing has been made since the last summary."""
-    return bool(narrator.output) and isinstance(narrator.output[-1].content, Compaction)
+    return bool(recorder.output) and isinstance(recorder.output[-1].content, Compaction)

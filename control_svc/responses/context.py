@@ -1,6 +1,4 @@
-"""What a response's model is shown: what was said before, read and unsealed; and less of it, where
-there is no room for all.
-"""
+"""The context of a response: earlier items by one recursive query, decrypted and truncated."""
 
 import secrets
 from collections.abc import Sequence
@@ -27,13 +25,13 @@ from control_svc.responses.tools import ResponseTools
 from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, SealInvalid, TooLong
 
 MAX_PAST_BYTES: Final = 64 * 1024 * 1024
-"""Of what was said before a response: far more than any model is shown."""
+"""Limit of the history of a response, far more than any context."""
 _SHARE_AFTER_CUT: Final = 2
 """A past that is cut is cut to this part of the window, so that the next cut is far away."""
 
 
 class Past(NamedTuple):
-    """Everything that was said, a response's own items at the end."""
+    """All items, a response's own at the end."""
 
     items: list[Item]
     archive_name: str
@@ -41,7 +39,7 @@ class Past(NamedTuple):
 
 
 async def read_past(tx: Transaction, project: str, response_id: str) -> Past:
-    """What was said up to a response. Raises PreviousResponseNotFound or TooLong."""
+    """The items before a response. Raises PreviousResponseNotFound or TooLong."""
     num_bytes = await ResponseQueries(tx).num_chain_bytes(project, response_id)
     _check_length("previous_response_id", num_bytes)
     links = await ResponseQueries(tx).chain(project, response_id)
@@ -114,14 +112,14 @@ class ResponseContext:
         self,
         items: Sequence[Item],
         own: Sequence[Item],
-        narrator: ResponseRecorder,
+        recorder: ResponseRecorder,
         counter: TokenCounter,
         thresholds: AutoCompaction,
     ) -> None:
         """`own` are the response's own items: its input, and what it has made."""
         self._items = items
         self._own = {item.id for item in own}
-        self._narrator = narrator
+        self._recorder = recorder
         self._counter = counter
         self._thresholds = thresholds
 
@@ -132,13 +130,13 @@ class ResponseContext:
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
         """The same, or a summary and what it keeps, where the prompt would be too long for the
         caller's threshold."""
-        return await self._thresholds.kept(self._narrator, request, items, self._own)
+        return await self._thresholds.kept(self._recorder, request, items, self._own)
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:
         """Fewer items; None: none may be left out."""
-        settings = self._narrator.response.settings
+        settings = self._recorder.response.settings
         if settings.truncation is not Truncation.AUTO:
             return None
         starts = self._starts(items)
@@ -151,7 +149,7 @@ class ResponseContext:
             return tokens * _SHARE_AFTER_CUT <= error.context_tokens
 
         start = await first_that_fits(starts, fits)
-        await self._narrator.cut(items[start].id)
+        await self._recorder.cut(items[start].id)
         return list(items[start:])
 
     def _starts(self, items: Sequence[Item]) -> list[int]:
@@ -178,29 +176,31 @@ class Requests:
     keep: timedelta | None
     """How long responses are kept; None: for ever."""
 
-    async def make(self, project: str, asked: NewResponse) -> Response:
+    async def make(self, project: str, request: NewResponse) -> Response:
         """A response that has not begun.
 
         Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong, UnsupportedField,
         UnsupportedValue, SealInvalid, and what `Models.describe` does.
         """
-        asked.check()
-        self.tools.check(asked.settings.tools)
-        self.check_seals(project, asked.input)
-        facts = await self.models.describe(project, asked.settings.model, asked.settings.options)
+        request.check()
+        self.tools.check(request.settings.tools)
+        self.check_seals(project, request.input)
+        facts = await self.models.describe(
+            project, request.settings.model, request.settings.options
+        )
         now = self.clock()
-        keeps = self.keep if asked.settings.store else None
+        keeps = self.keep if request.settings.store else None
         return Response(
             id=self.ids.new(RESPONSE),
             state=ResponseState.QUEUED,
             created_at=now,
             expires_at=None if keeps is None else now + keeps,
-            settings=asked.settings,
+            settings=request.settings,
             model=facts.model,
             options=facts.options,
             seed=facts.seed if facts.seed is not None else secrets.randbits(_SEED_BITS),
-            previous_id=asked.previous_id,
-            conversation_id=asked.conversation_id,
+            previous_id=request.previous_id,
+            conversation_id=request.conversation_id,
         )
 
     def check_seals(self, project: str, given: tuple[GivenItem, ...]) -> None:

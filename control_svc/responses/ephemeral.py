@@ -1,5 +1,5 @@
-"""Answers, as those who ask for them see it: stored responses are followed while a job works on
-them, others are worked on here, and nothing is left of them.
+"""Answers requests: stored responses are read while their job runs; with `store: false` the loop
+runs in the call.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _EVENTS_AHEAD: Final = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """What stands for earlier items."""
+    """The compaction."""
 
     id: str
     created_at: datetime
@@ -73,50 +73,50 @@ class EphemeralResponses:
     clock: Clock
 
     async def answer(
-        self, project: str, asked: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
+        self, project: str, request: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
     ) -> Response:
         """The response once it has ended, or at once where it runs in the background.
 
         Raises what `Responses.create` does, and what the response was refused with.
         """
-        if asked.settings.store:
-            response = await self.responses.create(project, asked)
-            if asked.settings.background:
+        if request.settings.store:
+            response = await self.responses.create(project, request)
+            if request.settings.background:
                 return await self.responses.get(project, response.id)
             return await self.responses.ended(project, response.id)
-        narrator, begun = await self._begin(project, asked, _silence)
+        recorder, started = await self._begin(project, request, _silence)
         try:
-            await self.worker.work(project, narrator, begun, asyncio.Event(), priority)
+            await self.worker.work(project, recorder, started, asyncio.Event(), priority)
         except EngineDied as died:
-            await _break_off(narrator, died.error, is_known=_has_called(narrator))
+            await _break_off(recorder, died.error, is_known=_has_called(recorder))
         except DomainError as error:
-            await _break_off(narrator, error, is_known=_has_called(narrator))
-        check_not_refused(narrator.response)
-        return narrator.response
+            await _break_off(recorder, error, is_known=_has_called(recorder))
+        check_not_refused(recorder.response)
+        return recorder.response
 
     async def stream(
-        self, project: str, asked: NewResponse
+        self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
         """What happens, from the first event to the last.
 
         Raises as `answer`, before the first event: that the response was created is told once its
         model has begun.
         """
-        if not asked.settings.store:
-            telling = self._tell(project, asked)
+        if not request.settings.store:
+            telling = self._record(project, request)
         else:
-            response = await self.responses.create(project, asked)
+            response = await self.responses.create(project, request)
             telling = self._followed(project, response)
         held: list[Event] = []
         async with aclosing(telling) as groups:
             async for group in groups:
                 held += group
-                if asked.settings.background or self._has_begun(held):
+                if request.settings.background or self._has_begun(held):
                     yield held
                     held = []
 
     def _has_begun(self, events: Sequence[Event]) -> bool:
-        """Whether there is more to tell than that the response was created."""
+        """Whether the first turn has produced events."""
         return len(events) > 1 or self.codec.decode(events[0].data) != _CREATED
 
     async def _followed(
@@ -129,19 +129,19 @@ class EphemeralResponses:
                     check_not_refused(await self.responses.get(project, response.id))
                 yield group
 
-    async def _tell(
-        self, project: str, asked: NewResponse
+    async def _record(
+        self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a response of which nothing is left. Raises what it was refused with."""
         queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_EVENTS_AHEAD)
-        narrator, begun = await self._begin(project, asked, queue.put)
-        queue.put_nowait([LifeEvent(EventType.CREATED, narrator.response)])
+        recorder, started = await self._begin(project, request, queue.put)
+        queue.put_nowait([LifeEvent(EventType.CREATED, recorder.response)])
 
         left = asyncio.Event()
 
         async def work() -> None:
             try:
-                await self._work(project, narrator, begun)
+                await self._work(project, recorder, started)
             finally:
                 if not left.is_set():  # else nobody would make room for the end
                     await queue.put([])
@@ -149,7 +149,7 @@ class EphemeralResponses:
         working, number = asyncio.create_task(work()), 0
         try:
             while events := await queue.get():
-                check_not_refused(narrator.response)
+                check_not_refused(recorder.response)
                 encoded = [self.codec.encode(event) for event in events]
                 yield [Event(number + place, data) for place, data in enumerate(encoded)]
                 number += len(encoded)
@@ -159,22 +159,22 @@ class EphemeralResponses:
             working.cancel()
             await asyncio.wait([working])
 
-    async def count(self, project: str, asked: NewResponse) -> int:
+    async def count(self, project: str, new: NewResponse) -> int:
         """The tokens of the prompt that a response would have. Raises as `answer`."""
-        request, _ = await self._first_turn(project, asked)
+        request, _ = await self._first_turn(project, new)
         return await self.counter.count(request)
 
-    async def prepare(self, project: str, asked: NewResponse) -> TurnUsage:
+    async def prepare(self, project: str, new: NewResponse) -> TurnUsage:
         """Have the model read the prompt that a response would have: its cells stay behind, and
         what begins with it begins sooner. Raises as `answer`."""
-        request, context = await self._first_turn(project, asked)
+        request, context = await self._first_turn(project, new)
         try:
             return await self._read(request)
         except ContextLengthExceeded as error:
             shorter = await context.shortened(request, await context.items(), error)
             if shorter is None:
                 raise
-        messages = turn_messages(asked.settings.instructions or "", shorter)
+        messages = turn_messages(new.settings.instructions or "", shorter)
         return await self._read(replace(request, messages=messages))
 
     async def _read(self, request: TurnRequest) -> TurnUsage:
@@ -188,29 +188,29 @@ class EphemeralResponses:
         return usage
 
     async def _first_turn(
-        self, project: str, asked: NewResponse
+        self, project: str, request: NewResponse
     ) -> tuple[TurnRequest, ResponseContext]:
         """The first turn that a response would have, and what chooses less for it to be shown."""
-        narrator, begun = await self._begin(project, asked, _silence)
-        settings = loop_settings(project, narrator.response, JobPriority.INTERACTIVE)
-        items = visible(project, narrator.response, begun.items, self.cipher)
-        hosted = self.tools.hosted(settings.tools, [*begun.items, *items])
+        recorder, started = await self._begin(project, request, _silence)
+        settings = loop_settings(project, recorder.response, JobPriority.INTERACTIVE)
+        items = visible(project, recorder.response, started.items, self.cipher)
+        hosted = self.tools.hosted(settings.tools, [*started.items, *items])
         toolbox = ToolSet(settings.tools, hosted)
         thresholds = AutoCompaction(self.compactor, self.counter)
-        context = ResponseContext(items, begun.own, narrator, self.counter, thresholds)
+        context = ResponseContext(items, started.own, recorder, self.counter, thresholds)
         return turn_request(settings, Progress(), toolbox, items), context
 
-    async def compact(self, project: str, asked: NewResponse) -> Compacted:
+    async def compact(self, project: str, request: NewResponse) -> Compacted:
         """The user's messages as they were, and a summary of everything. Raises as `answer`."""
-        narrator, begun = await self._begin(project, asked, _silence)
-        response = narrator.response
-        seen = visible(project, response, begun.items, self.cipher)
+        recorder, started = await self._begin(project, request, _silence)
+        response = recorder.response
+        seen = visible(project, response, started.items, self.cipher)
         try:
             text, usage = await self.compactor.sum_up(project, response, seen)
         except EngineDied as died:
             raise died.error from died
         summary = Summary(text=text, replaces_all=False)
-        said = [each for each in begun.items if is_users(each)]
+        said = [each for each in started.items if is_users(each)]
         return Compacted(
             id=response.id,
             created_at=response.created_at,
@@ -219,52 +219,52 @@ class EphemeralResponses:
         )
 
     async def _begin(
-        self, project: str, asked: NewResponse, say: Say
+        self, project: str, request: NewResponse, say: Say
     ) -> tuple[ResponseRecorder, ResumeState]:
-        """A response of which nothing is kept, and what was said before. Raises as `answer`."""
-        response = await self.requests.make(project, asked)
+        """A response that is not stored, and its history. Raises as `answer`."""
+        response = await self.requests.make(project, request)
 
         async def read(tx: Transaction) -> tuple[str, ResumeState]:
             await check_searched(tx, project, response.settings.tools)
             context_start, past = await _past(tx, project, response)
             items = await resolved(
-                tx, project, asked.input, self.ids, response.created_at, "input", past
+                tx, project, request.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)
             await check_approvals_once(tx, project, response, past, items, locks=False)
             return context_start, ResumeState([*past, *items], items)
 
-        context_start, begun = await self.transactions.read(read)
+        context_start, started = await self.transactions.read(read)
         response = replace(response, context_start=context_start)
-        ledger = NullSink(say)
-        return ResponseRecorder(project, response, (), ledger, self.cipher), begun
+        sink = NullSink(say)
+        return ResponseRecorder(project, response, (), sink, self.cipher), started
 
-    async def _work(self, project: str, narrator: ResponseRecorder, begun: ResumeState) -> None:
+    async def _work(self, project: str, recorder: ResponseRecorder, started: ResumeState) -> None:
         """Until the end. What broke off a response of which readers have heard is its end."""
         try:
-            await self.worker.work(project, narrator, begun, asyncio.Event())
+            await self.worker.work(project, recorder, started, asyncio.Event())
         except EngineDied as died:
-            await _break_off(narrator, died.error, is_known=narrator.has_begun)
+            await _break_off(recorder, died.error, is_known=recorder.has_begun)
         except DomainError as error:
-            await _break_off(narrator, error, is_known=narrator.has_begun)
+            await _break_off(recorder, error, is_known=recorder.has_begun)
 
 
 async def _silence(_events: Sequence[ResponseEvent]) -> None:
-    """Nobody listens."""
+    """Ignore events."""
 
 
-async def _break_off(narrator: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
+async def _break_off(recorder: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
     """An error that another attempt may not meet is the caller's to try again, where nobody knows
     of the response yet; else it is how the response ends."""
     if not is_known:
         raise error
-    await fail(narrator, error)
+    await fail(recorder, error)
 
 
-def _has_called(narrator: ResponseRecorder) -> bool:
+def _has_called(recorder: ResponseRecorder) -> bool:
     """Whether a remote server may know of the response: another attempt, which clients begin by
     themselves, would make its calls again."""
-    return any(isinstance(item.content, McpCall) for item in narrator.output)
+    return any(isinstance(item.content, McpCall) for item in recorder.output)
 
 
 async def _past(tx: Transaction, project: str, response: Response) -> tuple[str, list[Item]]:

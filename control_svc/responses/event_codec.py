@@ -1,4 +1,4 @@
-"""What is told of responses, between the domain and the bytes of a stream, which are protos."""
+"""Encodes response events as protos, the bytes of their stream, and decodes them."""
 
 from collections.abc import Sequence
 from datetime import UTC
@@ -105,26 +105,26 @@ def _to_pb(event: ResponseEvent) -> object:
 def _decode(data: bytes) -> ResponseEvent:
     message = pb.ResponseEvent.FromString(data)
     moment = EventType(message.WhichOneof("event"))
-    told = getattr(message, moment.value)
-    match told:
+    events = getattr(message, moment.value)
+    match events:
         case pb.ResponseItemEvent():
-            return ItemEvent(moment, told.output_index, _item(told.item))
+            return ItemEvent(moment, events.output_index, _item(events.item))
         case pb.ResponsePartEvent():
-            (part,) = parts_from_pb([told.part], "part")
-            return PartEvent(moment, told.item_id, told.output_index, told.part_index, part)
+            (part,) = parts_from_pb([events.part], "part")
+            return PartEvent(moment, events.item_id, events.output_index, events.part_index, part)
         case pb.ResponseTextEvent():
             return TextEvent(
                 moment,
-                told.item_id,
-                told.output_index,
-                told.part_index,
-                told.text,
-                _logprobs(told.logprobs),
+                events.item_id,
+                events.output_index,
+                events.part_index,
+                events.text,
+                _logprobs(events.logprobs),
             )
         case pb.ResponseCallEvent():
-            return CallEvent(moment, told.item_id, told.output_index, told.text, told.name)
+            return CallEvent(moment, events.item_id, events.output_index, events.text, events.name)
         case pb.ResponseStepEvent() | pb.ResponseAnnotationEvent():
-            return StepEvent(moment, told.item_id, told.output_index)
+            return StepEvent(moment, events.item_id, events.output_index)
         case _:
             return LifeEvent(moment, None)
 

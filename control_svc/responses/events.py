@@ -1,7 +1,6 @@
-"""What is told of a response while it happens, in OpenAI's order and words.
+"""Events of a response and their projection from a turn, in OpenAI's order and names.
 
-A stream keeps events as bytes that mean the same to every reader and to the worker that takes the
-response over: what has been told is what it knows.
+A worker that takes a response over rebuilds its state from the stored events.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +30,7 @@ from control_svc.responses.model import Response
 
 
 class EventType(StrEnum):
-    """What an event says; the words are OpenAI's, dots as underscores, without "response."."""
+    """Types of events: OpenAI's, with underscores for dots and without "response."."""
 
     CREATED = "created"
     QUEUED = "queued"
@@ -160,7 +159,7 @@ _DELTAS: Final = {
     DraftKind.REASONING: EventType.THOUGHT_DELTA,
     DraftKind.FUNCTION: EventType.ARGUMENTS_DELTA,
 }
-"""What grows before the eyes of readers. The other kinds are told when their turn has ended."""
+"""Kinds that are streamed as deltas; others are sent at the end of their turn."""
 _KINDS: Final[dict[type[Content], DraftKind]] = {
     Message: DraftKind.MESSAGE,
     Reasoning: DraftKind.REASONING,
@@ -186,13 +185,13 @@ class TurnProjection:
         """From here on everything is told once the turn has ended: it has begun a call of whose
         arguments readers see nothing, and what they do not see cannot be rebuilt."""
 
-    def tell(self, said: Sequence[DraftEvent]) -> list[ResponseEvent]:
+    def record(self, said: Sequence[DraftEvent]) -> list[ResponseEvent]:
         """What readers hear at once. That an item is whole they hear when the next one begins, or
         the turn has ended: only then it is known whether it was broken off."""
-        return [event for each in said for event in self._tell(each)]
+        return [event for each in said for event in self._record(each)]
 
     def end(self, items: Sequence[Item]) -> list[ResponseEvent]:
-        """What is left to tell of a turn that has become these items."""
+        """The remaining events of a turn that became these items."""
         events: list[ResponseEvent] = []
         for index in range(self._num_closed, len(items)):
             if index >= self._num_opened:
@@ -200,7 +199,7 @@ class TurnProjection:
             events += self._closing(index, items[index])
         return events
 
-    def _tell(self, said: DraftEvent) -> Iterator[ResponseEvent]:
+    def _record(self, said: DraftEvent) -> Iterator[ResponseEvent]:
         match said:
             case ItemAdded(draft=draft) if not self.is_held:
                 if draft.kind not in _DELTAS:
@@ -225,8 +224,8 @@ class TurnProjection:
 
     def _opening(self, index: int, item: Item) -> Iterator[ResponseEvent]:
         place = self._first_index + index
-        begun = item.ended(_emptied(item.content), ItemStatus.IN_PROGRESS)
-        yield ItemEvent(EventType.ITEM_ADDED, place, begun)
+        started = item.ended(_emptied(item.content), ItemStatus.IN_PROGRESS)
+        yield ItemEvent(EventType.ITEM_ADDED, place, started)
         match item.content:
             case Message():
                 yield PartEvent(EventType.PART_ADDED, item.id, place, 0, Text(text=""))
@@ -270,7 +269,7 @@ class TurnProjection:
 
 
 def call_begins(item: Item, place: int) -> list[ResponseEvent]:
-    """A tool of the server begins to work. Of a remote call everything has been told."""
+    """A hosted tool starts. All events of a remote call were sent before."""
     if isinstance(item.content, McpCall):
         return []
     return [StepEvent(EventType.SEARCHING, item.id, place)]
@@ -286,7 +285,7 @@ def call_ended(item: Item, shown: Item, place: int) -> list[ResponseEvent]:
 
 
 def rebuilt(events: Sequence[ResponseEvent], first_index: int) -> list[Draft]:
-    """The drafts of a turn, as far as they were told."""
+    """The drafts of a turn, rebuilt from its events."""
     drafts: dict[str, Draft] = {}
     for event in events:
         match event:

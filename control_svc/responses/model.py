@@ -100,12 +100,12 @@ class ResponseError:
     """Why a response failed."""
 
     code: str
-    """A word of OpenAI's."""
+    """OpenAI's error code."""
     message: str
     param: str = ""
     """The field of the request that it is about; empty: none."""
     reason: str = ""
-    """Of the domain's error, with its metadata: whoever asked for the response gets it again."""
+    """The reason and metadata of the DomainError, which the caller gets again."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     is_refusal: bool = False
     """Whether the request was refused before the model began."""
@@ -113,7 +113,7 @@ class ResponseError:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What a response that has ended says of its end."""
+    """How a response ended."""
 
     usage: TurnUsage | None = None
     """None: no model was called."""
@@ -268,13 +268,13 @@ class Response:
     model: str
     """That answers."""
     options: bytes
-    """`settings.options` with the model's own sampling where the caller said nothing."""
+    """`settings.options` with the model's default sampling."""
     seed: int
-    """Of all draws, so that another process can go on with them."""
+    """The seed, so that another process can resume."""
     previous_id: str = ""
     conversation_id: str = ""
     conversation_end: int = 0
-    """The position in the conversation before which everything was said before."""
+    """The position in the conversation at which the response started."""
     context_start: str = ""
     """The item with which the model's view of the past begins. Empty: it sees all of it."""
     is_compacted: bool = False
@@ -308,7 +308,7 @@ class Response:
         return replace(self, state=ResponseState.CANCELLED, ended=Ended(usage=usage))
 
     def including(self, include: Collection[Include]) -> "Response":
-        """The response for somebody who wants to see more of it than was asked at first."""
+        """The response with other `include` values."""
         wanted = tuple(sorted({*self.settings.include, *include}))
         return replace(self, settings=replace(self.settings, include=wanted))
 
@@ -318,7 +318,7 @@ class Response:
             raise ResponseNotCancellable(response=self.id)
 
     def check_can_be_followed(self) -> None:
-        """That another response can go on from it. Raises PreviousResponseUnfinished."""
+        """Validate that it can be continued. Raises PreviousResponseUnfinished."""
         if not self.state.is_final:
             raise PreviousResponseUnfinished(response=self.id, state=self.state.value)
 

@@ -1,4 +1,4 @@
-"""Responses between protos and the domain."""
+"""Conversion of responses between protos and dataclasses."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,7 +10,7 @@ from corral.inference.v1.generation_pb2 import GenerationOptions
 from control_svc.base.proto import timestamp
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import Include
-from control_svc.items.proto import given_items, includes_of, items_to_pb
+from control_svc.items.proto import includes_of, input_items, items_to_pb
 from control_svc.responses.model import (
     NewResponse,
     Response,
@@ -52,68 +52,70 @@ _TEXTS: Final = (
 _NUMBERS: Final = ("max_output_tokens", "max_tool_calls", "compact_threshold")
 
 
-def new_response(asked: pb.NewResponse, request_id: str = "") -> NewResponse:
+def new_response(request: pb.NewResponse, request_id: str = "") -> NewResponse:
     """What a caller asks for. Raises MissingField, InvalidField or UnsupportedField."""
     return NewResponse(
-        settings=settings_from_pb(asked.settings),
-        input=given_items(asked.input, "input"),
-        previous_id=asked.previous_response_id,
-        conversation_id=asked.conversation_id,
+        settings=settings_from_pb(request.settings),
+        input=input_items(request.input, "input"),
+        previous_id=request.previous_response_id,
+        conversation_id=request.conversation_id,
         request_id=request_id,
     )
 
 
-def compact_request(asked: service_pb.CompactResponseRequest) -> NewResponse:
+def compact_request(request: service_pb.CompactResponseRequest) -> NewResponse:
     """What is to be summed up, as a response that is not kept."""
     return NewResponse(
         settings=ResponseSettings(
-            model=asked.model,
-            instructions=asked.instructions if asked.HasField("instructions") else None,
-            prompt_cache_key=asked.prompt_cache_key,
-            options=_options(GenerationOptions(), asked.prompt_cache_key, frozenset()),
+            model=request.model,
+            instructions=request.instructions if request.HasField("instructions") else None,
+            prompt_cache_key=request.prompt_cache_key,
+            options=_options(GenerationOptions(), request.prompt_cache_key, frozenset()),
             store=False,
         ),
-        input=given_items(asked.input, "input"),
-        previous_id=asked.previous_response_id,
+        input=input_items(request.input, "input"),
+        previous_id=request.previous_response_id,
     )
 
 
-def settings_from_pb(asked: pb.ResponseSettings) -> ResponseSettings:
+def settings_from_pb(request: pb.ResponseSettings) -> ResponseSettings:
     """Raises MissingField, InvalidField or UnsupportedField."""
-    if asked.truncation not in _TRUNCATIONS:
-        raise InvalidField(field="truncation", problem=f"{asked.truncation} is no rule")
-    if asked.options.stopping.HasField("max_tokens"):
+    if request.truncation not in _TRUNCATIONS:
+        raise InvalidField(field="truncation", problem=f"{request.truncation} is no rule")
+    if request.options.stopping.HasField("max_tokens"):
         raise UnsupportedField(field="options.stopping.max_tokens")
-    include = includes_of(asked.include)
+    include = includes_of(request.include)
     numbers: dict[str, Any] = {
-        name: getattr(asked, name) if asked.HasField(name) else None for name in _NUMBERS
+        name: getattr(request, name) if request.HasField(name) else None for name in _NUMBERS
     }
     return ResponseSettings(
-        instructions=asked.instructions if asked.HasField("instructions") else None,
-        tools=tools_from_pb(asked.tools),
-        choice=choice_from_pb(asked.tool_choice) if asked.HasField("tool_choice") else None,
+        instructions=request.instructions if request.HasField("instructions") else None,
+        tools=tools_from_pb(request.tools),
+        choice=choice_from_pb(request.tool_choice) if request.HasField("tool_choice") else None,
         parallel_tool_calls=(
-            asked.parallel_tool_calls if asked.HasField("parallel_tool_calls") else None
+            request.parallel_tool_calls if request.HasField("parallel_tool_calls") else None
         ),
-        format=format_from_pb(asked.format, "text.format") if asked.HasField("format") else None,
-        effort=asked.reasoning.effort,
-        summary=asked.reasoning.summary,
-        is_reasoning_said=asked.HasField("reasoning"),
-        truncation=_TRUNCATIONS[asked.truncation],
-        options=_options(asked.options, asked.prompt_cache_key, include),
+        format=format_from_pb(request.format, "text.format")
+        if request.HasField("format")
+        else None,
+        effort=request.reasoning.effort,
+        summary=request.reasoning.summary,
+        is_reasoning_said=request.HasField("reasoning"),
+        truncation=_TRUNCATIONS[request.truncation],
+        options=_options(request.options, request.prompt_cache_key, include),
         include=tuple(sorted(include)),
-        background=asked.background,
-        store=asked.store if asked.HasField("store") else True,
-        metadata=dict(asked.metadata),
-        **{name: getattr(asked, name) for name in _TEXTS},
+        background=request.background,
+        store=request.store if request.HasField("store") else True,
+        metadata=dict(request.metadata),
+        **{name: getattr(request, name) for name in _TEXTS},
         **numbers,
     )
 
 
-def _options(asked: GenerationOptions, cache_key: str, include: frozenset[Include]) -> bytes:
-    """The options of each turn: what is said beside them has its place in them, too."""
+def _options(request: GenerationOptions, cache_key: str, include: frozenset[Include]) -> bytes:
+    """The options of each turn, with fields that the API has beside them."""
     options = GenerationOptions()
-    options.CopyFrom(asked)
+    options.CopyFrom(request)
     if cache_key and not options.cache.affinity:
         options.cache.affinity = cache_key
     if Include.LOGPROBS in include and not options.output.HasField("top_logprobs"):

@@ -1,4 +1,4 @@
-"""The table of responses."""
+"""Table and SQL of responses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -121,7 +121,7 @@ class ResponseQueries:
         return await self._get(project, response_id, locked=False)
 
     async def lock(self, project: str, response_id: str) -> Response:
-        """As `get`; until the end of the transaction nobody else changes it."""
+        """As `get`, locked until the end of the transaction."""
         return await self._get(project, response_id, locked=True)
 
     async def update(self, project: str, response: Response) -> None:
@@ -185,7 +185,7 @@ class ResponseQueries:
         return list(map(item_of, found))
 
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
-        """Forget responses of all projects whose time has come and from which none goes on."""
+        """Delete expired responses of all projects that no other response continues."""
         later = aliased(ResponseRow)
         goes_on = exists().where(
             later.project == ResponseRow.project, later.previous_id == ResponseRow.id

@@ -1,4 +1,6 @@
-"""Where responses are kept: in the database and the event log, or nowhere."""
+"""Records a response while it runs: in the database and the event log, in a caller's transaction,
+or, with `store: false`, not at all.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -29,7 +31,7 @@ from control_svc.responses.model import Response, ResponseState, Work
 from control_svc.responses.queries import ResponseQueries
 
 Say = Callable[[Sequence[ResponseEvent]], Awaitable[None]]
-"""Tells a reader."""
+"""Sends events to a reader."""
 _KEPT_BY_CONVERSATIONS = (ResponseState.COMPLETED, ResponseState.INCOMPLETE)
 
 
@@ -41,7 +43,7 @@ class StoredSink:
         self._writer = writer
         self._encode = codec.encode
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
         """Visible after the next group commit."""
@@ -55,12 +57,12 @@ class StoredSink:
         items: Sequence[Item] = (),
         changed: Sequence[Item] = (),
     ) -> None:
-        """One transaction, with everything told before."""
+        """One transaction, with all events recorded before."""
 
         async def change(tx: Transaction) -> None:
             await _write(tx, self._project, response, items, changed)
 
-        await self.tell(turn, events)
+        await self.record(turn, events)
         await self._writer.commit(change, progress=True)
 
     async def end(
@@ -76,7 +78,7 @@ class StoredSink:
             await _write(tx, self._project, response, items)
             await close_conversation(tx, self._project, response)
 
-        await self.tell(turn, events)
+        await self.record(turn, events)
         await self._writer.finish(change)
 
 
@@ -90,7 +92,7 @@ class TransactionSink:
         self._encode = codec.encode
         self._told: list[ResponseEvent] = []
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
         """With the end."""
@@ -105,7 +107,7 @@ class TransactionSink:
         changed: Sequence[Item] = (),
     ) -> None:
         """With the commit of the transaction."""
-        await self.tell(turn, events)
+        await self.record(turn, events)
         await _write(self._tx, self._project, response, items, changed)
 
     async def end(
@@ -123,15 +125,15 @@ class TransactionSink:
 
 
 class NullSink:
-    """Keeps nothing: readers hear, and that is all."""
+    """Stores nothing: events are only sent."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
-        """Tell whoever asked for the response."""
+        """Send events to the caller."""
         if events:
             await self._say(events)
 
@@ -143,8 +145,8 @@ class NullSink:
         items: Sequence[Item] = (),
         changed: Sequence[Item] = (),
     ) -> None:
-        """As `tell`."""
-        await self.tell(turn, events)
+        """As `record`."""
+        await self.record(turn, events)
 
     async def end(
         self,
@@ -153,8 +155,8 @@ class NullSink:
         events: Sequence[ResponseEvent],
         items: Sequence[Item] = (),
     ) -> None:
-        """As `tell`."""
-        await self.tell(turn, events)
+        """As `record`."""
+        await self.record(turn, events)
 
 
 async def close_conversation(tx: Transaction, project: str, response: Response) -> None:
@@ -187,10 +189,10 @@ async def _write(
 class EventSink(Protocol):
     """Keeps a response. Each method may raise LeaseLost."""
 
-    async def tell(
+    async def record(
         self, turn: int, events: Sequence[ResponseEvent], token_ids: Sequence[int] = ()
     ) -> None:
-        """Tell readers, and keep the tokens that this was made from."""
+        """Record events with the token ids behind them."""
 
     async def keep(
         self,
@@ -200,7 +202,7 @@ class EventSink(Protocol):
         items: Sequence[Item] = (),
         changed: Sequence[Item] = (),
     ) -> None:
-        """Tell readers, and keep the response as it is now, with new and changed items of it."""
+        """Record events, the response, and its new and changed items."""
 
     async def end(
         self,
@@ -213,22 +215,22 @@ class EventSink(Protocol):
 
 
 class ResponseRecorder:
-    """Tells and keeps a response; it is what the worker knows of it."""
+    """Records a response, and has its current state."""
 
     def __init__(
         self,
         project: str,
         response: Response,
         output: Sequence[Item],
-        ledger: EventSink,
+        sink: EventSink,
         cipher: ContentCipher,
         drafts: Sequence[Draft] = (),
     ) -> None:
-        """`output` are its items so far, `drafts` what has been told of the open turn."""
+        """`output` has its items so far, `drafts` those of the open turn."""
         self.response = response
         self.output = list(output)
         self._project = project
-        self._ledger = ledger
+        self._sink = sink
         self._cipher = cipher
         self._held: tuple[list[ResponseEvent], list[int]] = ([], [])
         self._telling = self._new_telling(drafts)
@@ -241,7 +243,7 @@ class ResponseRecorder:
         return self.response.state is not ResponseState.QUEUED
 
     async def begin(self) -> None:
-        """The response is being worked on; said once."""
+        """Record that the response is in progress, once."""
         if not self.has_begun:
             self.response = self.response.started()
             await self._keep(self._turn, [LifeEvent(EventType.IN_PROGRESS, self.response)])
@@ -251,17 +253,17 @@ class ResponseRecorder:
         self._cost = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         await self.begin()
 
-    async def tell(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model said something."""
+    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+        """Record output of the model."""
         self._drafts += [each.draft for each in said if isinstance(each, ItemAdded)]
         self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
-        events = self._telling.tell(said)
+        events = self._telling.record(said)
         if self._telling.is_held:
             held_events, held_tokens = self._held
             held_events += events
             held_tokens += token_ids
         else:
-            await self._ledger.tell(turn, events, token_ids)
+            await self._sink.record(turn, events, token_ids)
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """A turn ended, and its hosted calls follow."""
@@ -274,16 +276,16 @@ class ResponseRecorder:
 
     async def call_started(self, item: Item) -> None:
         """A hosted tool begins to work."""
-        await self._ledger.tell(self._turn, call_begins(item, self._place(item)))
+        await self._sink.record(self._turn, call_begins(item, self._place(item)))
 
     async def call_ended(self, item: Item) -> None:
         """A hosted tool has done its work."""
         events = call_ended(item, self._show(item), self._place(item))
         self.output = [item if old.id == item.id else old for old in self.output]
-        await self._ledger.keep(self._turn, self.response, events, changed=[item])
+        await self._sink.keep(self._turn, self.response, events, changed=[item])
 
     async def compacted(self, item: Item, usage: TurnUsage) -> None:
-        """Earlier items were summed up: from here on this one stands for them."""
+        """Record a compaction, which replaces earlier items."""
         work = self.response.work
         work = replace(work, summaries=added(work.summaries, usage))
         self.response = replace(self.response, work=work, is_compacted=True)
@@ -310,7 +312,7 @@ class ResponseRecorder:
         self.output += items
         self.response = replace(ended(work), work=work, output=tuple(self.output))
         last = LifeEvent(moment, self.as_shown())
-        await self._ledger.end(number, self.response, [*events, last], items)
+        await self._sink.end(number, self.response, [*events, last], items)
 
     def broken_turn(self) -> TurnResult | None:
         """The open turn, as far as it has come; None: there is none."""
@@ -333,7 +335,7 @@ class ResponseRecorder:
         return self.response.work.num_turns
 
     def _told(self, turn: TurnResult) -> tuple[list[Item], list[ResponseEvent]]:
-        """The items of a turn, and everything that is left to tell of them."""
+        """Record the items of a turn and their remaining events."""
         items = [self._finished(item) for item in turn.items]
         events = [*self._held[0], *self._telling.end(items)]
         return items, events
@@ -342,7 +344,7 @@ class ResponseRecorder:
         self, turn: int, events: Sequence[ResponseEvent], items: Sequence[Item] = ()
     ) -> None:
         self.output += items
-        await self._ledger.keep(turn, self.response, events, items)
+        await self._sink.keep(turn, self.response, events, items)
 
     def _new_telling(self, drafts: Sequence[Draft]) -> TurnProjection:
         return TurnProjection(len(self.output), self._show, drafts)

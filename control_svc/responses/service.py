@@ -1,4 +1,4 @@
-"""Responses: what callers do with those that are stored. The work itself is a job's."""
+"""CRUD and cancellation of stored responses; `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from control_svc.agent.mcp import APPROVAL_KINDS
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import JOB, IdSource, age_of
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
@@ -48,9 +48,9 @@ class Responses:
     ids: IdSource
     tokens: PageTokens
     clock: Clock
-    archives: PrefixCleanup
+    prefix_cleanup: PrefixCleanup
 
-    async def create(self, project: str, asked: NewResponse) -> Response:
+    async def create(self, project: str, new: NewResponse) -> Response:
         """Begin a response.
 
         Raises what `Requests.make` does; RequestIdReused, PreviousResponseNotFound,
@@ -58,37 +58,33 @@ class Responses:
         FileNotFound, VectorStoreNotFound, ToolCallMissing or ToolOutputMissing; InvalidField for
         an item that the conversation has.
         """
-        response = await self.requests.make(project, asked)
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=response.id,
-            created_at=response.created_at,
+        response = await self.requests.make(project, new)
+        request = IdempotencyRecord.of(
+            CREATE, new.request_id, response.id, response.created_at, new
         )
 
         async def add(tx: Transaction) -> Response:
-            made = await once(tx, project, request)
-            if made != response.id:
-                return await ResponseQueries(tx).get(project, made)
-            return await self._add(tx, project, asked, response)
+            created = await once(tx, project, request)
+            if created != response.id:
+                return await ResponseQueries(tx).get(project, created)
+            return await self._add(tx, project, new, response)
 
         return await self.transactions.write(add)
 
     async def _add(
-        self, tx: Transaction, project: str, asked: NewResponse, response: Response
+        self, tx: Transaction, project: str, request: NewResponse, response: Response
     ) -> Response:
-        await check_searched(tx, project, asked.settings.tools)
+        await check_searched(tx, project, request.settings.tools)
         before, response = await _what_was_said(tx, project, response)
         if response.conversation_id:  # which is to have each item once when the response ends
-            await check_duplicates(tx, project, response.conversation_id, asked.input, "input")
+            await check_duplicates(tx, project, response.conversation_id, request.input, "input")
         items = await resolved(
-            tx, project, asked.input, self.ids, response.created_at, "input", before
+            tx, project, request.input, self.ids, response.created_at, "input", before
         )
         check_calls(before, items)
         await check_approvals_once(tx, project, response, before, items, locks=True)
         await ResponseQueries(tx).add(project, response)
-        await append_items(tx, project, response.id, asked.input, items, "input")
+        await append_items(tx, project, response.id, request.input, items, "input")
         await StreamQueries(tx).create(
             project, response.id, [self.codec.encode(event) for event in _first_events(response)]
         )
@@ -105,10 +101,10 @@ class Responses:
             found = await ResponseQueries(tx).get(project, response_id)
             if not found.state.is_final:
                 return found
-            made = await TimelineQueries(tx).since(
+            created = await TimelineQueries(tx).since(
                 project, response_id, wanted=ItemFilter(origin=response_id)
             )
-            return replace(found, output=tuple(placed.item for placed in made))
+            return replace(found, output=tuple(placed.item for placed in created))
 
         return await self.transactions.read(read)
 
@@ -150,7 +146,7 @@ class Responses:
             start = await ResponseQueries(tx).start(project, response_id)
             await ResponseQueries(tx).delete(project, response_id)
             if start is not None:
-                await self.archives.forget(
+                await self.prefix_cleanup.forget(
                     tx, project, start.archive_name, is_worked_on=is_worked_on
                 )
 
@@ -178,13 +174,15 @@ class Responses:
         await self.transactions.write(give_up)
         return await self.get(project, response_id)
 
-    async def input_items(self, project: str, response_id: str, asked: PageRequest) -> Page[Item]:
+    async def input_items(
+        self, project: str, response_id: str, page_request: PageRequest
+    ) -> Page[Item]:
         """A page of what a response was asked. Raises ResponseNotFound, OutOfRange or
         InvalidField."""
-        if asked.after and not age_of(asked.after):
+        if page_request.after and not age_of(page_request.after):
             raise InvalidField(field="after", problem="it is not the id of an item")
         binding = (project, "input items", response_id)
-        window = self.tokens.window(asked, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[Item]:
             await ResponseQueries(tx).get(project, response_id)
@@ -192,7 +190,7 @@ class Responses:
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
-        return self.tokens.page(found, window, asked, binding, PAGE_BYTES)
+        return self.tokens.page(found, window, page_request, binding, PAGE_BYTES)
 
 
 def check_not_refused(response: Response) -> None:

@@ -1,4 +1,4 @@
-"""Servicer of `ResponseService`: convert, call, convert."""
+"""The gRPC servicer of responses, and the lines of batches for /v1/responses."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -38,16 +38,16 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         self, request: pb.CreateResponseRequest, context: Context
     ) -> pb.CreateResponseResponse:
         """Answer, and return what was answered."""
-        asked = new_response(request.new_response, request.request_id)
-        response = await self._answering.answer(current_principal().project, asked)
+        wanted = new_response(request.new_response, request.request_id)
+        response = await self._answering.answer(current_principal().project, wanted)
         return pb.CreateResponseResponse(response=response_to_pb(response))
 
     async def StreamResponse(
         self, request: pb.StreamResponseRequest, context: Context
     ) -> AsyncIterator[pb.StreamResponseResponse]:
-        """Answer, and tell what happens."""
-        asked = new_response(request.new_response, request.request_id)
-        telling = self._answering.stream(current_principal().project, asked)
+        """Create a response and stream its events."""
+        wanted = new_response(request.new_response, request.request_id)
+        telling = self._answering.stream(current_principal().project, wanted)
         async with aclosing(_each(telling)) as events:
             async for event in events:
                 yield pb.StreamResponseResponse(event=event_to_pb(event))
@@ -55,7 +55,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     async def WatchResponse(
         self, request: pb.WatchResponseRequest, context: Context
     ) -> AsyncIterator[pb.WatchResponseResponse]:
-        """Tell what has happened and happens."""
+        """Stream the events of a response, past and future."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         if after < BEFORE_FIRST:
             raise OutOfRange(field="after", value=after, minimum=0)
@@ -93,14 +93,14 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.ListInputItemsResponse:
         """List what a response was asked."""
         include = includes_of(request.include)
-        asked = PageRequest(
+        wanted = PageRequest(
             request.page_size or DEFAULT_PAGE,
             request.page_token,
             request.after,
             is_newest_first(request.order),
         )
         page = await self._responses.input_items(
-            current_principal().project, request.response_id, asked
+            current_principal().project, request.response_id, wanted
         )
         items = items_to_pb(page.items, include)
         return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)
@@ -109,16 +109,16 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         self, request: pb.CountInputTokensRequest, context: Context
     ) -> pb.CountInputTokensResponse:
         """Count the tokens of a prompt."""
-        asked = new_response(request.new_response)
-        count = await self._answering.count(current_principal().project, asked)
+        wanted = new_response(request.new_response)
+        count = await self._answering.count(current_principal().project, wanted)
         return pb.CountInputTokensResponse(input_tokens=count)
 
     async def PrepareResponse(
         self, request: pb.PrepareResponseRequest, context: Context
     ) -> pb.PrepareResponseResponse:
         """Have a prompt read."""
-        asked = new_response(request.new_response)
-        read = await self._answering.prepare(current_principal().project, asked)
+        wanted = new_response(request.new_response)
+        read = await self._answering.prepare(current_principal().project, wanted)
         return pb.PrepareResponseResponse(
             input_tokens=read.prompt_tokens, cached_tokens=read.cached_tokens
         )
@@ -126,9 +126,9 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context
     ) -> pb.CompactResponseResponse:
-        """Sum up what was said."""
-        asked = compact_request(request)
-        compacted = await self._answering.compact(current_principal().project, asked)
+        """Compact items."""
+        wanted = compact_request(request)
+        compacted = await self._answering.compact(current_principal().project, wanted)
         return pb.CompactResponseResponse(
             id=compacted.id,
             create_time=timestamp(compacted.created_at),
@@ -162,10 +162,12 @@ class ResponseLines:
         if body.conversation is not None:
             raise UnsupportedField(field="conversation")
         with openai_names(RESPONSE_PARAMS):
-            asked = requests.new_response(body)
-            _check_tools(asked.settings.tools)
-            asked.settings.store = False
-            response = await self._answering.answer(project, new_response(asked), JobPriority.BATCH)
+            request = requests.new_response(body)
+            _check_tools(request.settings.tools)
+            request.settings.store = False
+            response = await self._answering.answer(
+                project, new_response(request), JobPriority.BATCH
+            )
         return response_object(response_to_pb(response))
 
 

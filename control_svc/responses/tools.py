@@ -1,6 +1,4 @@
-"""The tools that the server carries out for responses: the search of files, and those of remote
-servers.
-"""
+"""Hosted tools of responses: `file_search` and MCP servers, with approvals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -60,7 +58,7 @@ class ResponseTools:
                 self._search.check_model()
 
     def hosted(self, tools: Sequence[Tool], items: Sequence[Item]) -> Sequence[HostedTool]:
-        """Those of a response; `items`, everything that was said, has what servers offer."""
+        """The tools of a response; `items` has the lists of tools of MCP servers."""
         searches = [
             FileSearch(self._search, tool.vector_store_ids, tool)
             for tool in tools
@@ -96,7 +94,7 @@ def _allows(item: Item) -> bool:
 
 
 class Prepared(NamedTuple):
-    """Items that are told and kept."""
+    """Items to record."""
 
     lists: list[Item]
     calls: list[Item]
@@ -117,11 +115,11 @@ class McpPreparing:
         self._clock = clock
 
     async def prepare(
-        self, narrator: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
+        self, recorder: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
     ) -> Prepared:
         """Ask and take up what has not been yet. Raises InvalidField for an allowed call of a
         server that the response does not name."""
-        tools = narrator.response.settings.tools
+        tools = recorder.response.settings.tools
         calls = allowed_calls(items, own)
         labels = [tool.server_label for tool in tools if isinstance(tool, McpTool)]
         for call in calls:
@@ -130,14 +128,14 @@ class McpPreparing:
                 raise InvalidField(field="tools", problem=problem)
         prepared = Prepared([], [])
         for label in _unasked(tools, items, own):
-            await narrator.begin()
+            await recorder.begin()
             listed = self._item(await self._list(label), ItemStatus.COMPLETED)
-            await narrator.made(listed)
+            await recorder.made(listed)
             prepared.lists.append(listed)
         if calls:
             prepared.calls.extend(self._item(call, ItemStatus.IN_PROGRESS) for call in calls)
-            await narrator.begin()
-            await narrator.made(*prepared.calls)
+            await recorder.begin()
+            await recorder.made(*prepared.calls)
         return prepared
 
     async def _list(self, label: str) -> McpListTools:

@@ -1,6 +1,4 @@
-"""How far a response is, read from what is committed; and its end by somebody else than its worker:
-a caller who gives it up, or a job that is dead.
-"""
+"""Restores the committed state of a response, and ends it for a caller or a dead letter."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from control_svc.responses.recorder import ResponseRecorder, TransactionSink
 
 @dataclass(frozen=True)
 class RecordedOutput:
-    """What a response has said."""
+    """The recorded output of a response."""
 
     output: Sequence[Item]
     """In turns that have ended."""
@@ -36,16 +34,16 @@ class Endings:
         self._cipher = cipher
 
     async def said(self, tx: Transaction, project: str, response: Response) -> RecordedOutput:
-        """What a response has said."""
+        """The recorded output of a response."""
         turn = response.work.num_turns
-        made = await TimelineQueries(tx).since(
+        created = await TimelineQueries(tx).since(
             project, response.id, wanted=ItemFilter(origin=response.id)
         )
         events = await StreamQueries(tx).events_of_turn(project, response.id, turn)
         decoded = [self._codec.decode(event.data) for event in events]
         return RecordedOutput(
-            output=[placed.item for placed in made],
-            drafts=rebuilt(decoded, first_index=len(made)),
+            output=[placed.item for placed in created],
+            drafts=rebuilt(decoded, first_index=len(created)),
             token_ids=await StreamQueries(tx).tokens(project, response.id, turn),
         )
 
@@ -57,11 +55,9 @@ class Endings:
         moment: EventType,
         ended: Callable[[Work], Response],
     ) -> Response:
-        """End a locked response, whose job is locked or dead, with what it has said."""
+        """End a locked response, whose job is locked or dead, with its output so far."""
         said = await self.said(tx, project, response)
-        ledger = TransactionSink(project, tx, self._codec)
-        narrator = ResponseRecorder(
-            project, response, said.output, ledger, self._cipher, said.drafts
-        )
-        await narrator.end(narrator.broken_turn(), moment, ended)
-        return narrator.response
+        sink = TransactionSink(project, tx, self._codec)
+        recorder = ResponseRecorder(project, response, said.output, sink, self._cipher, said.drafts)
+        await recorder.end(recorder.broken_turn(), moment, ended)
+        return recorder.response

@@ -1,4 +1,4 @@
-"""The work of a response, stored or not: prepare, run the loop, end."""
+"""The job handler of responses: prepare, run the agent loop, end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ class ResumeState:
     """How far a response is, when an attempt begins."""
 
     items: Sequence[Item]
-    """Everything that was said, its own items at the end."""
+    """All items, its own at the end."""
     own: Sequence[Item]
     """Its input and what it has made."""
     drafts: Sequence[Draft] = ()
-    """What has been told of the open turn."""
+    """Drafts of the open turn."""
     token_ids: Sequence[int] = ()
     archive_name: str = ""
     """As `LoopSettings.keep_for`; empty for a response that is not stored."""
@@ -84,8 +84,8 @@ class ResponseWorker:
     async def work(
         self,
         project: str,
-        narrator: ResponseRecorder,
-        begun: ResumeState,
+        recorder: ResponseRecorder,
+        started: ResumeState,
         cancelled: asyncio.Event,
         priority: JobPriority = JobPriority.INTERACTIVE,
     ) -> Outcome | None:
@@ -94,61 +94,63 @@ class ResponseWorker:
         Raises LeaseLost, EngineDied, and errors that another attempt may not meet again.
         """
         try:
-            ending = await self._run(project, narrator, begun, cancelled, priority)
+            ending = await self._run(project, recorder, started, cancelled, priority)
         except DomainError as error:
             if is_retryable(error):
                 raise
-            await fail(narrator, error)
+            await fail(recorder, error)
             return None
         if ending.outcome is not Outcome.CANCELLED:
-            await self._end(narrator, ending)
+            await self._end(recorder, ending)
         return ending.outcome
 
     async def _run(
         self,
         project: str,
-        narrator: ResponseRecorder,
-        begun: ResumeState,
+        recorder: ResponseRecorder,
+        started: ResumeState,
         cancelled: asyncio.Event,
         priority: JobPriority,
     ) -> LoopResult:
-        response = narrator.response
-        settings = replace(loop_settings(project, response, priority), keep_for=begun.archive_name)
-        progress = _progress(response, narrator.output, begun)
-        seen = visible(project, response, begun.items, self._cipher)
-        known = [*begun.items, *seen]  # a summary keeps what remote servers have said
-        remote = await self._remote.prepare(narrator, known, begun.own)
+        response = recorder.response
+        settings = replace(
+            loop_settings(project, response, priority), keep_for=started.archive_name
+        )
+        progress = _progress(response, recorder.output, started)
+        seen = visible(project, response, started.items, self._cipher)
+        known = [*started.items, *seen]  # a summary keeps what remote servers have said
+        remote = await self._remote.prepare(recorder, known, started.own)
         progress.allowed_calls = remote.calls
-        own = [*begun.own, *remote.items]
+        own = [*started.own, *remote.items]
         seen += remote.items
         hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])
-        context = ResponseContext(seen, own, narrator, self._counter, self._thresholds)
-        return await self._loop.run(settings, context, hosted, narrator, progress, cancelled)
+        context = ResponseContext(seen, own, recorder, self._counter, self._thresholds)
+        return await self._loop.run(settings, context, hosted, recorder, progress, cancelled)
 
-    async def _end(self, narrator: ResponseRecorder, ending: LoopResult) -> None:
-        response, now = narrator.response, self._clock()
+    async def _end(self, recorder: ResponseRecorder, ending: LoopResult) -> None:
+        response, now = recorder.response, self._clock()
         if ending.outcome in (Outcome.ANSWERED, Outcome.ACTION_REQUIRED):
-            await narrator.end(
+            await recorder.end(
                 ending.turn, EventType.COMPLETED, lambda work: response.completed(work.cost, now)
             )
             return
         reason = IncompleteReason.MAX_OUTPUT_TOKENS
-        await narrator.end(
+        await recorder.end(
             ending.turn, EventType.INCOMPLETE, lambda work: response.broken_off(work.cost, reason)
         )
 
 
-async def fail(narrator: ResponseRecorder, error: DomainError) -> None:
-    """End a response with an error, and what it has said until then."""
-    response, described = narrator.response, failure(error)
+async def fail(recorder: ResponseRecorder, error: DomainError) -> None:
+    """End a response with an error and its output so far."""
+    response, described = recorder.response, failure(error)
     is_refusal = (
         response.state is ResponseState.QUEUED
         and not response.settings.background
         and isinstance(error, InvalidArgument | NotFound | FailedPrecondition)
     )
-    told = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
-    await narrator.end(
-        narrator.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), told)
+    events = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
+    await recorder.end(
+        recorder.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), events)
     )
 
 
@@ -191,14 +193,14 @@ def loop_settings(project: str, response: Response, priority: JobPriority) -> Lo
     )
 
 
-def _progress(response: Response, output: Sequence[Item], begun: ResumeState) -> Progress:
+def _progress(response: Response, output: Sequence[Item], started: ResumeState) -> Progress:
     work = response.work
     return Progress(
         num_turns=work.num_turns,
         usage=work.usage,
         num_hosted_calls=work.num_hosted_calls,
-        token_ids=list(begun.token_ids),
-        drafts=list(begun.drafts),
+        token_ids=list(started.token_ids),
+        drafts=list(started.drafts),
         open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
         awaits_client=work.awaits_client,
         num_passages=_num_passages(output),
@@ -243,30 +245,30 @@ class ResponseHandler:
         self._cipher = cipher
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Answer, or go on answering. Whoever cancels or deletes a response has ended it."""
+        """Run or resume the response, unless it was cancelled or deleted."""
         if await self._response(claim) is None:
             return
         async with self._writers.writer(context, claim.subject) as writer:
             response = await self._response(claim)
             if response is None:
                 return
-            ledger = StoredSink(claim.project, writer, self._codec)
+            sink = StoredSink(claim.project, writer, self._codec)
             said = await self._transactions.read(
                 lambda tx: self._endings.said(tx, claim.project, response)
             )
-            narrator = ResponseRecorder(
-                claim.project, response, said.output, ledger, self._cipher, said.drafts
+            recorder = ResponseRecorder(
+                claim.project, response, said.output, sink, self._cipher, said.drafts
             )
             try:
-                past, own = await self._said_until(claim)
+                past, own = await self._output_until(claim)
             except (PreviousResponseNotFound, TooLong) as error:
-                await fail(narrator, error)
+                await fail(recorder, error)
                 return
-            begun = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
-            await self._worker.work(claim.project, narrator, begun, context.cancelled)
+            started = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
+            await self._worker.work(claim.project, recorder, started, context.cancelled)
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
-        """Fail the response whose job is dead, with what it has said."""
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
+        """Fail the response of a dead job, with its output so far."""
         try:
             response = await ResponseQueries(tx).lock(job.project, job.subject)
         except ResponseNotFound:
@@ -295,8 +297,8 @@ class ResponseHandler:
         found = await self._transactions.read(find)
         return None if found is None or found.state.is_final else found
 
-    async def _said_until(self, claim: Claim) -> tuple[Past, list[Item]]:
-        """Everything that was said, and the response's own part of it."""
+    async def _output_until(self, claim: Claim) -> tuple[Past, list[Item]]:
+        """All items, and those of the response."""
 
         async def read(tx: Transaction) -> tuple[Past, list[Item]]:
             past = await read_past(tx, claim.project, claim.subject)

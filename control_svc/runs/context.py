@@ -1,9 +1,7 @@
-"""What the model of a run is shown of its thread.
+"""Selects the items of a thread that the model of a run is shown.
 
-A prompt begins with that of the run before, token for token, as long as nothing is cut off its
-beginning. So "auto" cuts nothing until the engine says that there is no room, and then so much at
-once that the beginning stays what it is for many turns. A run with a limit of its own goes on from
-where the one before was cut by the same limit.
+The prompt begins with that of the run before, token for token, as long as nothing is truncated, so
+that it is found in the prefix cache. "auto" truncates only when the context is exceeded.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""What a run tells while it happens: the events of the Assistants' streams, typed.
+"""Events of runs, as their streams store them.
 
-They are kept in the log of the run. From those of an open turn its drafts are rebuilt, so nothing
-that the model said may be missing in them: thoughts, and the arguments of hosted calls, are events
-too, although OpenAI's streams have none for them.
+Drafts of an interrupted turn are rebuilt from them, so they contain everything that the model
+produced, also what the Assistants API does not show.
 """
 
 from collections.abc import Iterable
@@ -106,7 +105,7 @@ RunEvent = (
 
 
 def drafts_of(events: Iterable[RunEvent]) -> list[Draft]:
-    """What the model has said of a turn, from the turn's events, so that it can go on."""
+    """Rebuild the drafts of a turn from its events."""
     drafts: list[Draft] = []
     for event in events:
         match event:

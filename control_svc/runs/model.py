@@ -63,7 +63,7 @@ class RunState(StrEnum):
 
     @property
     def is_followed(self) -> bool:
-        """Whether more is told before anybody does something."""
+        """Whether more events follow without an action of the client."""
         return not self.is_final and self is not RunState.REQUIRES_ACTION
 
 
@@ -130,12 +130,12 @@ class RunSettings:
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
     seed: int
-    """Of the draws; a run that is resumed goes on with it."""
+    """The seed; a resumed run continues with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:
-    """A run that a caller asks for. None, and empty texts: as the assistant says."""
+    """The request to create a run. None and empty texts mean the assistant's settings."""
 
     assistant_id: str
     model: str = ""
@@ -327,7 +327,7 @@ class Run:
         )
 
     def failed(self, error: RunError, now: datetime) -> "Run":
-        """The run once it is known that it cannot go on."""
+        """The run after a failure."""
         ended = self.ended(RunState.FAILED, now)
         return replace(ended, error=error) if ended.state is RunState.FAILED else ended
 

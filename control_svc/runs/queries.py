@@ -1,4 +1,4 @@
-"""The tables of runs and their steps."""
+"""Tables, documents and SQL of runs and their steps."""
 
 from typing import Final
 
@@ -179,7 +179,7 @@ class RunQueries:
 
 
 class RunStepQueries:
-    """The rows of steps. Whoever changes them has locked the run."""
+    """SQL of steps. Changes need the lock of the run."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session

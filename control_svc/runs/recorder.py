@@ -1,8 +1,8 @@
-"""What a run says and keeps while its model works: the loop's words in the Assistants' words.
+"""Records a run while its model works: translates agent-loop events into Assistants stream events
+and persists messages and steps.
 
-Each message has a step of its own, and the calls of a turn share one. Rows are written in the
-transaction that makes their events visible. What ends a message waits for the next transaction,
-because most often the run ends with it.
+Each message has a step; the calls of a turn share one. Rows are written in the transaction that
+commits their events.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from datetime import datetime
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, ItemDone, TextDelta
 from control_svc.agent.file_search import citations_of
 from control_svc.agent.model import NO_USAGE, TurnResult, added
-from control_svc.assistants.message_model import ThreadMessage, begun_message
+from control_svc.assistants.message_model import ThreadMessage, started_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
 from control_svc.db.transaction import Transaction
@@ -39,7 +39,7 @@ from control_svc.runs.steps import (
     StepCall,
     StepState,
     ToolCalls,
-    begun_step,
+    started_step,
 )
 from control_svc.runs.transitions import texts_of
 
@@ -62,7 +62,7 @@ class ResumeState:
 
 
 class RunRecorder:
-    """Tells of one run, for the time of one attempt."""
+    """Records one run during one attempt."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class RunRecorder:
     # ---- what the loop says
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """What is shown to the model is counted; Assistants' streams have no word for it."""
+        """Count prompt tokens; Assistants streams have no event for them."""
         shown = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         self._cost = added(self._cost, shown)
 
-    async def tell(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model said something."""
+    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+        """Record output of the model."""
         self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = [event for each in said for event in self._told(each)]
         if events or token_ids:
@@ -123,7 +123,7 @@ class RunRecorder:
 
         async def keep(tx: Transaction) -> None:
             await changes(tx)
-            await self._keep_items(tx, turn)
+            await self._store_items(tx, turn)
             run = await RunQueries(tx).lock(self._project, self._run.id)
             await RunQueries(tx).update(self._project, run.after(turn, awaits_client=awaits_client))
 
@@ -131,7 +131,7 @@ class RunRecorder:
         self._drafts, self._kept, self._cost = [], set(), NO_USAGE
 
     async def call_started(self, item: Item) -> None:
-        """Nothing that Assistants' streams have a word for."""
+        """Assistants streams have no such event."""
 
     async def call_ended(self, item: Item) -> None:
         """A search is done. Its step is, too, unless it has calls for the client."""
@@ -162,7 +162,7 @@ class RunRecorder:
             if turn is None:
                 run = run.broken_off(usage)
             else:
-                await self._keep_items(tx, turn)
+                await self._store_items(tx, turn)
                 run = run.after(turn)
             events, is_end = await last(tx, run)
             return FinalEvents(self._encoded([*ends, *events]), is_end)
@@ -170,7 +170,7 @@ class RunRecorder:
         await self._writer.conclude(close)
 
     def texts(self) -> dict[str, tuple[Text, ...]]:
-        """What the messages of the open turn say."""
+        """The texts of the messages of the open turn."""
         return texts_of(self._drafts)
 
     # ---- from what is said to events
@@ -195,7 +195,9 @@ class RunRecorder:
 
     def _begin_message(self, draft: Draft) -> Iterator[RunEvent]:
         run = self._run
-        message = begun_message(draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at)
+        message = started_message(
+            draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at
+        )
         step = self._new_step(MessageCreation(message_id=message.id))
         thoughts = [
             thought.item(ItemStatus.COMPLETED)
@@ -280,7 +282,7 @@ class RunRecorder:
         yield StepChanged(what=step.state.value, step=step)
 
     def _searched(self, search: FileSearchCall) -> tuple[RunStep | None, list[RunEvent]]:
-        """The step of a search behind it, and what there is to tell of it."""
+        """The step of a search, and its events."""
         if self._calls_step is None:
             return None, []
         step = self._calls_step.with_search(search)
@@ -293,14 +295,14 @@ class RunRecorder:
 
     # ---- parts
 
-    async def _keep_items(self, tx: Transaction, turn: TurnResult) -> None:
+    async def _store_items(self, tx: Transaction, turn: TurnResult) -> None:
         new = [item for item in turn.items if item.id not in self._kept]
         await TimelineQueries(tx).append(
             self._project, self._run.thread_id, new, origin=self._run.id
         )
 
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
-        return begun_step(self._ids.new(STEP), self._run, details, self._clock())
+        return started_step(self._ids.new(STEP), self._run, details, self._clock())
 
     def _taken_changes(self) -> _Change:
         """The changes that wait, as one."""

@@ -1,4 +1,4 @@
-"""Runs: what callers do with them. The work itself is a job's."""
+"""CRUD and cancellation of runs; `worker.py` executes them."""
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ if the run has taken a turn and waits again."""
 
 
 class Submitted(NamedTuple):
-    """A run that goes on with its outputs."""
+    """A run that resumes with tool outputs."""
 
     run: Run
     last_event: int
@@ -54,7 +54,7 @@ class NumberedEvent(NamedTuple):
 
 
 class _Situation(NamedTuple):
-    """Where a run is when somebody begins to watch it."""
+    """The state of a run when a client starts to watch it."""
 
     newest: int
     """The number of the last event."""
@@ -96,45 +96,43 @@ class Runs:
 
     # ---- creation
 
-    async def create(self, project: str, thread_id: str, asked: NewRun) -> Run:
+    async def create(self, project: str, thread_id: str, new: NewRun) -> Run:
         """Begin a run on a thread.
 
         Raises what its check does, ThreadNotFound, AssistantNotFound, FileNotFound, RunActive and
         RequestIdReused.
         """
-        asked.check()
+        new.check()
         run_id = self._ids.new(RUN)
-        request = self._remembered(
-            CREATE, asked.request_id, fingerprint_of(thread_id, asked), run_id
-        )
+        request = self._remembered(CREATE, new.request_id, fingerprint_of(thread_id, new), run_id)
 
         async def add(tx: Transaction) -> Run:
             thread = await ThreadQueries(tx).lock(project, thread_id)
-            made = await once(tx, project, request)
-            if made != run_id:
-                return await RunQueries(tx).get(project, thread_id, made)
-            return await self._begin(tx, project, thread, asked, run_id, [])
+            created = await once(tx, project, request)
+            if created != run_id:
+                return await RunQueries(tx).get(project, thread_id, created)
+            return await self._begin(tx, project, thread, new, run_id, [])
 
         return await self._transactions.write(add)
 
-    async def create_with_thread(self, project: str, first: NewThread, asked: NewRun) -> Run:
+    async def create_with_thread(self, project: str, first: NewThread, new: NewRun) -> Run:
         """Begin a thread and a run on it. Raises what creating each does."""
         first.check("thread.")
-        asked.check()
+        new.check()
         now = self._clock()
         thread = Thread(id=self._ids.new(THREAD), settings=first.settings, created_at=now)
         run_id = self._ids.new(RUN)
         request = self._remembered(
-            CREATE_WITH_THREAD, asked.request_id, fingerprint_of(first, asked), run_id
+            CREATE_WITH_THREAD, new.request_id, fingerprint_of(first, new), run_id
         )
 
         async def add(tx: Transaction) -> Run:
-            made = await once(tx, project, request)
-            if made != run_id:
-                return await RunQueries(tx).lock(project, made)
-            begun = await self._adder.begin(tx, project, thread, first, "thread.")
-            told = [ThreadCreated(thread=begun)]
-            return await self._begin(tx, project, begun, asked, run_id, told)
+            created = await once(tx, project, request)
+            if created != run_id:
+                return await RunQueries(tx).lock(project, created)
+            started = await self._adder.begin(tx, project, thread, first, "thread.")
+            events = [ThreadCreated(thread=started)]
+            return await self._begin(tx, project, started, new, run_id, events)
 
         return await self._transactions.write(add)
 
@@ -143,18 +141,18 @@ class Runs:
         tx: Transaction,
         project: str,
         thread: Thread,
-        asked: NewRun,
+        request: NewRun,
         run_id: str,
         told: Sequence[RunEvent],
     ) -> Run:
         """Keep a run, its messages, its job and its first events. Raises RunActive."""
-        assistant = await AssistantQueries(tx).get(project, asked.assistant_id)
+        assistant = await AssistantQueries(tx).get(project, request.assistant_id)
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
         thread = await self._adder.add(
-            tx, project, thread, asked.additional_messages, "additional_messages"
+            tx, project, thread, request.additional_messages, "additional_messages"
         )
-        run = self._made(asked, assistant, thread, run_id)
+        run = self._made(request, assistant, thread, run_id)
         await RunQueries(tx).add(project, run)
         await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
         events = [*told, *(RunChanged(what=what, run=run) for what in ("created", "queued"))]
@@ -162,14 +160,14 @@ class Runs:
         await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
         return run
 
-    def _made(self, asked: NewRun, assistant: Assistant, thread: Thread, run_id: str) -> Run:
+    def _made(self, request: NewRun, assistant: Assistant, thread: Thread, run_id: str) -> Run:
         now = self._clock()
         return Run(
             id=run_id,
             thread_id=thread.id,
             assistant_id=assistant.id,
-            settings=asked.settings(assistant.settings, thread.settings.resources, self._seed()),
-            metadata=asked.metadata,
+            settings=request.settings(assistant.settings, thread.settings.resources, self._seed()),
+            metadata=request.metadata,
             created_at=now,
             expires_at=now + self._wait,
         )
@@ -182,18 +180,18 @@ class Runs:
             lambda tx: RunQueries(tx).get(project, thread_id, run_id)
         )
 
-    async def page(self, project: str, thread_id: str, asked: PageRequest) -> Page[Run]:
+    async def page(self, project: str, thread_id: str, page_request: PageRequest) -> Page[Run]:
         """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
-        asked.check_cursors(RUN, "a run")
+        page_request.check_cursors(RUN, "a run")
         binding = (project, "runs", thread_id)
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[Run]:
             await ThreadQueries(tx).get(project, thread_id)
             return await RunQueries(tx).page(project, thread_id, window)
 
         found = await self._transactions.read(read)
-        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
 
     async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
         """A step. Raises RunNotFound or RunStepNotFound."""
@@ -205,19 +203,19 @@ class Runs:
         return await self._transactions.read(read)
 
     async def steps(
-        self, project: str, thread_id: str, run_id: str, asked: PageRequest
+        self, project: str, thread_id: str, run_id: str, page_request: PageRequest
     ) -> Page[RunStep]:
         """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
-        asked.check_cursors(STEP, "a step")
+        page_request.check_cursors(STEP, "a step")
         binding = (project, "steps", run_id)
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[RunStep]:
             await RunQueries(tx).get(project, thread_id, run_id)
             return await RunStepQueries(tx).page(project, run_id, window)
 
         found = await self._transactions.read(read)
-        return self._tokens.page(found, window, asked, binding, PAGE_BYTES)
+        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
@@ -227,20 +225,20 @@ class Runs:
         A wait that is over is told, and what came behind it. Raises RunNotFound, StreamExpired or
         OutOfRange.
         """
-        begun = await self._transactions.read(
+        started = await self._transactions.read(
             lambda each: self._situation(each, project, thread_id, run_id)
         )
         following = self._followers.follow(
             project, run_id, after, missing=RunNotFound(run=run_id), field="after"
         )
         async with aclosing(following) as groups:
-            if begun.is_waiting and after == begun.newest:
+            if started.is_waiting and after == started.newest:
                 return
             async for group in groups:
                 for number, data in group:
                     event = self._codec.decode(data)
                     yield NumberedEvent(number, event)
-                    if _waits(event) and begun.is_last(number):
+                    if _waits(event) and started.is_last(number):
                         return
 
     async def _situation(
@@ -332,7 +330,7 @@ class Runs:
     async def _take(
         self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
     ) -> None:
-        """Keep the outputs, and let the run go on."""
+        """Store the outputs and queue the run again."""
         now = await tx.now()
         events: list[RunEvent] = []
         for step in await RunStepQueries(tx).open(project, run.id):
@@ -361,13 +359,13 @@ class Runs:
         return [self._codec.encode(event) for event in events]
 
     def _remembered(
-        self, method: str, request_id: str, fingerprint: str, made: str
+        self, method: str, request_id: str, fingerprint: str, created: str
     ) -> IdempotencyRecord:
         return IdempotencyRecord(
             method=method,
             request_id=request_id,
             fingerprint=fingerprint,
-            resource_id=made,
+            resource_id=created,
             created_at=self._clock(),
         )
 

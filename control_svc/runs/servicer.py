@@ -1,4 +1,4 @@
-"""Runs, their steps and their events between protos and the domain."""
+"""The gRPC servicer of runs and its conversion."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -44,29 +44,33 @@ from control_svc.vector_stores.proto import new_store
 from svc_kit.auth.principal import current_principal
 
 
-def new_run(asked: run_service_pb2.RunOptions, request_id: str) -> NewRun:
+def new_run(request: run_service_pb2.RunOptions, request_id: str) -> NewRun:
     """What a caller asks for. Raises MissingField, InvalidField or UnsupportedField."""
     return NewRun(
-        assistant_id=asked.assistant_id,
-        model=asked.model,
-        instructions=asked.instructions if asked.HasField("instructions") else None,
-        additional_instructions=asked.additional_instructions,
-        additional_messages=new_messages(asked.additional_messages, "additional_messages"),
-        tools=tools_from_pb(asked.tools.tools) if asked.HasField("tools") else None,
+        assistant_id=request.assistant_id,
+        model=request.model,
+        instructions=request.instructions if request.HasField("instructions") else None,
+        additional_instructions=request.additional_instructions,
+        additional_messages=new_messages(request.additional_messages, "additional_messages"),
+        tools=tools_from_pb(request.tools.tools) if request.HasField("tools") else None,
         resources=(
-            resources_from_pb(asked.tool_resources) if asked.HasField("tool_resources") else None
+            resources_from_pb(request.tool_resources)
+            if request.HasField("tool_resources")
+            else None
         ),
-        metadata=dict(asked.metadata),
-        options=options_from_pb(asked.options) if asked.HasField("options") else b"",
+        metadata=dict(request.metadata),
+        options=options_from_pb(request.options) if request.HasField("options") else b"",
         format=(
-            format_from_pb(asked.response_format) if asked.HasField("response_format") else None
+            format_from_pb(request.response_format) if request.HasField("response_format") else None
         ),
-        reasoning_effort=asked.reasoning_effort,
-        choice=choice_from_pb(asked.tool_choice),
-        parallel_calls=asked.parallel_tool_calls if asked.HasField("parallel_tool_calls") else True,
-        truncation=_truncation(asked.truncation),
-        max_prompt_tokens=_optional(asked, "max_prompt_tokens"),
-        max_completion_tokens=_optional(asked, "max_completion_tokens"),
+        reasoning_effort=request.reasoning_effort,
+        choice=choice_from_pb(request.tool_choice),
+        parallel_calls=request.parallel_tool_calls
+        if request.HasField("parallel_tool_calls")
+        else True,
+        truncation=_truncation(request.truncation),
+        max_prompt_tokens=_optional(request, "max_prompt_tokens"),
+        max_completion_tokens=_optional(request, "max_completion_tokens"),
         request_id=request_id,
     )
 
@@ -87,7 +91,7 @@ def outputs_of(request: run_service_pb2.SubmitToolOutputsRequest) -> list[ToolOu
 
 def run_to_pb(run: Run) -> run_pb2.Run:
     """A run as callers see it."""
-    asked, reason = run.settings, run.incomplete_reason
+    request, reason = run.settings, run.incomplete_reason
     return run_pb2.Run(
         id=run.id,
         thread_id=run.thread_id,
@@ -101,17 +105,17 @@ def run_to_pb(run: Run) -> run_pb2.Run:
         incomplete_reason=f"INCOMPLETE_REASON_{'UNSPECIFIED' if reason is None else reason.name}",
         required_calls=map(_call_to_pb, run.calls),
         usage=_usage_to_pb(run.usage),
-        model=asked.model,
-        instructions=asked.instructions,
-        tools=tools_to_pb(asked.tools),
-        options=options_to_pb(asked.options),
-        response_format=None if asked.format is None else format_to_pb(asked.format),
-        tool_choice=choice_to_pb(asked.choice),
-        parallel_tool_calls=asked.parallel_calls,
-        truncation=run_pb2.RunTruncation(last_messages=asked.truncation.last_messages),
-        max_prompt_tokens=asked.max_prompt_tokens,
-        max_completion_tokens=asked.max_completion_tokens,
-        reasoning_effort=asked.reasoning_effort,
+        model=request.model,
+        instructions=request.instructions,
+        tools=tools_to_pb(request.tools),
+        options=options_to_pb(request.options),
+        response_format=None if request.format is None else format_to_pb(request.format),
+        tool_choice=choice_to_pb(request.choice),
+        parallel_tool_calls=request.parallel_calls,
+        truncation=run_pb2.RunTruncation(last_messages=request.truncation.last_messages),
+        max_prompt_tokens=request.max_prompt_tokens,
+        max_completion_tokens=request.max_completion_tokens,
+        reasoning_effort=request.reasoning_effort,
         metadata=run.metadata,
     )
 
@@ -178,14 +182,14 @@ def _delta_to_pb(event: MessageDelta | CallDelta | ReasoningDelta) -> run_event_
             return wire.RunEvent(call_delta=call)
 
 
-def _truncation(asked: run_pb2.RunTruncation) -> Truncation:
+def _truncation(request: run_pb2.RunTruncation) -> Truncation:
     return Truncation(
-        last_messages=asked.last_messages if asked.HasField("last_messages") else None
+        last_messages=request.last_messages if request.HasField("last_messages") else None
     )
 
 
-def _optional(asked: run_service_pb2.RunOptions, name: str) -> int | None:
-    return getattr(asked, name) if asked.HasField(name) else None
+def _optional(request: run_service_pb2.RunOptions, name: str) -> int | None:
+    return getattr(request, name) if request.HasField(name) else None
 
 
 def _error_to_pb(error: RunError | None) -> run_pb2.RunError | None:
@@ -225,17 +229,17 @@ class RunServicer(rpc.RunServiceServicer):
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
         """Begin a run."""
-        asked = new_run(request.run, request.request_id)
-        run = await self._runs.create(current_principal().project, request.thread_id, asked)
+        wanted = new_run(request.run, request.request_id)
+        run = await self._runs.create(current_principal().project, request.thread_id, wanted)
         return pb.CreateRunResponse(run=run_to_pb(run))
 
     async def CreateThreadAndRun(
         self, request: pb.CreateThreadAndRunRequest, context: Context
     ) -> pb.CreateThreadAndRunResponse:
         """Begin a thread and a run on it."""
-        asked = new_run(request.run, request.request_id)
+        wanted = new_run(request.run, request.request_id)
         run = await self._runs.create_with_thread(
-            current_principal().project, first_thread(request), asked
+            current_principal().project, first_thread(request), wanted
         )
         return pb.CreateThreadAndRunResponse(run=run_to_pb(run))
 

@@ -1,6 +1,4 @@
-"""Steps of runs: a message that was written, or calls that were made, as the Assistants' API shows
-them. What the model is shown again are items; steps are a view for people.
-"""
+"""Run steps: a message or calls of tools, as the Assistants API shows them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +39,7 @@ class FunctionStepCall:
     name: str
     arguments: str = ""
     output: str | None = None
-    """None: the client has not said it."""
+    """None: the client has not submitted it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +125,7 @@ class RunStep:
         )
 
 
-def begun_step(
+def started_step(
     step_id: str, run: Run, details: MessageCreation | ToolCalls, now: datetime
 ) -> RunStep:
     """A step of a run, at its beginning."""

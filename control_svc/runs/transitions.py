@@ -1,7 +1,7 @@
-"""How runs end, or begin to wait: the rows and the events of it, in the transaction that decides.
+"""Ends runs, or lets them wait for tool outputs: rows and events, in the transaction that decides.
 
-A worker, a caller who cancels, the clock and the burial of a dead job all end runs. Each holds the
-run's row, and leaves nothing of the run open behind it.
+Workers, callers who cancel, expiry and dead letters all use it. Each holds the lock of the run's
+row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -143,7 +143,7 @@ def still_waits(run: Run, subject: str) -> bool:
 
 
 def texts_of(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
-    """What messages say, as far as they are written."""
+    """The texts of messages so far."""
     return {
         draft.id: (Text(text=draft.text),) for draft in drafts if draft.kind is DraftKind.MESSAGE
     }
@@ -195,7 +195,7 @@ class RunExpiry:
         """End a run, if it still waits as it did when the job was made."""
         await context.finish(lambda tx: self._expire(tx, claim))
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Nothing: the run waits for its client, who can still answer or cancel."""
 
     async def _expire(self, tx: Transaction, claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""The tools that the server carries out for runs: the search of files."""
+"""The job handler of runs: restore, run the agent loop, end."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -67,7 +67,7 @@ KIND: Final = "run"
 
 
 def run_job(job_id: str, run: Run) -> NewJob:
-    """The job that carries a run out, or goes on with it."""
+    """The job that executes or resumes a run."""
     return NewJob(id=job_id, kind=KIND, subject=run.id, priority=JobPriority.INTERACTIVE)
 
 
@@ -113,7 +113,7 @@ class RunHandler:
             left, progress = await self._transactions.read(
                 lambda each: self._left(each, project, run)
             )
-            narrator = RunRecorder(
+            recorder = RunRecorder(
                 project,
                 run,
                 writer,
@@ -128,17 +128,17 @@ class RunHandler:
             try:
                 tools = self._tools.of_run(run)
                 ending = await self._loop.run(
-                    settings, seen, tools, narrator, progress, context.cancelled
+                    settings, seen, tools, recorder, progress, context.cancelled
                 )
             except DomainError as error:
                 if is_retryable(error):
                     raise
                 failed = RunEnd(RunState.FAILED, run_error_of(error))
-                await narrator.conclude(None, _ended(project, failed, narrator))
+                await recorder.conclude(None, _ended(project, failed, recorder))
             else:
-                await narrator.conclude(ending.turn, self._last(project, ending, narrator))
+                await recorder.conclude(ending.turn, self._last(project, ending, recorder))
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the run whose job is dead, with what it has written."""
         await fail_run(tx, job, self._codec)
 
@@ -151,8 +151,8 @@ class RunHandler:
         if not run.num_turns:
             run = run.placed(await first_position(tx, project, run))
         await RunQueries(tx).update(project, run)
-        told = RunChanged(what=run.state.value, run=run)
-        await StreamQueries(tx).append(project, run.id, [self._codec.encode(told)])
+        events = RunChanged(what=run.state.value, run=run)
+        await StreamQueries(tx).append(project, run.id, [self._codec.encode(events)])
         return run
 
     async def _left(self, tx: Transaction, project: str, run: Run) -> tuple[ResumeState, Progress]:
@@ -179,11 +179,11 @@ class RunHandler:
             left.searches = tuple(c for c in contents if isinstance(c, FileSearchCall))
         return left, progress
 
-    def _last(self, project: str, ending: LoopResult, narrator: RunRecorder) -> LastChange:
+    def _last(self, project: str, ending: LoopResult, recorder: RunRecorder) -> LastChange:
         """What becomes of the run: it waits, unless it was to be cancelled meanwhile."""
         if ending.outcome is not Outcome.ACTION_REQUIRED:
-            return _ended(project, _ENDS[ending.outcome], narrator)
-        cancelled = _ended(project, CANCELLED, narrator)
+            return _ended(project, _ENDS[ending.outcome], recorder)
+        cancelled = _ended(project, CANCELLED, recorder)
 
         async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
             if run.state is RunState.CANCELLING:
@@ -210,15 +210,15 @@ _ENDS: Final = {
 }
 
 
-def _ended(project: str, end: RunEnd, narrator: RunRecorder) -> LastChange:
+def _ended(project: str, end: RunEnd, recorder: RunRecorder) -> LastChange:
     async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
-        return await end_run(tx, project, run, end, narrator.texts()), True
+        return await end_run(tx, project, run, end, recorder.texts()), True
 
     return last
 
 
 async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
-    """The calls that the run has made and nobody has answered."""
+    """Calls of the run without output."""
     wanted = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
     placed = await TimelineQueries(tx).since(project, run.thread_id, wanted=wanted)
     waiting: dict[str, FunctionCall] = {}
@@ -232,21 +232,21 @@ async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionC
 
 def loop_settings(project: str, run: Run) -> LoopSettings:
     """What is asked of the model."""
-    asked = run.settings
+    request = run.settings
     return LoopSettings(
         project=project,
         label=run.id,
-        model=asked.model,
-        instructions=asked.instructions,
-        tools=asked.tools,
-        choice=asked.choice,
-        parallel_calls=asked.parallel_calls,
-        format=asked.format or ResponseFormat(),
-        options=asked.options,
-        effort=asked.reasoning_effort,
-        seed=asked.seed,
+        model=request.model,
+        instructions=request.instructions,
+        tools=request.tools,
+        choice=request.choice,
+        parallel_calls=request.parallel_calls,
+        format=request.format or ResponseFormat(),
+        options=request.options,
+        effort=request.reasoning_effort,
+        seed=request.seed,
         limits=LoopLimits(
-            completion_tokens=asked.max_completion_tokens, prompt_tokens=asked.max_prompt_tokens
+            completion_tokens=request.max_completion_tokens, prompt_tokens=request.max_prompt_tokens
         ),
         keep_for=run.thread_id,
     )

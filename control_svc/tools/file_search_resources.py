@@ -1,5 +1,5 @@
-"""What file_search works with: stores that callers name, stores that are made with an assistant or
-a thread, and one of a thread's own for files that come with its messages.
+"""Vector stores of `file_search`: those named by callers, those created with an assistant or a
+thread, and the store of a thread for files attached to its messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +42,8 @@ class ToolStores:
         or, where there are files, EmbeddingModelMissing.
         """
         await check_stores(tx, project, resources, path)
-        made = [await self._begin(tx, project, new, path) for new in new_stores]
-        return ToolResources(vector_store_ids=(*resources.vector_store_ids, *made))
+        created = [await self._begin(tx, project, new, path) for new in new_stores]
+        return ToolResources(vector_store_ids=(*resources.vector_store_ids, *created))
 
     async def attach(
         self, tx: Transaction, project: str, resources: ToolResources, file_ids: Sequence[str]

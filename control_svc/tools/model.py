@@ -1,5 +1,5 @@
-"""What a model may use and in which form it answers: the settings that assistants, runs and
-responses share.
+"""Tools, tool choice, output format and resources: settings that assistants, runs and responses
+share.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class ToolChoice:
     allowed_names: tuple[str, ...] = ()
     """Functions and custom tools by name, hosted tools by kind; empty: all."""
     is_one: bool = False
-    """It was said as the name of one tool, not as a list."""
+    """It was given as the name of one tool, not as a list."""
 
 
 class FormatKind(StrEnum):

@@ -1,6 +1,4 @@
-"""Tools, choices, forms and options between protos and the domain, for assistants, runs and
-responses.
-"""
+"""Conversion of tools, tool choice, output formats and options between protos and dataclasses."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -39,7 +37,7 @@ _OURS: Final = {
     "output.": ("token_ids", "prompt_logprobs"),
     "cache.": ("keep_for",),
 }
-"""Options that belong to whoever runs the generation, not to its caller, by where they are."""
+"""Paths of options that callers may not set."""
 
 
 def tools_from_pb(tools: Sequence[pb.Tool], field: str = "tools") -> tuple[Tool, ...]:
@@ -119,7 +117,7 @@ def options_from_pb(options: GenerationOptions, field: str = "options") -> bytes
 
 
 def options_to_pb(options: bytes) -> GenerationOptions | None:
-    """Options of generations; None: nothing was said."""
+    """Convert generation options; None if absent."""
     return GenerationOptions.FromString(options) if options else None
 
 

@@ -1,6 +1,6 @@
-"""Checks of tools, forms and resources that assistants, runs and responses share.
+"""Validation of tools, output formats and resources of assistants, runs and responses.
 
-Whether a model can use a schema is for the inference service to say, when it is used.
+Whether a model supports a schema is decided by the inference service, when it is used.
 """
 
 import json
@@ -129,7 +129,7 @@ def check_new_stores(
 
 
 def check_effort(effort: str, field: str = "reasoning_effort") -> None:
-    """How much to think; empty is nothing said. Raises UnsupportedValue."""
+    """Validate the reasoning effort; empty means unset. Raises UnsupportedValue."""
     if effort and effort not in REASONING_EFFORTS:
         raise UnsupportedValue(field=field, value=effort)
 

@@ -1,10 +1,10 @@
-"""The files of vector stores, one by one and in batches, as callers see them."""
+"""Files of vector stores, one by one and in batches: add, list, update, remove, read chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
@@ -57,20 +57,20 @@ class VectorFiles:
         self._clock = clock
 
     async def create(
-        self, project: str, store_id: str, asked: NewStoreFile, request_id: str
+        self, project: str, store_id: str, new: NewStoreFile, request_id: str
     ) -> StoreFile:
         """Put a file into a store; a job reads it.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, VectorStoreNotFound,
         VectorStoreExpired, FileNotFound, EmbeddingModelMissing or RequestIdReused.
         """
-        asked.check()
+        new.check()
         self._adder.check_model()
-        request = self._request(CREATE, request_id, (store_id, asked), asked.file_id)
+        request = self._request(CREATE, request_id, (store_id, new), new.file_id)
 
         async def add(tx: Transaction) -> StoreFile:
             await once(tx, project, request)
-            return (await self._adder.add(tx, project, store_id, [asked]))[0]
+            return (await self._adder.add(tx, project, store_id, [new]))[0]
 
         return await self._transactions.write(add)
 
@@ -87,15 +87,15 @@ class VectorFiles:
         self,
         project: str,
         store_id: str,
-        asked: PageRequest,
+        page_request: PageRequest,
         batch_id: str = "",
         state: FileState | None = None,
     ) -> Page[StoreFile]:
         """A page of a store's files, or of a batch's. Raises VectorStoreNotFound,
         VectorStoreFileBatchNotFound, OutOfRange or InvalidField."""
-        asked.check_cursors(FILE, "a file")
+        page_request.check_cursors(FILE, "a file")
         binding = (project, "vector_store_files", store_id, batch_id, state or "")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
 
         async def find(tx: Transaction) -> list[StoreFile]:
             await VectorStoreQueries(tx).get(project, store_id)
@@ -106,7 +106,7 @@ class VectorFiles:
             )
 
         found = await self._transactions.read(find)
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def update(
         self, project: str, store_id: str, file_id: str, attributes: dict[str, AttributeValue]
@@ -137,12 +137,12 @@ class VectorFiles:
         await self._transactions.write(remove)
 
     async def texts(
-        self, project: str, store_id: str, file_id: str, asked: PageRequest
+        self, project: str, store_id: str, file_id: str, page_request: PageRequest
     ) -> tuple[list[str], str]:
         """Passages of a file, and the token of the next page. Raises VectorStoreNotFound,
         VectorStoreFileNotFound, OutOfRange or InvalidField."""
         binding = (project, "vector_store_texts", store_id, file_id)
-        window = self._tokens.window(asked, binding, MAX_TEXTS)
+        window = self._tokens.window(page_request, binding, MAX_TEXTS)
 
         async def read(tx: Transaction) -> list[_Text]:
             await VectorStoreQueries(tx).get(project, store_id)
@@ -153,7 +153,7 @@ class VectorFiles:
             found = await ChunkQueries(tx).texts(project, file.entry, first, window.limit)
             return [_Text(str(number), text) for number, text in enumerate(found, first)]
 
-        page = self._tokens.page(await self._transactions.read(read), window, asked, binding)
+        page = self._tokens.page(await self._transactions.read(read), window, page_request, binding)
         return [each.text for each in page.items], page.next_token
 
     # ---- batches
@@ -172,11 +172,11 @@ class VectorFiles:
         request = self._request(CREATE_BATCH, request_id, (store_id, *files), batch.id)
 
         async def add(tx: Transaction) -> FileBatch:
-            made = await once(tx, project, request)
-            if made == batch.id:
+            created = await once(tx, project, request)
+            if created == batch.id:
                 await self._adder.add(tx, project, store_id, files, batch.id)
                 await FileBatchQueries(tx).add(project, batch)
-            return await FileBatchQueries(tx).get(project, store_id, made)
+            return await FileBatchQueries(tx).get(project, store_id, created)
 
         return await self._transactions.write(add)
 
@@ -211,12 +211,8 @@ class VectorFiles:
     def _request(
         self, method: str, request_id: str, facts: Sequence[object], resource_id: str
     ) -> IdempotencyRecord:
-        return IdempotencyRecord(
-            method=method,
-            request_id=check_request_id(request_id),
-            fingerprint=fingerprint_of(*facts),
-            resource_id=resource_id,
-            created_at=self._clock(),
+        return IdempotencyRecord.of(
+            method, check_request_id(request_id), resource_id, self._clock(), *facts
         )
 
 

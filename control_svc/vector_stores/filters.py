@@ -1,4 +1,4 @@
-"""Conditions on the attributes of files: what a search looks at, and what it leaves aside."""
+"""Filters over the attributes of files in a search: parsing, validation, evaluation."""
 
 import json
 import operator
@@ -12,7 +12,7 @@ from control_svc.vector_stores.model import AttributeValue, check_value
 from svc_kit.errors import InvalidField, InvalidJson, InvalidType, MissingField, TooLong
 
 MAX_DEPTH: Final = 8
-"""How deep conditions may stand in each other."""
+"""Maximum depth of nested conditions."""
 MAX_CONDITIONS: Final = 100
 FIELD: Final = "filters"
 _TOO_DEEP: Final = f"conditions stand deeper than {MAX_DEPTH}"

@@ -1,6 +1,5 @@
-"""Files go into vector stores here, and out of them: each with its job, each counted once.
-
-Every function works within a caller's transaction that has locked the store, or locks it.
+"""Adds files to vector stores and removes them, with their jobs and counts, in a caller's
+transaction.
 """
 
 from collections.abc import Sequence
@@ -92,9 +91,9 @@ class FileAdder:
         )
 
 
-def _is_there(old: StoreFile, asked: NewStoreFile) -> bool:
-    """Whether a file in its store is what somebody asks for."""
-    is_same = old.chunking == asked.chunking and old.attributes == asked.attributes
+def _is_there(old: StoreFile, request: NewStoreFile) -> bool:
+    """Whether a file of a store matches the request."""
+    is_same = old.chunking == request.chunking and old.attributes == request.attributes
     return is_same and old.state not in _AGAIN
 
 

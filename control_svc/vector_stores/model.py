@@ -1,4 +1,4 @@
-"""What callers attach to a file of a vector store, and what filters compare."""
+"""Vector stores, their files and batches of files: settings, states, attributes, expiry."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Between protos and the domain of vector stores: the one place where both are known."""
+"""Conversion of vector stores between protos and dataclasses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -233,8 +233,8 @@ def _chunking(
 ) -> Chunking:
     if not request.HasField("chunking"):
         return Chunking()
-    asked = request.chunking
-    return Chunking(asked.max_chunk_size_tokens, asked.chunk_overlap_tokens)
+    wanted = request.chunking
+    return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
 
 
 def _counts_to_pb(counts: FileCounts) -> vector_store_pb2.VectorStoreFileCounts:

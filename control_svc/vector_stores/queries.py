@@ -1,4 +1,4 @@
-"""Queries about vector stores, their files and batches of them."""
+"""SQL of vector stores, their files and batches of files."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -85,7 +85,7 @@ class VectorStoreQueries:
         return await self._get(project, store_id, locked=False)
 
     async def lock(self, project: str, store_id: str) -> VectorStore:
-        """As `get`; until the end of the transaction nobody else changes the store or its files."""
+        """As `get`, with the store and its files locked until the end of the transaction."""
         return await self._get(project, store_id, locked=True)
 
     async def update(self, project: str, store: VectorStore) -> None:

@@ -1,4 +1,4 @@
-"""Vector stores: begun, described, changed, and deleted."""
+"""CRUD of vector stores, and the sweep of expired ones."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, once
 from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.db.notifications import Notifications, follow
@@ -39,7 +39,7 @@ class VectorStores:
         ids: IdSource,
         tokens: PageTokens,
         clock: Clock,
-        notices: Notifications,
+        notifications: Notifications,
         watch_interval_s: float,
     ) -> None:
         """`watch_interval_s` is how long a watcher misses a notice that got lost."""
@@ -48,33 +48,27 @@ class VectorStores:
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
-        self._notices = notices
+        self._notifications = notifications
         self._watch_interval_s = watch_interval_s
 
-    async def create(self, project: str, asked: NewVectorStore) -> VectorStore:
+    async def create(self, project: str, new: NewVectorStore) -> VectorStore:
         """Begin a store; its files are read by jobs.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound, RequestIdReused or,
         where there are files, EmbeddingModelMissing.
         """
-        asked.check()
-        if asked.files:
+        new.check()
+        if new.files:
             self._adder.check_model()
-        store = asked.make(self._ids.new(VECTOR_STORE), self._clock())
-        request = IdempotencyRecord(
-            method=CREATE,
-            request_id=asked.request_id,
-            fingerprint=fingerprint_of(asked),
-            resource_id=store.id,
-            created_at=store.created_at,
-        )
+        store = new.make(self._ids.new(VECTOR_STORE), self._clock())
+        request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
 
         async def add(tx: Transaction) -> VectorStore:
-            made = await once(tx, project, request)
-            if made == store.id:
+            created = await once(tx, project, request)
+            if created == store.id:
                 await VectorStoreQueries(tx).add(project, store)
-                await self._adder.add(tx, project, store.id, asked.files)
-            return await VectorStoreQueries(tx).get(project, made)
+                await self._adder.add(tx, project, store.id, new.files)
+            return await VectorStoreQueries(tx).get(project, created)
 
         return await self._transactions.write(add)
 
@@ -84,15 +78,15 @@ class VectorStores:
             lambda tx: VectorStoreQueries(tx).get(project, store_id)
         )
 
-    async def page(self, project: str, asked: PageRequest) -> Page[VectorStore]:
+    async def page(self, project: str, page_request: PageRequest) -> Page[VectorStore]:
         """A page of the project's stores. Raises OutOfRange or InvalidField."""
-        asked.check_cursors(VECTOR_STORE, "a vector store")
+        page_request.check_cursors(VECTOR_STORE, "a vector store")
         binding = (project, "vector_stores")
-        window = self._tokens.window(asked, binding, MAX_PAGE)
+        window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
             lambda tx: VectorStoreQueries(tx).page(project, window)
         )
-        return self._tokens.page(found, window, asked, binding)
+        return self._tokens.page(found, window, page_request, binding)
 
     async def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
         """A store as it is, and after each change, until no file of it is in progress.
@@ -100,7 +94,7 @@ class VectorStores:
         Raises VectorStoreNotFound.
         """
         following = follow(
-            self._notices,
+            self._notifications,
             store_id,
             lambda: self.get(project, store_id),
             lambda store: not store.counts.in_progress,

@@ -1,4 +1,4 @@
-"""Servicer of `VectorStoreService`: convert, call, convert."""
+"""The gRPC servicers of vector stores and their files."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -52,8 +52,8 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
         self, request: vector_store_pb.ListVectorStoresRequest, context: Context
     ) -> vector_store_pb.ListVectorStoresResponse:
         """List the project's stores."""
-        asked = page_request(request)
-        page = await self._stores.page(current_principal().project, asked)
+        wanted = page_request(request)
+        page = await self._stores.page(current_principal().project, wanted)
         stores = [convert.store_to_pb(store, self._clock) for store in page.items]
         return vector_store_pb.ListVectorStoresResponse(
             vector_stores=stores, next_page_token=page.next_token
@@ -62,7 +62,7 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
     async def UpdateVectorStore(
         self, request: vector_store_pb.UpdateVectorStoreRequest, context: Context
     ) -> vector_store_pb.UpdateVectorStoreResponse:
-        """Change what its owner says."""
+        """Update a store."""
         changes = convert.store_changes(request)
         store = await self._stores.update(
             current_principal().project, request.vector_store_id, changes
@@ -174,11 +174,11 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
         self, request: vector_store_file_pb.ListVectorStoreFileContentsRequest, context: Context
     ) -> vector_store_file_pb.ListVectorStoreFileContentsResponse:
         """Show what was read from a file."""
-        asked = PageRequest(
+        wanted = PageRequest(
             request.page_size or DEFAULT_TEXTS, request.page_token, newest_first=False
         )
         texts, next_token = await self._files.texts(
-            current_principal().project, request.vector_store_id, request.file_id, asked
+            current_principal().project, request.vector_store_id, request.file_id, wanted
         )
         return vector_store_file_pb.ListVectorStoreFileContentsResponse(
             texts=texts, next_page_token=next_token

@@ -1,4 +1,4 @@
-"""The tables of vector stores: their files, their batches of files, their passages."""
+"""Tables of vector stores, their files, batches of files and chunks."""
 
 from datetime import datetime
 

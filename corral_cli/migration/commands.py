@@ -105,7 +105,7 @@ def import_assistants(
         )
         _rehearse(found, translator)
         click.echo(f"would bring {_summed(_counts(found))}")
-        _say_left_out(translator.left_out, found)
+        _report_left_out(translator.left_out, found)
         return
 
     async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
@@ -119,7 +119,7 @@ def import_assistants(
 
     brought, translator = with_server(control, api_key, work)
     click.echo(f"brought {_summed(brought)}")
-    _say_left_out(translator.left_out, found)
+    _report_left_out(translator.left_out, found)
 
 
 @threads.command("migrate")
@@ -139,10 +139,10 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: st
             found = every(server.threads.ListThreads, request, "threads")
             ids = tuple([thread.id async for thread in found])
         for thread_id in ids:
-            asked = thread_service_pb2.MigrateThreadRequest(
+            wanted = thread_service_pb2.MigrateThreadRequest(
                 thread_id=thread_id, request_id=f"migrate {thread_id}"
             )
-            answer = await server.threads.MigrateThread(asked, timeout=CALL_S)
+            answer = await server.threads.MigrateThread(wanted, timeout=CALL_S)
             click.echo(f"{thread_id} {answer.conversation.id}")
 
     with_server(control, api_key, work)
@@ -210,7 +210,7 @@ def _summed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def _say_left_out(left_out: Counter[str], export: Export) -> None:
+def _report_left_out(left_out: Counter[str], export: Export) -> None:
     left_out["lines with other objects"] += export.num_others
     left_out["messages without their thread"] += export.num_lost
     left_out["files of vector stores that are not there"] += export.num_lost_files

@@ -1,8 +1,4 @@
-"""Reading an export: JSON lines, each an object in OpenAI's own shape.
-
-Whoever wrote it may have listed messages newest first, as OpenAI's lists come, or threads after
-their messages. So the lines are looked through once, and only where they begin is kept.
-"""
+"""Reads an export: JSON lines of OpenAI's objects, in any order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -29,7 +25,7 @@ KINDS = {
 }
 """Of the objects that an export can have, by their `object`; others are passed over."""
 COUNTED = ("assistants", "threads", "messages", "files", "vector stores")
-"""What an export or an import tells the number of."""
+"""Kinds that exports and imports count."""
 
 
 class Place(NamedTuple):
@@ -89,7 +85,7 @@ class Export:
 
 
 def _direction(places: Sequence[Place]) -> int:
-    """1: oldest first; -1: newest first, as lists come; 0: their times do not tell."""
+    """1: oldest first; -1: newest first, as in lists; 0: unknown."""
     if not places:
         return 0
     first, last = places[0].created_at, places[-1].created_at

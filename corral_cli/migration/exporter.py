@@ -1,4 +1,4 @@
-"""An export: everything of a project's assistants, a line for each object, as OpenAI writes it."""
+"""Exports a project's assistants, threads, messages, vector stores and files as JSON lines."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress

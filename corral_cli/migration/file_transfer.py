@@ -1,8 +1,4 @@
-"""The bytes of files, in a folder beside an export: each file under its id.
-
-The ids are what an export or a server says: none of them leads out of the folder, nor does a link
-that came with an export, by which a file of this machine would be given away.
-"""
+"""Files of an export, in a folder beside it; ids cannot lead out of the folder."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

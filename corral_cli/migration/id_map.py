@@ -1,7 +1,5 @@
-"""Which object here an object of an export has become, so that an import is done once.
-
-A file beside the export, to which a line is added for each object as soon as it is here. An import
-that was broken off, or that is started again, goes on behind it.
+"""Maps ids of an export to the ids of imported objects, in a file, so that an import can be
+repeated.
 """
 
 from pathlib import Path
@@ -15,7 +13,7 @@ class IdMap:
     """The map of an export for one server and project; others' lines in the file stay."""
 
     def __init__(self, path: Path, target: str) -> None:
-        """`target` says which server and project is meant."""
+        """`target` identifies the server and project."""
         self.path = path
         self._target = target
         self._known: dict[str, str] = {}

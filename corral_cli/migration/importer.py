@@ -1,4 +1,4 @@
-"""Vector stores of an export: made here, with their files, for this server to read."""
+"""Imports an export: files, vector stores, assistants, threads, messages."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import accumulate
@@ -18,7 +18,7 @@ from corral_cli.migration.export_file import COUNTED, Export, Json, naming, read
 from corral_cli.migration.exporter import OLDEST
 from corral_cli.migration.file_transfer import bytes_at, upload
 from corral_cli.migration.id_map import IdMap
-from corral_cli.migration.server import CALL_S, Server, every, made_once
+from corral_cli.migration.server import CALL_S, Server, created_once, every
 from corral_cli.migration.translator import Translator
 from svc_kit.errors import (
     AssistantNotFound,
@@ -41,7 +41,7 @@ class StoreImporter:
         translator: Translator,
         note: Callable[[str, dict[str, str]], None],
     ) -> None:
-        """`note` hears what has been brought: its kind, and its old and new id."""
+        """`note` is called for each imported object with its kind, old id and new id."""
         self._server = server
         self._export = export
         self._ids = ids
@@ -56,8 +56,8 @@ class StoreImporter:
             return
         if self._ids.get(old) is None:
             create = self._server.stores.CreateVectorStore
-            made = await made_once(create, request, old, VectorStoreNotFound)
-            self._note("vector stores", {old: made.vector_store.id})
+            created = await created_once(create, request, old, VectorStoreNotFound)
+            self._note("vector stores", {old: created.vector_store.id})
         for file in self._export.files_of(old):
             await self._put(str(self._ids.get(old)), f"{old}/{file['id']}", file)
 
@@ -162,8 +162,8 @@ class Importer:
             return
         if bytes_there.is_symlink():
             raise click.ClickException(f"{bytes_there} is a link: put the file itself there.")
-        made = await upload(self._server.files, found, bytes_there)
-        self._note("files", {old: made.id})
+        created = await upload(self._server.files, found, bytes_there)
+        self._note("files", {old: created.id})
 
     async def _is_here(self, file_id: str) -> bool:
         request = file_service_pb2.GetFileRequest(file_id=file_id)
@@ -179,8 +179,8 @@ class Importer:
         if self._ids.get(old) is None:
             request = self._translator.assistant(found, "")
             create = self._server.assistants.CreateAssistant
-            made = await made_once(create, request, old, AssistantNotFound)
-            self._note("assistants", {old: made.assistant.id})
+            created = await created_once(create, request, old, AssistantNotFound)
+            self._note("assistants", {old: created.assistant.id})
 
     async def _bring_thread(self, found: Json) -> None:
         old = found["id"]
@@ -197,10 +197,10 @@ class Importer:
                 messages=[new for _, new in first],
             )
             create = self._server.threads.CreateThread
-            thread = (await made_once(create, request, old, ThreadNotFound)).thread
-            made = await self._made_in(thread.id)
+            thread = (await created_once(create, request, old, ThreadNotFound)).thread
+            created = await self._made_in(thread.id)
             self._ids.add(
-                {old: thread.id, **dict(zip((each for each, _ in first), made, strict=False))}
+                {old: thread.id, **dict(zip((each for each, _ in first), created, strict=False))}
             )
             self.brought["threads"] += 1
             self.brought["messages"] += len(first)
@@ -219,8 +219,8 @@ class Importer:
             return
         request = message_service_pb2.CreateMessageRequest(thread_id=thread_id, message=new)
         create = self._server.messages.CreateMessage
-        made = await made_once(create, request, old, MessageNotFound)
-        self._note("messages", {old: made.message.id})
+        created = await created_once(create, request, old, MessageNotFound)
+        self._note("messages", {old: created.message.id})
 
     def _note(self, kind: str, pair: dict[str, str]) -> None:
         self._ids.add(pair)

@@ -1,4 +1,4 @@
-"""The control service as those see it who move what it keeps."""
+"""The client of the control service for exports and imports."""
 
 import asyncio
 import hashlib
@@ -76,7 +76,7 @@ async def every(
         request.page_token = page.next_page_token
 
 
-async def made_once(
+async def created_once(
     method: Callable[..., Awaitable[Any]], request: Any, old: str, missing: type[NotFound]
 ) -> Any:
     """The answer of a call that makes what an object of the export becomes; `missing` is what it
@@ -92,7 +92,7 @@ async def made_once(
 async def named_once(
     make: Callable[[str], Awaitable[ResultT]], old: str, about: Any, missing: type[NotFound]
 ) -> ResultT:
-    """As `made_once`, for calls of another form: `make` is given the name of the request, which
+    """As `created_once`, for calls of another form: `make` is given the name of the request, which
     says what `about` does."""
     name = old.encode() + about.SerializeToString(deterministic=True)
     num_deleted = 0

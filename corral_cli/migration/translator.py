@@ -1,6 +1,4 @@
-"""Objects of an export as the requests that make them here; what cannot be had here is left out,
-and said.
-"""
+"""Translates objects of an export to requests; reports what cannot be imported."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What `corral up` prints once everything answers: where, what, and a request to paste."""
+"""Prints the addresses and a sample request once all services are ready."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `corral up` looks at and puts in place before anything starts."""
+"""The children of `corral up`: checks before the start, commands, environment, readiness."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def a_service(
     stop_patience_s: float,
     is_vital: bool = True,
 ) -> Service:
-    """A service of ours; it is ready when its management listener says so."""
+    """A Corral service; it is ready when its management listener reports so."""
 
     def command(lifeline_fd: int) -> Sequence[str]:
         # -P: a folder of the operator's that happens to be called like a module is not imported.
@@ -97,7 +97,7 @@ def _as_text(value: Any) -> str:
 
 
 async def answers_ok(address: Address, path: str) -> bool:
-    """Whether an HTTP GET is answered with 200; False when nobody answers."""
+    """Whether an HTTP GET returns 200; False without an answer."""
     try:
         async with asyncio.timeout(PROBE_PATIENCE_S):
             reader, writer = await asyncio.open_connection(address.host, address.port)

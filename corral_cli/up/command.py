@@ -44,7 +44,7 @@ class NamedFile(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """The name and the file; where it may lie is the service's to say."""
+        """A name and a file; the service checks the folder."""
         name, sign, file = value.partition("=")
         if not (name and sign and file):
             self.fail(f"{value!r} is not NAME=FILE", param, ctx)
@@ -137,7 +137,7 @@ async def keep_running(plan: Plan, started: float) -> None:
 
 
 def services(plan: Plan) -> list[Service]:
-    """The gateway last, so that it is the first to stop; without the control service they go on."""
+    """The gateway last, so that it stops first; others continue without the control service."""
     return [
         a_service(
             name,

@@ -1,9 +1,4 @@
-"""How a child process learns that its supervisor is gone, however it went.
-
-A pipe runs from the supervisor to each child. Nothing is ever written to it: the kernel closes the
-supervisor's end when that process ends, by whatever signal, and the child reads the end of file.
-Unlike PR_SET_PDEATHSIG this works on every Unix, and it does not care which thread made the child.
-"""
+"""Ends a child process when its supervisor is gone: the kernel closes the pipe between them."""
 
 import os
 import signal
@@ -14,7 +9,7 @@ DRAIN_PATIENCE_S = 5.0
 
 
 class ParentPipe:
-    """The supervisor's end: open for as long as the supervisor lives."""
+    """The supervisor's end of the pipe, open while it runs."""
 
     def __init__(self) -> None:
         self.child_end, self._own_end = os.pipe()

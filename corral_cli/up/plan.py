@@ -1,4 +1,4 @@
-"""The flag that names an embedding model: one that is served anyway, or one more."""
+"""Plans `corral up`: from flags to the settings of each service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class EmbeddingModel(NamedTuple):
     models: list[str]
 
 
-def with_embedding_model(asked: str, models: Sequence[str]) -> EmbeddingModel:
+def with_embedding_model(request: str, models: Sequence[str]) -> EmbeddingModel:
     """The embedding model of a flag beside the references of others. Raises StartupError."""
-    if asked in [_name_of(parse_reference(model)) for model in models]:
-        return EmbeddingModel(asked, list(models))
-    return EmbeddingModel(_name_of(parse_reference(asked)), [*models, asked])
+    if request in [_name_of(parse_reference(model)) for model in models]:
+        return EmbeddingModel(request, list(models))
+    return EmbeddingModel(_name_of(parse_reference(request)), [*models, request])
 
 
 def _name_of(reference: ModelReference) -> str:
@@ -46,7 +46,7 @@ ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
 
 @dataclass(frozen=True, kw_only=True)
 class UpFlags:
-    """The flags that were given; None and () stand for those that were not."""
+    """The flags; None and () mean not given."""
 
     config: Path | None = None
     models: tuple[str, ...] = ()
@@ -142,17 +142,17 @@ class Plan:
         return {"inference": self.inference, "control": self.control, "gateway": self.gateway}
 
     def connection(self, service: str) -> dict[str, Any]:
-        """Where a service finds the others, unless the operator said."""
+        """Addresses of the other services, unless configured."""
         targets = {
             "inference_target": str(reachable(self.inference_address)),
             "control_target": str(reachable(self.control_address)),
         }
         settings = type(self.by_service[service])
-        told = self.by_service[service].model_fields_set
+        events = self.by_service[service].model_fields_set
         return {
             name: target
             for name, target in targets.items()
-            if name in settings.model_fields and name not in told
+            if name in settings.model_fields and name not in events
         }
 
     @property

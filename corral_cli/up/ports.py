@@ -1,8 +1,4 @@
-"""Whether a port can be listened on, asked before anything starts.
-
-A taken port is found by the command, so that the operator reads one line instead of the logs of a
-service that could not bind.
-"""
+"""Checks before the start whether ports are free, so that the operator reads one line."""
 
 import errno
 import random

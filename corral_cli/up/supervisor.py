@@ -1,9 +1,4 @@
-"""Keeps the services of one machine running: starts them, restarts what dies, stops all in order.
-
-It knows processes, not services: what to start, how to ask whether it is ready and how long to wait
-are given to it. Each child runs in a session of its own, so that a Ctrl-C in the terminal reaches
-the supervisor alone and the order of stopping stays its decision.
-"""
+"""The supervisor: starts services, restarts those that die, stops all in order."""
 
 import asyncio
 import os
@@ -32,7 +27,7 @@ class Service:
     command: Callable[[int], Sequence[str]]
     """The argument list, given the file descriptor of the child's end of the lifeline."""
     is_ready: Callable[[], Awaitable[bool]]
-    """Whether it answers; asked every few hundredths of a second until it says yes."""
+    """Whether it is ready; polled until it is."""
     environment: Mapping[str, str] | None = None
     """The child's whole environment. None: the supervisor's."""
     stop_patience_s: float = 40.0
@@ -50,10 +45,10 @@ class RestartPolicy:
     stable_after_s: float = 30.0
     """A life at least this long clears the count of failures."""
     failures_allowed: int = 5
-    """So many short lives in a row are followed by another try; not vital: any number."""
+    """Maximum number of quick failures in a row; unlimited for services that are not vital."""
 
     def delay_s(self, failures: int) -> float:
-        """Seconds to wait after so many short lives in a row (at least one)."""
+        """Seconds to wait after so many quick failures in a row (at least one)."""
         doublings = min(failures - 1, _MOST_DOUBLINGS)
         return float(min(self.longest_delay_s, self.first_delay_s * 2**doublings))
 
@@ -67,7 +62,7 @@ class _Running:
     was_ready: bool = False
     failures: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """It has answered, or is not vital and has failed: nobody waits for it any longer."""
+    """Whether it is ready, or is not vital and has failed."""
 
 
 class Supervisor:

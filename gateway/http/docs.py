@@ -1,7 +1,5 @@
-"""The HTTP API described: an OpenAPI document with the request bodies, and a page that shows it.
-
-The page is one file without references to other hosts, because a machine that serves its own models
-may have no way to the internet.
+"""The OpenAPI document with the request bodies, and a page that shows it without references to
+other hosts.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Failures as HTTP answers: OpenAI's envelope, whoever found the problem."""
+"""Errors as HTTP responses in OpenAI's envelope."""
 
 import math
 from collections.abc import Callable, Coroutine
@@ -29,7 +29,7 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 def error_response(error: DomainError) -> Response:
-    """The answer that tells of a failure, with advice on trying again."""
+    """The response for an error, with Retry-After where a retry can help."""
     status = http_status(error)
     response = json_response(error_body(error), status)
     if status in (429, 503) and error.retry_after is not None:

@@ -1,4 +1,4 @@
-"""The Range header: which part of a file a client wants to have (RFC 9110, section 14)."""
+"""Responses with the bytes of a file, whole or one range of them (RFC 9110, section 14)."""
 
 import re
 from typing import Any, NamedTuple

@@ -1,8 +1,5 @@
-"""Which Host and Origin headers are served.
-
-A page on any site can make a browser send requests to a loopback address, and a name of that site
-can be made to resolve to it. A keyless server must therefore refuse what names a foreign host or
-comes from a foreign page. Both are checked before anything else, with or without keys.
+"""Validates Host and Origin headers against DNS rebinding: a page on any site can make a browser
+send requests to a loopback address.
 """
 
 import ipaddress
@@ -83,7 +80,7 @@ class HostPolicy:
 
 
 class HostCheck:
-    """ASGI middleware that applies a HostPolicy and tells browsers which origins are allowed."""
+    """ASGI middleware that applies a HostPolicy and answers CORS requests."""
 
     def __init__(self, app: ASGIApp, policy: HostPolicy) -> None:
         self._app = app

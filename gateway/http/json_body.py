@@ -1,4 +1,4 @@
-"""Request bodies: JSON only, bounded while they are read."""
+"""Reads JSON bodies with limits on size and time."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The HTTP listener: a socket of our own under a uvicorn that leaves the process alone."""
+"""The HTTP listener: binds the socket and runs uvicorn without its signal handlers."""
 
 import asyncio
 import functools
@@ -33,7 +33,7 @@ class Listener(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Refreshes the Date header once a second until it is told to stop."""
+        """Refresh the Date header once a second until stopped."""
         while not await self.on_tick(counter=0):
             try:
                 async with asyncio.timeout(1):
@@ -51,7 +51,7 @@ class Listener(uvicorn.Server):
         await self._ready.wait()
 
     def stop_accepting(self) -> None:
-        """Closes the socket and idle connections; running requests go on."""
+        """Close the socket and idle connections; running requests continue."""
         self.should_exit = True
         self._stopping.set()
 

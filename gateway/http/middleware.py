@@ -1,8 +1,4 @@
-"""The outermost layer of the gateway: what happens once to every request, whatever its route.
-
-It names the request, bounds how many run, counts and logs them without their content, and turns
-into an answer whatever nobody else has. Nothing outside it may see an exception.
-"""
+"""The outermost middleware: request id, limit of concurrent requests, metrics, access log."""
 
 import logging
 import secrets

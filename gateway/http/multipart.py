@@ -1,4 +1,4 @@
-"""Forms with files, read piece by piece: nothing of a file is kept, and fields have limits."""
+"""Parses multipart forms while they stream; fields have limits, files are passed on."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

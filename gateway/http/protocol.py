@@ -1,9 +1,4 @@
-"""What ends a connection whose client does not read: a write waits for room, but not for ever.
-
-The kernel's own limit (TCP_USER_TIMEOUT) knows only some systems, and begins anew with every byte
-that the client takes. This one looks how much is left of what waits: an answer that was written as
-a whole may take a client with a slow line longer than the limit, and it is not cut for that.
-"""
+"""HTTP and WebSocket protocols with limits on heads, and a timeout for clients that do not read."""
 
 import asyncio
 from typing import Any, Final

@@ -116,7 +116,7 @@ def adapters_router(context: AppContext) -> APIRouter:
 
     @router.delete("/{adapter}", summary="Delete an adapter", responses=answers("What is left."))
     async def delete_adapter(adapter: str, caller: known_caller) -> Response:
-        """Deletes an adapter; what runs with it goes on to its end."""
+        """Deletes an adapter; running requests continue with it."""
         wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
         reply = await control.call(control.adapters.DeleteAdapter, wanted, caller)
         return json_response(deleted_adapter(reply.adapter_id))

@@ -72,7 +72,7 @@ def assistants_router(context: AppContext) -> APIRouter:
     async def update_assistant(
         request: Request, assistant_id: str, caller: known_caller
     ) -> Response:
-        """Changes what the body names; null clears it. Runs that have begun go on as they were."""
+        """Updates the fields in the body; null resets a field. Running runs are not affected."""
         with openai_names(ASSISTANT_PARAMS):
             asked = update_assistant_request(assistant_id, await context.read_body(request))
             reply = await control.call(control.assistants.UpdateAssistant, asked, caller)

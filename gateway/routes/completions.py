@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""Routes: POST /v1/chat/completions and /v1/completions."""
 
 import functools
 from typing import Annotated

@@ -28,7 +28,7 @@ from openai_wire.responses.output_items import item_object
 from openai_wire.responses.requests import includes_from
 
 
-def asked_includes(request: Request) -> list[str]:
+def requested_includes(request: Request) -> list[str]:
     """What a query wants to see: `include`, or `include[]` as SDKs write it."""
     query = request.query_params
     return [*query.getlist("include[]"), *query.getlist("include")]
@@ -52,8 +52,8 @@ def conversations_router(context: AppContext) -> APIRouter:
         with openai_names(RESPONSE_PARAMS):
             asked = create_conversation_request(body, name_request(request))
             reply = await control.call(control.conversations.CreateConversation, asked, caller)
-            made = reply.conversation
-        return json_response(conversation_object(made))
+            created = reply.conversation
+        return json_response(conversation_object(created))
 
     @router.get("/{conversation_id}", summary="Describe", responses=answers("A conversation."))
     async def retrieve_conversation(conversation_id: str, caller: known_caller) -> Response:
@@ -106,7 +106,7 @@ def conversation_items_router(context: AppContext) -> APIRouter:
         body = await context.read_body(request)
         with openai_names(RESPONSE_PARAMS):
             asked = create_items_request(
-                conversation_id, body, asked_includes(request), name_request(request)
+                conversation_id, body, requested_includes(request), name_request(request)
             )
             added = await control.call(control.conversations.CreateConversationItems, asked, caller)
         return json_response(item_list(added.items, has_more=False))
@@ -117,7 +117,7 @@ def conversation_items_router(context: AppContext) -> APIRouter:
         with openai_names(RESPONSE_PARAMS):
             asked = pb.ListConversationItemsRequest(
                 conversation_id=conversation_id,
-                **item_page(request.query_params, asked_includes(request)),
+                **item_page(request.query_params, requested_includes(request)),
             )
             page = await control.call(control.conversations.ListConversationItems, asked, caller)
         return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
@@ -130,7 +130,7 @@ def conversation_items_router(context: AppContext) -> APIRouter:
         asked = pb.GetConversationItemRequest(
             conversation_id=conversation_id,
             item_id=item_id,
-            include=includes_from(asked_includes(request)),
+            include=includes_from(requested_includes(request)),
         )
         reply = await control.call(control.conversations.GetConversationItem, asked, caller)
         return json_response(item_object(reply.item))

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings."""
+"""Routes: POST /v1/embeddings and /v1/rerank."""
 
 import functools
 from typing import Annotated

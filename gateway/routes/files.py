@@ -1,4 +1,4 @@
-"""The routes under /v1/files."""
+"""Routes under /v1/files and /v1/uploads."""
 
 import asyncio
 import functools

@@ -1,5 +1,6 @@
-"""Adapters by the routes of other servers, for operators' clients that were written for those:
-llama-server's /lora-adapters, vLLM's /v1/load_lora_adapter and /admin/loras."""
+"""Adapter routes of other servers, for their clients: llama-server's /lora-adapters, vLLM's
+/v1/load_lora_adapter, and /admin/loras.
+"""
 
 from typing import Annotated, Final
 
@@ -129,11 +130,11 @@ def admin_loras_router(context: AppContext) -> APIRouter:
 async def _load(context: AppContext, header: adapter_pb2.AdapterHeader, caller: Caller) -> None:
     """Register an adapter and wait for the engines. One that an engine cannot use is taken back,
     unless it replaced another. Raises AdapterInvalid."""
-    made = await register_adapter(context.control, header, caller)
-    found = await get_adapter(context.control, made.id, caller, LOAD_WAIT)
+    created = await register_adapter(context.control, header, caller)
+    found = await get_adapter(context.control, created.id, caller, LOAD_WAIT)
     problems = problems_of(found)
     if problems:
         if not header.replace:
-            wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=made.id)
+            wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=created.id)
             await context.control.call(context.control.adapters.DeleteAdapter, wanted, caller)
         raise AdapterInvalid(adapter=header.name, problem=problems[0])

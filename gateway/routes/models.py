@@ -1,4 +1,4 @@
-"""GET /health and /ready: whether the process lives, and whether requests can be answered."""
+"""Routes: /health, /ready and /v1/models."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ def health_router(context: AppContext) -> APIRouter:
     @router.head("/health", include_in_schema=False)
     @router.get("/health", summary="Liveness", responses=answers("The process lives."))
     async def health() -> Response:
-        """Answers while the process lives, whatever the state of the services behind it."""
+        """Answers while the process is alive, regardless of the services behind it."""
         return json_response({"status": "ok"})
 
     @router.head("/ready", include_in_schema=False)

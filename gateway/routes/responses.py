@@ -1,4 +1,4 @@
-"""The events of responses as server-sent events, and whole responses."""
+"""Routes under /v1/responses, with their events as server-sent events and the WebSocket."""
 
 import functools
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import error_response, json_response
 from gateway.response_socket import ResponseSocket, identified
-from gateway.routes.conversations import asked_includes
+from gateway.routes.conversations import requested_includes
 from gateway.routes.files import name_request
 from gateway.sse import EventStream
 from openai_wire.errors import RESPONSE_PARAMS, openai_names, with_openai_names
@@ -139,7 +139,7 @@ def responses_router(context: AppContext) -> APIRouter:
         responses=answers("Items that stand for those given."),
     )
     async def compact(request: Request, caller: known_caller) -> Response:
-        """What was said in fewer tokens, as the input of later responses."""
+        """Compacts items to fewer tokens, as input of later responses."""
         asked = compact_request(await context.read_body(request))
         start = functools.partial(control.unary, control.responses.CompactResponse, asked, caller)
         return context.whole(start, WholeResponse(), RESPONSE_PARAMS)
@@ -160,7 +160,7 @@ def stored_responses_router(context: AppContext) -> APIRouter:
         response_id: str, request: Request, caller: known_caller
     ) -> Response:
         """One response; with `stream`, its events after `starting_after`, those to come too."""
-        include = includes_from(asked_includes(request))
+        include = includes_from(requested_includes(request))
         if request.query_params.get("stream") == "true":
             asked = pb.WatchResponseRequest(
                 response_id=response_id, after=starting_after(request.query_params)
@@ -195,7 +195,7 @@ def stored_responses_router(context: AppContext) -> APIRouter:
         with openai_names(RESPONSE_PARAMS):
             asked = pb.ListInputItemsRequest(
                 response_id=response_id,
-                **item_page(request.query_params, asked_includes(request)),
+                **item_page(request.query_params, requested_includes(request)),
             )
             page = await control.call(control.responses.ListInputItems, asked, caller)
         return json_response(item_list(page.items, has_more=bool(page.next_page_token)))

@@ -1,4 +1,4 @@
-"""The events of runs as server-sent events."""
+"""Routes of runs and their steps, with their events as server-sent events."""
 
 import asyncio
 import functools
@@ -97,8 +97,10 @@ def runs_router(context: AppContext) -> APIRouter:
         """Begins a thread and a run on it; with `stream`, its events."""
         body = parse_thread_and_run(await context.read_body(request))
         with openai_names(ASSISTANT_PARAMS):
-            asked = create_thread_and_run_request(body, name_request(request))
-            create = functools.partial(control.call, control.runs.CreateThreadAndRun, asked, caller)
+            wanted = create_thread_and_run_request(body, name_request(request))
+            create = functools.partial(
+                control.call, control.runs.CreateThreadAndRun, wanted, caller
+            )
             if body.stream:
                 return _followed(context, request, caller, _begun(create))
             return _run_response((await create()).run)
@@ -113,8 +115,8 @@ def runs_router(context: AppContext) -> APIRouter:
         """Begins a run on a thread, which takes nothing else until the run has ended."""
         body = parse_run(await context.read_body(request))
         with openai_names(ASSISTANT_PARAMS):
-            asked = create_run_request(thread_id, body, name_request(request))
-            create = functools.partial(control.call, control.runs.CreateRun, asked, caller)
+            wanted = create_run_request(thread_id, body, name_request(request))
+            create = functools.partial(control.call, control.runs.CreateRun, wanted, caller)
             if body.stream:
                 return _followed(context, request, caller, _begun(create))
             return _run_response((await create()).run)
@@ -124,8 +126,8 @@ def runs_router(context: AppContext) -> APIRouter:
         """A page of runs: `after`, `before`, `limit` and `order` choose it."""
         with openai_names(ASSISTANT_PARAMS):
             query = page_query(PageQuery, request.query_params)
-            asked = pb.ListRunsRequest(thread_id=thread_id, **page_fields(query))
-            page = await control.call(control.runs.ListRuns, asked, caller)
+            wanted = pb.ListRunsRequest(thread_id=thread_id, **page_fields(query))
+            page = await control.call(control.runs.ListRuns, wanted, caller)
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.runs, run_object, has_more=has_more))
 
@@ -140,7 +142,7 @@ def run_router(context: AppContext) -> APIRouter:
 
     @router.get("", summary="Describe a run", responses=answers("A run."))
     async def retrieve_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
-        """One run; a header says when it is worth asking again."""
+        """One run; a header suggests when to poll again."""
         wanted = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
         reply = await control.call(control.runs.GetRun, wanted, caller)
         return _run_response(reply.run)
@@ -176,7 +178,7 @@ def run_router(context: AppContext) -> APIRouter:
     async def submit_tool_outputs(
         request: Request, thread_id: str, run_id: str, caller: known_caller
     ) -> Response:
-        """Gives a run what its calls gave, all at once; it goes on with them."""
+        """Submits the outputs of all calls of a run, which resumes with them."""
         body = parse_outputs(await context.read_body(request))
         asked = submit_request(thread_id, run_id, body, name_request(request))
         submit = functools.partial(control.call, control.runs.SubmitToolOutputs, asked, caller)
@@ -258,7 +260,7 @@ def _followed(context: AppContext, request: Request, caller: Caller, begin: _Beg
     def start() -> FollowedRun:
         return FollowedRun(
             begin,
-            lambda asked: context.control.stream(context.control.runs.WatchRun, asked, caller),
+            lambda wanted: context.control.stream(context.control.runs.WatchRun, wanted, caller),
         )
 
     return context.answered(start, _stream(context, request), ASSISTANT_PARAMS)
@@ -290,7 +292,7 @@ class FollowedRun:
         begin: Callable[[], Awaitable[pb.WatchRunRequest]],
         watch: Callable[[pb.WatchRunRequest], StreamCall[pb.WatchRunResponse]],
     ) -> None:
-        """`begin` says what is to be followed."""
+        """`begin` creates the run and returns what to watch."""
         self._begin = begin
         self._watch = watch
         self._opening: asyncio.Task[pb.WatchRunRequest] | None = None

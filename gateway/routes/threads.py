@@ -1,4 +1,4 @@
-"""The routes under /v1/threads, but those of messages and runs."""
+"""Routes of threads and messages."""
 
 from typing import Annotated
 
@@ -107,8 +107,8 @@ def threads_router(context: AppContext) -> APIRouter:
                 thread_id=thread_id, request_id=name_request(request)
             )
             reply = await control.call(control.threads.MigrateThread, wanted, caller)
-            made = reply.conversation
-        return json_response(conversation_object(made))
+            created = reply.conversation
+        return json_response(conversation_object(created))
 
     return router
 

@@ -1,4 +1,4 @@
-"""A bell: whoever waits for a change hears of it at once."""
+"""The disk cache of adapter files by digest, and the signal of a change."""
 
 import asyncio
 import hashlib
@@ -14,13 +14,13 @@ from svc_kit.local_files import disk_errors
 
 
 class ChangeSignal:
-    """Rung after a change, heard by all who wait then. Use on one event loop."""
+    """Wakes all current waiters after a change. Use on one event loop."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         self._next.set()
         self._next = asyncio.Event()
 
@@ -61,7 +61,7 @@ class AdapterCache:
         return path
 
     def drop(self, digest: str) -> None:
-        """Forget a file, because it is not what its name says."""
+        """Delete a file whose digest does not match its name."""
         self._path(digest).unlink(missing_ok=True)
 
     async def store(

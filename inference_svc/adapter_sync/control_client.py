@@ -1,4 +1,4 @@
-"""The control service as a frontend sees it: what it should have, the bytes, and its reports."""
+"""Watches, downloads and reports adapters over the control service's gRPC API."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 
-from inference_svc.adapter_sync.state import Wanted, WantedState
+from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState
 from svc_kit.rpc.client import translate_errors
 
 SERVICE: Final = "control"
@@ -24,7 +24,7 @@ FAILED: Final = "STATE_FAILED"
 class Report:
     """How a wanted adapter is here; `state` is one of the proto's, `model` whose engine it is."""
 
-    wanted: Wanted
+    wanted: DesiredAdapter
     state: str
     model: str = ""
     reason: str = ""
@@ -35,14 +35,14 @@ class Control(Protocol):
     """What a follower needs. Every method raises `DomainError`s, `UpstreamUnavailable` while the
     service is away."""
 
-    def watch(self, known: WantedState) -> AsyncIterator[WantedState]:
+    def watch(self, known: DesiredState) -> AsyncIterator[DesiredState]:
         """The state that is wanted, from the one that is known on, whenever it changes."""
 
     def download(self, digest: str) -> AsyncIterator[bytes]:
         """The bytes of a digest."""
 
     async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Say how everything is here."""
+        """Report the state of all adapters."""
 
 
 class GrpcControl:
@@ -51,7 +51,7 @@ class GrpcControl:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = AdapterServiceStub(channel)
 
-    async def watch(self, known: WantedState) -> AsyncIterator[WantedState]:
+    async def watch(self, known: DesiredState) -> AsyncIterator[DesiredState]:
         """The wanted states."""
         request = pb.WatchDesiredRequest(revision=known.revision)
         with translate_errors(SERVICE):
@@ -67,7 +67,7 @@ class GrpcControl:
                 yield message.chunk
 
     async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Say how everything is here."""
+        """Report the state of all adapters."""
         request = pb.ReportAdaptersRequest(
             frontend=frontend, address=address, reports=map(_report, reports)
         )
@@ -75,17 +75,17 @@ class GrpcControl:
             await self._stub.ReportAdapters(request, timeout=REPORT_TIMEOUT_S)
 
 
-def _next_state(known: WantedState, event: pb.WatchDesiredResponse) -> WantedState:
+def _next_state(known: DesiredState, event: pb.WatchDesiredResponse) -> DesiredState:
     if event.HasField("state"):
-        adapters = map(_wanted, event.state.adapters)
-        return WantedState(event.revision, {wanted.id: wanted for wanted in adapters})
-    changed = {each.id: _wanted(each) for each in event.change.adapters}
+        adapters = map(_desired_adapter, event.state.adapters)
+        return DesiredState(event.revision, {wanted.id: wanted for wanted in adapters})
+    changed = {each.id: _desired_adapter(each) for each in event.change.adapters}
     kept = {k: v for k, v in known.adapters.items() if k not in event.change.removed_ids}
-    return WantedState(event.revision, kept | changed)
+    return DesiredState(event.revision, kept | changed)
 
 
-def _wanted(desired: adapter_pb2.DesiredAdapter) -> Wanted:
-    return Wanted(
+def _desired_adapter(desired: adapter_pb2.DesiredAdapter) -> DesiredAdapter:
+    return DesiredAdapter(
         id=desired.id,
         project=desired.project,
         name=desired.name,

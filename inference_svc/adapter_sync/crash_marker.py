@@ -52,11 +52,11 @@ class CrashMarker:
         self.end(digest)
 
     def is_blamed(self, digest: str) -> bool:
-        """Whether an engine has died while it loaded it, and nobody has asked again since."""
+        """Whether an engine died while loading it, without a retry requested since."""
         return self._path(digest, _BLAMED).exists()
 
     def forgive(self, digest: str) -> None:
-        """Somebody asks again."""
+        """Clear the marker after a requested retry."""
         with _logged():
             self._path(digest, _BLAMED).unlink(missing_ok=True)
 

@@ -1,11 +1,11 @@
-"""One wanted adapter after the other into the engines and out again, whoever wants it."""
+"""Loads one wanted adapter after the other into the engines, and unloads it."""
 
 from collections.abc import Collection, Mapping
 
 from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.control_client import Control
 from inference_svc.adapter_sync.crash_marker import CrashMarker
-from inference_svc.adapter_sync.state import Wanted
+from inference_svc.adapter_sync.state import DesiredAdapter
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
@@ -29,11 +29,11 @@ class AdapterInstaller:
         self._catalog = catalog
         self._loading = loading
 
-    def has_bytes(self, wanted: Wanted) -> bool:
+    def has_bytes(self, wanted: DesiredAdapter) -> bool:
         """Whether nothing has to be fetched."""
         return self._cache.find(wanted.digest) is not None
 
-    async def fetch(self, wanted: Wanted, every: Mapping[str, Wanted]) -> None:
+    async def fetch(self, wanted: DesiredAdapter, every: Mapping[str, DesiredAdapter]) -> None:
         """Get its bytes into the cache, where those that none of `every` needs make room.
 
         Raises `AdapterTooLarge`, `AdapterDigestMismatch`, `StorageFailed`, or what control says.
@@ -42,7 +42,7 @@ class AdapterInstaller:
         chunks = self._control.download(wanted.digest)
         await self._cache.store(wanted.name, wanted.digest, wanted.file_bytes, chunks, needed)
 
-    async def load(self, wanted: Wanted) -> Adapter:
+    async def load(self, wanted: DesiredAdapter) -> Adapter:
         """Have its engine load what the cache holds.
 
         Raises `AdapterCrashedEngine` where one has died of it before, or as `AdapterService.load`.
@@ -68,20 +68,20 @@ class AdapterInstaller:
             self._cache.drop(wanted.digest)  # damaged since it came: to be fetched again
             raise
 
-    def unload(self, wanted: Wanted) -> None:
-        """Take its name away; what runs with it goes on to its end."""
+    def unload(self, wanted: DesiredAdapter) -> None:
+        """Remove its name; running requests continue with it."""
         owner = self._catalog.owner_of(wanted.name, wanted.project)
         if owner is not None:
             owner.adapters.unload(wanted.name, wanted.project)
 
-    def tune(self, wanted: Wanted) -> None:
+    def tune(self, wanted: DesiredAdapter) -> None:
         """Give what is loaded the scales that are wanted."""
         adapter = self.loaded(wanted)
         if adapter is not None:
             adapter.default_scale = wanted.default_scale
             adapter.standing_scale = wanted.standing_scale
 
-    def loaded(self, wanted: Wanted) -> Adapter | None:
+    def loaded(self, wanted: DesiredAdapter) -> Adapter | None:
         """The generation under its name, where it has its bytes."""
         owner = self._catalog.owner_of(wanted.name, wanted.project)
         adapter = None if owner is None else owner.adapters.find(wanted.name, wanted.project)
@@ -91,6 +91,6 @@ class AdapterInstaller:
         """Whether its model is not in memory: the adapter comes with it when it is."""
         return self._catalog.find_model(adapter.model).worker is None
 
-    def forgive(self, wanted: Wanted) -> None:
-        """Somebody asks for it to be tried again."""
+    def forgive(self, wanted: DesiredAdapter) -> None:
+        """Retry it on request."""
         self._marks.forgive(wanted.digest)

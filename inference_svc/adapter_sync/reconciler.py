@@ -1,8 +1,7 @@
-"""Follows what control wants this frontend to have, and makes it so.
+"""Reconciles the adapters of this frontend with the state that the control service wants.
 
 The wanted state is a value that is replaced; for each adapter at most one task works towards it and
-looks again after every step, so changes may come at any moment and in any number. Control may be
-away at any time: what is here is served, and what the cache holds is loaded.
+compares again after every step.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from inference_svc.adapter_sync.control_client import (
     Report,
 )
 from inference_svc.adapter_sync.installer import AdapterInstaller
-from inference_svc.adapter_sync.state import Wanted, WantedState, load_state, save_state
+from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
 from inference_svc.engine_client.adapter_registry import AdapterState
 from svc_kit.errors import (
     AdapterDigestMismatch,
@@ -41,7 +40,7 @@ _PASSING = (AdapterDigestMismatch, AdapterNotFound, ResourceExhausted, Unavailab
 
 
 class Reconciler:
-    """Keeps the engines as control wants them; `frontend` and `address` say who reports."""
+    """Reconciles the engines; reports come from `frontend` at `address`."""
 
     def __init__(
         self,
@@ -60,9 +59,9 @@ class Reconciler:
         self._frontend = frontend
         self._address = address
         self._look_s = look_s
-        self._state = WantedState()
-        self._installed: dict[str, Wanted] = {}
-        self._failures: dict[str, tuple[Wanted, DomainError]] = {}
+        self._state = DesiredState()
+        self._installed: dict[str, DesiredAdapter] = {}
+        self._failures: dict[str, tuple[DesiredAdapter, DomainError]] = {}
         self._holders: dict[tuple[str, str], str] = {}
         """By project and name: whose load or generation has it now. A name that was deleted and
         registered again waits until the adapter before it has gone."""
@@ -85,7 +84,7 @@ class Reconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
-                tasks.create_task(self._keep_reporting())
+                tasks.create_task(self._report_periodically())
         finally:
             for task in self._working.values():
                 task.cancel()
@@ -110,7 +109,7 @@ class Reconciler:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def _take(self, state: WantedState) -> None:
+    async def _take(self, state: DesiredState) -> None:
         before, self._state = self._state.adapters, state
         for wanted in state.adapters.values():
             known = before.get(wanted.id)
@@ -177,7 +176,7 @@ class Reconciler:
         del self._holders[installed.key]
         self._installer.unload(installed)
 
-    async def _try_to_install(self, wanted: Wanted) -> bool:
+    async def _try_to_install(self, wanted: DesiredAdapter) -> bool:
         if self._holders.setdefault(wanted.key, wanted.id) != wanted.id:
             return False
         try:
@@ -198,7 +197,7 @@ class Reconciler:
                 del self._holders[wanted.key]
         return True
 
-    async def _install(self, wanted: Wanted) -> None:
+    async def _install(self, wanted: DesiredAdapter) -> None:
         self._news.ring()
         if not self._installer.has_bytes(wanted):
             self._fetching.add(wanted.id)
@@ -211,7 +210,7 @@ class Reconciler:
 
     # --- telling ----------------------------------------------------------------------------------
 
-    async def _keep_reporting(self) -> None:
+    async def _report_periodically(self) -> None:
         said: list[Report] | None = None
         said_at, clock = 0.0, asyncio.get_running_loop().time
         while True:
@@ -222,7 +221,7 @@ class Reconciler:
                     said, said_at = reports, clock()
             await self._news.wait(self._look_s)
 
-    def _report(self, wanted: Wanted) -> Report:
+    def _report(self, wanted: DesiredAdapter) -> Report:
         failed = self._failures.get(wanted.id)
         adapter = self._installer.loaded(wanted)
         if failed is not None and failed[0].content == wanted.content:

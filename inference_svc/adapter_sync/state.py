@@ -1,4 +1,4 @@
-"""The desired state as this frontend keeps it: in memory, and in a file to start from."""
+"""The wanted adapters, in memory and in a file that is loaded while the control service is away."""
 
 import json
 import secrets
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredAdapter:
     """An adapter that this frontend should have."""
 
     id: str
@@ -21,7 +21,7 @@ class Wanted:
     default_scale: float
     standing_scale: float
     attempt: int
-    """Grows when somebody asks for what failed to be tried again."""
+    """Increases with each requested retry."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -40,29 +40,29 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedState:
+class DesiredState:
     """Everything that this frontend should have, by id; `revision` is control's name for it."""
 
     revision: str = ""
-    adapters: Mapping[str, Wanted] = field(default_factory=dict)
+    adapters: Mapping[str, DesiredAdapter] = field(default_factory=dict)
 
 
-def save_state(path: Path, state: WantedState) -> None:
-    """Keep a state in a file; nobody ever reads half of it. Raises `OSError`."""
+def save_state(path: Path, state: DesiredState) -> None:
+    """Write a state to a file, atomically. Raises `OSError`."""
     entries = [asdict(wanted) for wanted in state.adapters.values()]
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     draft.write_text(json.dumps({"revision": state.revision, "adapters": entries}))
     draft.replace(path)
 
 
-def load_state(path: Path) -> WantedState:
+def load_state(path: Path) -> DesiredState:
     """The state in a file; an empty one where there is none, or one of another release."""
     try:
         saved = json.loads(path.read_text())
-        adapters = [Wanted(**entry) for entry in saved["adapters"]]
-        return WantedState(saved["revision"], {wanted.id: wanted for wanted in adapters})
+        adapters = [DesiredAdapter(**entry) for entry in saved["adapters"]]
+        return DesiredState(saved["revision"], {wanted.id: wanted for wanted in adapters})
     except (OSError, ValueError, TypeError, LookupError):
-        return WantedState()
+        return DesiredState()
 
 
 def frontend_id(path: Path) -> str:

@@ -66,7 +66,7 @@ class Placeholders:
         self._pattern = re.compile(self._secret + rf"(\d{{{_INDEX_DIGITS}}})")
 
     def write(self, number: int) -> str:
-        """Return what stands for the control text of this number."""
+        """Return the placeholder of a control text."""
         return f"{self._secret}{number:0{_INDEX_DIGITS}}"
 
     def restore(self, text: str) -> str:

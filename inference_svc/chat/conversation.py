@@ -1,8 +1,6 @@
-"""A conversation as the data plane sees it: `chat.proto` without protobuf, checked before any work.
+"""Conversations, tools and template options without protobuf, and their validation.
 
-`check` refuses what no template can render and what OpenAI's API refuses too, so that agents see
-the errors they already handle. Field names in errors are the ones OpenAI's clients know
-("messages[0].content").
+`check` refuses what no template can render and what OpenAI's API refuses too.
 """
 
 import re
@@ -29,7 +27,7 @@ RESERVED_VARIABLES = frozenset(
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The role of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -153,7 +151,7 @@ class Conversation:
 
     @property
     def continues_final_message(self) -> bool:
-        """Whether the last turn, an assistant's, is gone on with instead of opening a new one."""
+        """Whether the last turn, an assistant's, is continued instead of starting a new one."""
         ends_with_assistant = bool(self.messages) and self.messages[-1].role is Role.ASSISTANT
         wanted = self.options.continue_final_message
         return ends_with_assistant if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""JSON texts inside a request: schemas, template variables, arguments of earlier calls."""
+"""JSON in requests: schemas, template variables, arguments of earlier calls."""
 
 import json
 from typing import Any

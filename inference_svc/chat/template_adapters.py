@@ -1,8 +1,7 @@
-"""Puts messages into the form that a template understands, and says in text what it does not.
+"""Adapts messages to what a template supports.
 
-Templates without a place for system messages, tools, calls or results would drop them in silence.
-Their content then goes into ordinary turns, in the notation that most tool-calling models have
-seen (Hermes and Qwen). Runs in the child process.
+System messages, tools, calls and results that a template would silently drop are written as text
+into messages that it renders.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""Finds out what a chat template understands, by rendering probes and looking for their words.
+"""Detects what a chat template supports by rendering probes.
 
-Templates differ in what they accept and fail silently: some drop system messages or tools, some
-want a tool call's arguments as an object and others as text. Nothing in the file says so; trying is
-the only way. Runs in the child process, once a template.
+Templates fail silently: some drop system messages or tools, some need a call's arguments as an
+object, others as text.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ class Capabilities(NamedTuple):
     tool_results: bool
 
 
-def find_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
+def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
     """Try a template out.
 
     Args:

@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference_svc.chat.template_adapters import adapt
-from inference_svc.chat.template_capabilities import Capabilities, find_capabilities
+from inference_svc.chat.template_capabilities import Capabilities, detect_capabilities
 from svc_kit.sandbox.jobs import JobRefused
 
 _MAX_OUTPUT_CHARACTERS = 16 << 20
@@ -98,7 +98,7 @@ def _prepare(source: str) -> tuple[Template, Capabilities]:
         except (*_REFUSALS, JobRefused):
             return ""
 
-    return template, find_capabilities(attempt)
+    return template, detect_capabilities(attempt)
 
 
 def _output(template: Template, variables: dict[str, Any], strftime: Callable[[str], str]) -> str:

@@ -1,7 +1,5 @@
-"""The chat template for models that bring none: ChatML with tools in Hermes' notation.
-
-Most small models have seen ChatML. One without its tokens reads the markers as plain text, so they
-must also end a turn as text (`FALLBACK_STOP_TEXTS`).
+"""Chat templates of models: loading, capabilities, rendering; and ChatML with Hermes tool calls for
+models without a template.
 """
 
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from inference_svc.chat.control_tokens import ControlTexts, Placeholders, Prompt
 from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
 from inference_svc.chat.json_values import json_object, json_or_none
 from inference_svc.chat.parsers.formats import (
-    AS_TOLD,
+    NO_OVERRIDE,
     FormatOverride,
     ReasoningFormat,
     ToolCallFormat,
@@ -97,14 +95,14 @@ class ModelTemplate:
     bos_text: str
     eos_text: str
     control_texts: ControlTexts
-    turn_format: FormatOverride = AS_TOLD
+    turn_format: FormatOverride = NO_OVERRIDE
 
     @classmethod
     def of_model(
         cls,
         template: str | None,
         vocabulary: TemplateVocabulary,
-        turn_format: FormatOverride = AS_TOLD,
+        turn_format: FormatOverride = NO_OVERRIDE,
     ) -> "ModelTemplate":
         """Return a model's template, or the fallback where it brings none."""
         return cls(
@@ -159,12 +157,12 @@ class ChatTemplates:
                 limit=MAX_TEMPLATE_CHARACTERS,
                 unit="characters",
             )
-        asked, placeholders = _protect(_asked(conversation, source), template.control_texts)
+        request, placeholders = _protect(_asked(conversation, source), template.control_texts)
         cut = Placeholders([""]) if conversation.continues_final_message else None
         if cut:
-            asked["messages"][-1]["content"] += cut.write(0)
+            request["messages"][-1]["content"] += cut.write(0)
         variables = {
-            **asked,
+            **request,
             "add_generation_prompt": cut is None,
             "bos_token": template.bos_text,
             "eos_token": template.eos_text,
@@ -197,8 +195,8 @@ class ChatTemplates:
             understands_tools = (await self._run(template.source, variables))["tools"]
         except DomainError:
             understands_tools = False
-        told = _format_of(template.source, understands_tools=understands_tools)
-        return template.turn_format.apply(told)
+        events = _format_of(template.source, understands_tools=understands_tools)
+        return template.turn_format.apply(events)
 
     async def _run(self, source: str, variables: dict[str, Any]) -> dict[str, Any]:
         payload = {"template": source, "now": self._now().isoformat(), "variables": variables}
@@ -218,12 +216,12 @@ def _problem(failed: JobFailed) -> str:
 
 
 def _protect(
-    asked: dict[str, Any], control_texts: ControlTexts
+    request: dict[str, Any], control_texts: ControlTexts
 ) -> tuple[dict[str, Any], Placeholders | None]:
-    if not control_texts.occur_in(asked):
-        return asked, None
+    if not control_texts.occur_in(request):
+        return request, None
     protected: dict[str, Any]
-    protected, placeholders = control_texts.protect(asked)
+    protected, placeholders = control_texts.protect(request)
     return protected, placeholders
 
 

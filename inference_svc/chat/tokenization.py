@@ -1,8 +1,7 @@
-"""From prompts to token ids, without holding up the event loop or trusting long texts.
+"""Tokenizes prompts without blocking the event loop.
 
-Short texts are tokenized at once, longer ones in a thread (llama.cpp runs without the interpreter's
-lock). Long ones go to a limited child process, where time and memory are bounded and a crash of the
-tokenizer costs one request.
+Short texts are tokenized at once, longer ones in a thread (llama.cpp releases the GIL), very long
+ones in a sandboxed child process.
 """
 
 import asyncio

@@ -29,7 +29,7 @@ class DecodeError(Exception):
 
 
 class AdapterLoadError(Exception):
-    """The native library refused an adapter's file; the text says why, as far as it is known."""
+    """The native library refused an adapter's file; the message has the reason, if known."""
 
 
 class Sampled(NamedTuple):
@@ -54,7 +54,7 @@ class Sampler(Protocol):
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """What draws have taught it that the tokens do not say; empty for most samplers."""
+        """State that cannot be derived from the tokens; empty for most samplers."""
 
     def recall(self, hidden: tuple[float, ...]) -> None:
         """Know again what another one of the same request knew."""

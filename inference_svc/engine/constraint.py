@@ -1,8 +1,7 @@
-"""Constrained output as the engine sees it: a guide that says which tokens may follow.
+"""The engine's interface to structured output: guides, which return the mask of the next token.
 
-Its mask for the next token depends on the tokens so far alone, not on logits, so it is computed on
-another thread while the backend decodes. What a grammar leaves no choice about is appended at once
-and computed together with the token before it.
+A mask depends on the tokens so far, not on logits, so it is computed on another thread while the
+model decodes.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ class Constraint:
 
 
 class GuideFailed(Exception):
-    """A sequence's grammar cannot be followed any further; the text says why."""
+    """A sequence cannot follow its grammar any further; the message has the reason."""
 
 
 class TokenMask(NamedTuple):
@@ -54,7 +53,7 @@ class Guide(Protocol):
         """The mask of the next token. Raises `GuideFailed`."""
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Go on by tokens. Raises `GuideFailed` where one of them is not allowed."""
+        """Advance by tokens. Raises `GuideFailed` if one of them is not allowed."""
 
     def forced(self, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must follow, already taken; none where there is a choice.

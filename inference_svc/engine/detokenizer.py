@@ -1,8 +1,7 @@
-"""From tokens' bytes to text that may be sent: whole characters only, and nothing that may still
-become a stop text.
+"""Detokenizes incrementally: whole characters only, and no text that may become part of a stop
+text.
 
-The result does not depend on how the bytes were cut into pieces: a stop text ends the stream at the
-first place where any of them is complete (the longest, where several are complete at once).
+The result does not depend on how bytes are split. A stop text ends the text where it begins.
 """
 
 import codecs

@@ -1,8 +1,7 @@
-"""The step loop of one model's embeddings: pack inputs → decode → vectors out.
+"""The step loop of embeddings and scores: pack inputs, decode, return vectors.
 
-Its steps are small, so that whoever shares the step thread with it waits for one of them only.
-Inputs of different projects take turns inside a batch; a decode that fails is repeated input by
-input, so that one cannot spoil the others.
+Steps are small, since the step thread is shared with generation; inputs of different projects take
+turns.
 """
 
 import logging
@@ -17,7 +16,7 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.embedding_request import EmbeddingBackend, EmbeddingRequest, Vector
 from inference_svc.engine.events import Cancelled, Embedded, Event, Failed
-from inference_svc.engine.scheduler.fairness import Turns
+from inference_svc.engine.scheduler.fairness import FairTurns
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed, DomainError
 
 log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class Embedder:
         self._jobs: OrderedDict[int, _Job] = OrderedDict()
         self._open: dict[int, _Input] = {}
         self._alone: deque[_Input] = deque()
-        self._turns: Turns[_Flow] = Turns()
+        self._turns: FairTurns[_Flow] = FairTurns()
         self._events: list[Event] = []
 
     @property

@@ -1,7 +1,5 @@
-"""What an embedding context is asked, and what it may hold: requests, limits, the backend.
-
-Embeddings and scores are the same to the engine: token lists in, one vector each out. A vector is
-the pooled embedding of its input, or the outputs of a rank head.
+"""Requests, limits and the backend interface of embeddings and scores: token lists in, a vector
+each out.
 """
 
 from array import array

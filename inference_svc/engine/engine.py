@@ -21,10 +21,10 @@ from inference_svc.engine.kv_cache.integrity import IntegrityError, check_integr
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
 from inference_svc.engine.lora.loaded import Adapters
+from inference_svc.engine.output_processor import OutputProcessor, SequencePreparer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
-from inference_svc.engine.scheduler.admission import Admission, PrefixPreparation
-from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.scheduler.admission import Admission
 from inference_svc.engine.scheduler.plan import PlanLimits
 from inference_svc.engine.scheduler.planner import Planner
 from inference_svc.engine.scheduler.policy import Policy
@@ -95,7 +95,7 @@ class Engine:
         mover = SlotMover(backend, cells, self._table, self._placer)
         self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
         self._speaker = OutputProcessor(backend, self._roster, clock)
-        self._preparer = PrefixPreparation(backend, self._roster, self._speaker, self._saved)
+        self._preparer = SequencePreparer(backend, self._roster, self._speaker, self._saved)
         self._planner = Planner(
             self._table,
             self._roster,
@@ -208,7 +208,7 @@ class Engine:
         return self._saved.capacity
 
     def restore(self, prefix: SavedPrefix) -> bool:
-        """Take in a state that a later request may go on from; False where it has no room."""
+        """Restore a state for a later request; False if there is no room."""
         return self._saved.put(prefix)
 
     # --- the archive ------------------------------------------------------------------------------
@@ -245,8 +245,8 @@ class Engine:
         self._begin_guided(patience_s)
         for plan in self._plans():
             self._carry_out(plan)
-            yield self._take_events()
-        yield self._take_events()
+            yield self._collect_events()
+        yield self._collect_events()
 
     def _plans(self) -> Iterator[Plan]:
         """The calls of a step. One is carried out before the next is asked for."""
@@ -331,7 +331,7 @@ class Engine:
         if guided:
             self._preparer.begin_guided(guided, patience_s if self.awaits_grammars else 0.0)
 
-    def _take_events(self) -> list[Event]:
+    def _collect_events(self) -> list[Event]:
         now, roster = self._clock(), self._roster
         is_last = bool(roster.events) and not roster.running
         if is_last or now - self._load_sent_at >= LOAD_INTERVAL_S:

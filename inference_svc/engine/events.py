@@ -1,6 +1,4 @@
-"""What the engine says: a list of events each decode call, in order, crossing the pipe to the
-frontend.
-"""
+"""Events of the engine: one list a decode call, in order, sent to the frontend."""
 
 import enum
 from typing import NamedTuple
@@ -71,7 +69,7 @@ class Preempted(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A preempted sequence goes on, in this slot."""
+    """A preempted sequence resumed in this slot."""
 
     sequence_id: int
     slot: int
@@ -119,7 +117,7 @@ class Finished(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A sequence ended with an error; the others go on."""
+    """A sequence ended with an error; others continue."""
 
     sequence_id: int
     error: DomainError
@@ -196,7 +194,7 @@ class ModelLoad(NamedTuple):
     step_times: tuple[StepHistogram, ...] = ()
 
 
-class ArchiveLoad(NamedTuple):
+class DiskCacheLoad(NamedTuple):
     """The archive of stored objects: `tier` with the folder, which engines share, as it was at
     `measured_at` (the monotonic clock, one for all processes)."""
 
@@ -228,6 +226,6 @@ Event = (
     | AdapterLoaded
     | AdapterFailed
     | ModelLoad
-    | ArchiveLoad
+    | DiskCacheLoad
     | Embedded
 )

@@ -1,7 +1,7 @@
-"""Carrying out a plan: one decode, and what follows from it.
+"""Executes a plan: decode, sample, roll back.
 
-A decode that fails is rolled back and retried, without drafts and then in halves, until the row
-that cannot be computed stands alone; nobody else notices.
+A decode call that fails is retried without drafts, then in halves, until the failing row is alone;
+other sequences are not affected.
 """
 
 import logging
@@ -13,7 +13,7 @@ from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideFailed
 from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
-from inference_svc.engine.scheduler.output_processor import OutputProcessor
+from inference_svc.engine.output_processor import OutputProcessor
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot, SlotTable
@@ -151,7 +151,7 @@ class Executor:
         return SampleTask(output, sequence.sampler, sequence.num_output, mask)
 
     def _verify(self, item: Work, first_output: int) -> None:
-        """Sample on, one position after the other, while a draft is what the sequence says."""
+        """Sample position after position while the draft is accepted."""
         sequence, row = item
         first_token = row.start + len(row.certain)
         while confirm(sequence, row):

@@ -69,7 +69,7 @@ def next_token(
 
 @dataclass(slots=True)
 class FakeSampler:
-    """Remembers what it was told, so that tests can compare it with the output."""
+    """Stores accepted tokens, so that tests can compare them with the output."""
 
     request: SequenceRequest
     seen: list[int] = field(default_factory=list)
@@ -78,7 +78,7 @@ class FakeSampler:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """As many ones as tokens it was told, where the request has a sampler that hides it."""
+        """As many ones as accepted tokens, if the request has a sampler with hidden state."""
         return (float(len(self.seen)),) if self.request.sampling.has_hidden_state else ()
 
     def recall(self, hidden: tuple[float, ...]) -> None:
@@ -136,7 +136,7 @@ class FakeGuide:
         return _LETTERS if character == "?" else [ord(character)]
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Go on; what is not allowed fails."""
+        """Advance; fails for tokens that are not allowed."""
         for token in tokens:
             if token not in self._next():
                 raise GuideFailed(f"{token} is not allowed at {self._at}")

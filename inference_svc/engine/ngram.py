@@ -1,9 +1,5 @@
-"""What a text may say next, looked up in the text itself (prompt lookup), and how often that came
-true.
-
-Answers repeat: names, code, quotations, lists. Where the last few tokens stood before, what came
-after them there is a guess that needs no second model. A caller who knows what most of the answer
-will be gives it to be looked up too.
+"""Proposes tokens by prompt lookup: what followed the last few tokens where they occurred before;
+and measures acceptance.
 """
 
 from array import array
@@ -34,7 +30,7 @@ class NgramProposer:
     instead: so a text that begins to repeat itself is noticed at no cost."""
 
     def __init__(self, prompt: "array[int]" = _NOTHING, predicted: "array[int]" = _NOTHING) -> None:
-        """`predicted` is what may follow the prompt, as far as somebody knows it."""
+        """`predicted` are tokens expected behind the prompt, if any."""
         # Behind the end of the prompt, so that it is found when the answer begins.
         self._known = prompt[-_LONGEST:] + predicted if predicted else _NOTHING
         self.num_drafted = 0
@@ -53,7 +49,7 @@ class NgramProposer:
     def guess(self, tokens: "array[int]", count: int) -> "array[int]":
         """Up to `count` tokens that may follow `tokens`; the guess before must have been judged."""
         text = self._known + tokens if self._known else tokens
-        self._guess, self._at = guess_next(text, count), len(tokens)
+        self._guess, self._at = propose_tokens(text, count), len(tokens)
         return self._guess
 
     def draft(self, count: int) -> "array[int]":
@@ -78,7 +74,7 @@ class NgramProposer:
         return judged
 
 
-def guess_next(tokens: "array[int]", count: int) -> "array[int]":
+def propose_tokens(tokens: "array[int]", count: int) -> "array[int]":
     """`count` tokens that may follow; none where the last `NGRAM` tokens never stood before.
 
     Of the places where they did, the one that agrees longest with the end of `tokens` is taken, the

@@ -1,8 +1,7 @@
-"""Which LoRA adapters a sequence computes with.
+"""Requests and commands to the engine, and the adapters that they use.
 
-A stack is a set, not a list: llama.cpp adds what each adapter adds, in an order of its own.
-Adapters are known by the digests of their files, so that one file under two names is one adapter
-here.
+An adapter stack is a set: llama.cpp adds what each adapter adds, in an order of its own. Adapters
+are identified by the digests of their files.
 """
 
 from array import array
@@ -58,7 +57,7 @@ MAX_DRAFT = 31
 depend on its length."""
 
 
-class KeepFor(NamedTuple):
+class StoredObjectRef(NamedTuple):
     """The stored object that a sequence is part of; `digest` is the SHA-256, in hex, of the model
     that is served."""
 
@@ -106,7 +105,7 @@ class SequenceRequest:
     queue_deadline: float | None = None
     reuse: bool = True
     keep: bool = False
-    keep_for: KeepFor | None = None
+    keep_for: StoredObjectRef | None = None
     snapshot_id: str = ""
     max_draft: int = MAX_DRAFT
     predicted: "array[int]" = field(default_factory=lambda: array("i"))
@@ -166,7 +165,7 @@ class RestoreSnapshot(NamedTuple):
     digest: str
 
 
-class DropArchived(NamedTuple):
+class DropCachedPrefixes(NamedTuple):
     """Delete what is archived for stored objects, and archive no more of what is computed;
     `SnapshotDone` answers with the number of files."""
 
@@ -175,6 +174,6 @@ class DropArchived(NamedTuple):
 
 
 SnapshotCommand = SaveSnapshot | RestoreSnapshot
-FileCommand = SnapshotCommand | DropArchived
+FileCommand = SnapshotCommand | DropCachedPrefixes
 AdapterCommand = LoadAdapter | UnloadAdapter
 Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | FileCommand | AdapterCommand

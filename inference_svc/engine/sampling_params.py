@@ -1,8 +1,5 @@
-"""How one sequence chooses its tokens: the validated form of `sampling.proto`.
-
-Names, ranges and defaults are llama.cpp's (`common_params_sampling`). Whoever builds a `Sampling`
-from outside calls `validate`, so that nothing impossible (NaN and infinities included) reaches a
-native sampler.
+"""Sampling parameters of a sequence, validated; names, ranges and defaults are those of llama.cpp's
+`common_params_sampling`.
 """
 
 import enum

@@ -1,11 +1,4 @@
-"""Prefixes that lost their slot, kept in memory: least recently used out first, bounded in bytes
-and entries.
-
-An entry is a copy of a slot's cells with the tokens they stand for, under the key of their owner.
-Entries that were kept on request know the sequence they are of; those that snapshots were restored
-to stand beside them. The states of preempted sequences share the bytes, but are never dropped: they
-are somebody's work.
-"""
+"""A saved state of a slot: tokens, cells and their origin."""
 
 from array import array
 from collections.abc import Sequence
@@ -50,7 +43,7 @@ class SavedPrefix:
 
     @property
     def source(self) -> CacheSource:
-        """What those who reuse it are told."""
+        """The source that usage reports for its reuse."""
         return CacheSource.DISK if self.snapshot_id else CacheSource.MEMORY
 
     def shared(self, prompt: Sequence[int], key: bytes, *, limit: int) -> int:

@@ -21,7 +21,7 @@ from inference_svc.engine.slots import Slot
 _HEAD_START_S = 1.0
 
 
-class SlotHold(NamedTuple):
+class PrefixWait(NamedTuple):
     """That a sequence waits for a prefix `until` then, with so many tokens of it there and so many
     tokens of all prompts still to compute when that was set."""
 
@@ -51,7 +51,7 @@ class Sequence:
         self.stood_at = arrived_at  # when it was given that
         self.first_token_at: float | None = None
         # Following: how long it may wait; and what its own followers lend it.
-        self.hold: SlotHold | None = None
+        self.hold: PrefixWait | None = None
         self.led_priority = 0
         self.led_ratio = 0.0
         # Steps since any prompt of its class was computed.
@@ -109,7 +109,7 @@ class Sequence:
 
     @property
     def urgency(self) -> int:
-        """The class it started with, or the highest of those who wait for what it computes."""
+        """Its priority class, or the highest of sequences that wait for its prefix."""
         return max(self.standing, self.led_priority)
 
     def forget_loans(self) -> None:

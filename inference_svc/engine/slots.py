@@ -35,7 +35,7 @@ class SlotTable:
         self.slots = [Slot(index) for index in range(count)]
 
     def occupy(self, slot: Slot, sequence_id: int, key: bytes) -> None:
-        """Give a slot to a sequence; with an empty key nobody else may use what it computes."""
+        """Assign a slot to a sequence; with an empty key its prefix is not shared."""
         slot.owner = sequence_id
         slot.key = key
         slot.is_saved = False

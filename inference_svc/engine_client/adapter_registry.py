@@ -1,4 +1,6 @@
-"""One generation of an adapter, as the frontend knows it."""
+"""The adapters of an engine as the frontend knows them: generations by project and name, loading,
+unloading.
+"""
 
 import asyncio
 import enum
@@ -73,7 +75,7 @@ class Adapter:
 
 
 class LoadMarks(Protocol):
-    """Hears what an engine is loading, so that it is known after the death of both processes."""
+    """Records what an engine is loading, so that it is known after a crash of both processes."""
 
     def begin(self, digest: str) -> None:
         """It is being loaded from now on."""
@@ -99,7 +101,7 @@ class NoLoadMarks:
 
 
 class _Awaited(NamedTuple):
-    """A load that the engine has not answered; nobody waits for one that is repeated."""
+    """A pending load; repeated loads have no waiter."""
 
     adapter: Adapter
     loaded: "asyncio.Future[Adapter] | None"
@@ -209,7 +211,7 @@ class AdapterRegistry:
 
     def deliver(self, event: AdapterLoaded | AdapterFailed) -> None:
         """Take the answer to the first unanswered load."""
-        adapter, loaded = self._take_answer()
+        adapter, loaded = self._handle_answer()
         if isinstance(event, AdapterLoaded):
             if adapter.state is AdapterState.LOADING:
                 adapter.state, adapter.ready_at = AdapterState.READY, datetime.now(UTC)
@@ -259,7 +261,7 @@ class AdapterRegistry:
             self.marks.begin(adapter.digest)
         self._send(LoadAdapter(*adapter.content, adapter.file.path))
 
-    def _take_answer(self) -> _Awaited:
+    def _handle_answer(self) -> _Awaited:
         """The load that is answered; the engine is at the next one now."""
         answered = self._awaited.popleft()
         self.marks.end(answered.adapter.digest)
@@ -303,7 +305,7 @@ class AdapterRegistry:
 
 
 def _settle(loaded: "asyncio.Future[Adapter]", outcome: Adapter | DomainError) -> None:
-    """Tell whoever waits, if somebody still does."""
+    """Resolve the waiting future, if it is still pending."""
     if loaded.done():
         return
     if isinstance(outcome, DomainError):

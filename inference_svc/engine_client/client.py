@@ -1,8 +1,6 @@
-"""The engine as the frontend sees it: admission at the door, streams out, and a process that is
-started again when it dies.
+"""The client of an engine process: admission, output streams, and restart after a crash.
 
-When the process dies, what was in flight ends with ENGINE_RESTARTING (UNAVAILABLE, with RetryInfo),
-the frontend stays up and the model is loaded again, with what the first warm-up measured.
+When the process dies, requests in flight end with ENGINE_RESTARTING (UNAVAILABLE, with RetryInfo).
 """
 
 import asyncio
@@ -16,7 +14,7 @@ from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
     AdapterFailed,
     AdapterLoaded,
-    ArchiveLoad,
+    DiskCacheLoad,
     Embedded,
     Event,
     Failed,
@@ -25,7 +23,7 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine.request import Command, Flush, SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
-from inference_svc.engine_client.embedding_requests import EmbeddingJobs
+from inference_svc.engine_client.embedding_requests import EmbeddingTracker
 from inference_svc.engine_client.messages import (
     DevicesTaken,
     EngineConfig,
@@ -39,9 +37,9 @@ from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.process import EngineProcess, FromEngine, describe_exit
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker, Submission
-from inference_svc.engine_client.snapshot_requests import SnapshotJobs
+from inference_svc.engine_client.snapshot_requests import SnapshotTracker
 from inference_svc.machine import resident_bytes
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from svc_kit.errors import DomainError, Draining, EngineRestarting
 from svc_kit.lifecycle import StartupError
 
@@ -83,11 +81,11 @@ class EngineClient:
         self.restarts = 0
         self.ready: ModelReady | None = None
         self.report: ModelLoad | None = None
-        self.archive: ArchiveLoad | None = None
+        self.archive: DiskCacheLoad | None = None
         self.adapters = adapters or AdapterRegistry()
         self.sequences = RequestTracker(queue, reader, self._send, self.adapters.sweep)
-        self.embeddings = EmbeddingJobs(queue, self._send)
-        self.snapshots = SnapshotJobs(self._send, self.check_open)
+        self.embeddings = EmbeddingTracker(queue, self._send)
+        self.snapshots = SnapshotTracker(self._send, self.check_open)
         self.adapters.attach(self._send, self.sequences.num_requests)
         self.system_info = ""
         self._boot = boot
@@ -145,11 +143,11 @@ class EngineClient:
         return self._state is EngineState.SERVING and self._closed_with is None
 
     @property
-    def memory(self) -> PlacedBytes:
+    def memory(self) -> DeviceBytes:
         """What the process takes now, measured; nothing while it is down."""
         if self.ready is None or not self.pid:
-            return PlacedBytes()
-        return PlacedBytes(resident_bytes(self.pid), self.ready.device_bytes)
+            return DeviceBytes()
+        return DeviceBytes(resident_bytes(self.pid), self.ready.device_bytes)
 
     def _set_state(self, state: EngineState) -> None:
         self._state = state
@@ -256,7 +254,7 @@ class EngineClient:
         nothing was done.
         """
         self.check_open()
-        return self.sequences.submit(requests, submission, self._take_ids(len(requests)))
+        return self.sequences.submit(requests, submission, self._next_ids(len(requests)))
 
     async def embed(self, request: EmbeddingRequest) -> list[Vector]:
         """The vector of each input, in order; its sequence id is given here.
@@ -264,9 +262,9 @@ class EngineClient:
         Raises as `submit`, or whatever ended the request in the engine.
         """
         self.check_open()
-        return await self.embeddings.run(replace(request, sequence_id=self._take_ids(1)))
+        return await self.embeddings.run(replace(request, sequence_id=self._next_ids(1)))
 
-    def _take_ids(self, count: int) -> int:
+    def _next_ids(self, count: int) -> int:
         """The first of so many new ids."""
         first, self._next_id = self._next_id, self._next_id + count
         return first
@@ -297,7 +295,7 @@ class EngineClient:
         self.check_open()
         if not self.sequences.slots:
             return 0  # it keeps none
-        flush_id = self._take_ids(1)
+        flush_id = self._next_ids(1)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._flushes[flush_id] = done
         self._send(Flush(flush_id))
@@ -322,7 +320,7 @@ class EngineClient:
         match event:
             case ModelLoad():
                 self.report = event
-            case ArchiveLoad():
+            case DiskCacheLoad():
                 self.archive = event
             case Flushed():
                 self._on_flushed(event)

@@ -1,9 +1,4 @@
-"""Embedding requests as the frontend sees them: a bounded door, vectors gathered, an end whatever
-happens.
-
-A request is one future. Who stops waiting for it (a cancelled call, a deadline) has it cancelled in
-the engine too.
-"""
+"""Embedding requests: bounded admission, a future for each, cancellation."""
 
 import asyncio
 import time
@@ -18,7 +13,7 @@ from svc_kit.errors import AbortedByOperator, DomainError
 
 
 @dataclass(slots=True)
-class EmbeddingJob:
+class PendingEmbedding:
     """A request that waits or runs. `arrived_at` is in monotonic seconds."""
 
     request: EmbeddingRequest
@@ -27,17 +22,17 @@ class EmbeddingJob:
     vectors: dict[int, Vector] = field(default_factory=dict)
 
     def end(self, error: DomainError) -> None:
-        """Let whoever waits fail."""
+        """Fail the waiting future."""
         if not self.done.done():
             self.done.set_exception(error)
 
 
-class EmbeddingJobs:
+class EmbeddingTracker:
     """The unfinished embedding requests of a model. `limits` bound what waits or runs; `send`
     reaches the engine."""
 
     def __init__(self, limits: QueueLimits, send: Callable[[Command], None]) -> None:
-        self.live: dict[int, EmbeddingJob] = {}
+        self.live: dict[int, PendingEmbedding] = {}
         self.num_inputs_done = 0
         self.num_tokens_done = 0
         self._limits = limits
@@ -51,7 +46,7 @@ class EmbeddingJobs:
         Raises `QueueFull`, or whatever ended the request; cancelled, it ends in the engine too.
         """
         self._check_room(request)
-        job = EmbeddingJob(request, asyncio.get_running_loop().create_future())
+        job = PendingEmbedding(request, asyncio.get_running_loop().create_future())
         self.live[request.sequence_id] = job
         self._idle.clear()
         self._send(SubmitEmbedding(request))
@@ -64,7 +59,7 @@ class EmbeddingJobs:
                 self._idle.set()
 
     def deliver(self, event: Embedded | Failed) -> None:
-        """Take an event of the engine; those of requests that nobody waits for are dropped."""
+        """Handle an event of the engine; events of cancelled requests are dropped."""
         if isinstance(event, Embedded):
             self.num_inputs_done += 1
             self.num_tokens_done += event.num_tokens

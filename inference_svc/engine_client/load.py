@@ -1,12 +1,12 @@
-"""What waits and runs, as the frontend knows it at this moment: for `GetLoad` and for metrics."""
+"""Counts of waiting and running requests, for `GetLoad` and metrics."""
 
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from inference_svc.engine.events import ArchiveLoad, TierLoad
-from inference_svc.engine_client.embedding_requests import EmbeddingJob
+from inference_svc.engine.events import DiskCacheLoad, TierLoad
+from inference_svc.engine_client.embedding_requests import PendingEmbedding
 from inference_svc.engine_client.requests import ActiveSequence
 
 
@@ -53,7 +53,7 @@ def total(tiers: Iterable[TierLoad]) -> TierLoad:
     return TierLoad(*map(sum, zip(*tiers, strict=True)))
 
 
-def archive_load(loads: Sequence[ArchiveLoad]) -> TierLoad:
+def disk_cache_load(loads: Sequence[DiskCacheLoad]) -> TierLoad:
     """The one archive of several engines: their counts, and the folder as it was seen last."""
     if not loads:
         return TierLoad()
@@ -61,7 +61,7 @@ def archive_load(loads: Sequence[ArchiveLoad]) -> TierLoad:
     return TierLoad(*last[:4], *total(load.tier for load in loads)[4:])
 
 
-def embedding_load(jobs: Iterable[EmbeddingJob]) -> EmbeddingLoad:
+def embedding_load(jobs: Iterable[PendingEmbedding]) -> EmbeddingLoad:
     """What is left to embed."""
     every = list(jobs)
     left = [

@@ -1,4 +1,4 @@
-"""What crosses the pipe beside commands and events: how the engine process begins."""
+"""Messages of the pipe beside commands and events: configuration and start of the engine."""
 
 import enum
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from inference_svc.llama.warmup import WarmUp
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.memory_plan import Layout
 from inference_svc.snapshots.snapshot import Snapshot
-from inference_svc.snapshots.store import KEEP_NONE, FolderLimits, FolderUse
+from inference_svc.snapshots.store import NO_SNAPSHOTS, FolderLimits, FolderUse
 from svc_kit.errors import DomainError
 
 
@@ -50,8 +50,8 @@ class EngineConfig:
     log_level: str
     log_json: bool | None
     warm_up_budget_s: float
-    snapshots: FolderLimits = KEEP_NONE
-    archive: FolderLimits = KEEP_NONE
+    snapshots: FolderLimits = NO_SNAPSHOTS
+    archive: FolderLimits = NO_SNAPSHOTS
     stream_interval_s: float | None = 0.0
     abort_on: str | None = None
 
@@ -75,7 +75,7 @@ class ModelReady:
 
     @property
     def layout(self) -> Layout:
-        """How its cells are divided; one without slots lets nobody choose."""
+        """The layout of its KV cache."""
         if not self.slots:
             return Layout.AUTO
         return Layout.STREAMS if self.shared_cells is None else Layout.UNIFIED

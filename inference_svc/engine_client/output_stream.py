@@ -1,9 +1,6 @@
-"""One request's stream on the event loop: events in from the engine, batches of events out to its
-reader.
+"""The output stream of one request: events from the engine in, batches of events to its reader.
 
-A reader that is slow gets everything that is pending at once, so nothing piles up as separate
-messages. A reader that stops is noticed by the number of unread events: its sequences are paused,
-and after a minute the stream ends.
+A slow reader gets all pending events at once; beyond a bound its sequence is paused.
 """
 
 import asyncio

@@ -1,12 +1,4 @@
-"""How the engine process allocates: in huge pages, and large blocks by themselves.
-
-Every token reads all weights once, and with pages of 4 KiB much of that time goes into finding out
-where each page is, most of all on a virtual machine. Where the kernel gives huge pages to those who
-ask (`/sys/kernel/mm/transparent_hugepage/enabled` says `madvise`, the usual default), glibc's
-malloc asks when it is told to before the process starts. By itself it also puts ever larger blocks
-into the heap, which keeps their room when they are gone.
-https://www.gnu.org/software/libc/manual/html_node/Memory-Allocation-Tunables.html
-"""
+"""Starts the engine process, with malloc set up for huge pages, and reads and writes its pipe."""
 
 import asyncio
 import os
@@ -91,7 +83,7 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, command: Command) -> None:
-        """Queue a command; it is lost if the process dies, and `on_death` tells."""
+        """Queue a command; it is lost if the process dies, which calls `on_death`."""
         self._outbox.put(command)
 
     def kill(self) -> None:

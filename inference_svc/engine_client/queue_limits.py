@@ -1,6 +1,4 @@
-"""How much may wait for an engine: a full queue refuses here, where it can still be an ordinary
-error.
-"""
+"""Limits of the queue of an engine; a full queue is refused here, as an ordinary error."""
 
 from dataclasses import dataclass
 

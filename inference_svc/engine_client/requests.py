@@ -1,6 +1,4 @@
-"""Generations as the frontend sees them: admission at the door, what each sequence is doing, an end
-whatever happens.
-"""
+"""Generation requests in flight: admission, the state of each sequence, cancellation, ends."""
 
 import asyncio
 import time
@@ -105,10 +103,10 @@ class RequestTracker:
         if waiting <= 0:
             return  # nobody waits, though the last ones may not have been heard to start
         queued = sum(len(item.request.prompt) for item in self.live.values() if item.is_waiting)
-        asked = sum(len(request.prompt) for request in requests)
+        wanted = sum(len(request.prompt) for request in requests)
         self._limits.check(
             requests=waiting if self.live else 0,  # one request is always taken
-            tokens=queued + asked if queued else 0,
+            tokens=queued + wanted if queued else 0,
             retry_after=self._typical_s() * (1 + ahead / max(self.slots, 1)),
         )
 

@@ -1,4 +1,4 @@
-"""Snapshot commands as the frontend sees them: one future each, an end whatever happens."""
+"""Snapshot commands in flight, a future for each."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import overload
 
 from inference_svc.engine.request import (
     Command,
-    DropArchived,
+    DropCachedPrefixes,
     FileCommand,
     RestoreSnapshot,
     SaveSnapshot,
@@ -18,7 +18,7 @@ from inference_svc.snapshots.store import FolderUse
 from svc_kit.errors import DomainError
 
 
-class SnapshotJobs:
+class SnapshotTracker:
     """The commands that are not answered yet, and what the folder held with the last answer. `send`
     reaches the engine, where `check_up` raises nothing."""
 
@@ -33,7 +33,7 @@ class SnapshotJobs:
     async def run(self, command: SaveSnapshot | RestoreSnapshot) -> Snapshot: ...
 
     @overload
-    async def run(self, command: DropArchived) -> int: ...
+    async def run(self, command: DropCachedPrefixes) -> int: ...
 
     async def run(self, command: FileCommand) -> Snapshot | int:
         """What the engine answers; the job's id is given here. Raises `EngineRestarting`, or the

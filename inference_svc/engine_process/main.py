@@ -1,9 +1,8 @@
-"""The engine process of one model: one step thread that owns llama.cpp, a thread that reads
-commands, a thread that writes events.
+"""The engine process of one model: a step thread that owns llama.cpp, a reader and a writer of the
+pipe.
 
-It is a process of its own because a native assertion ends the process, and because Python work in
-the same interpreter delays the step loop. It exits when its pipe closes and when its parent dies.
-It has no sockets and no templates.
+It is a process of its own because a native assertion aborts it, and because Python work in the same
+interpreter would delay the step loop.
 """
 
 import ctypes
@@ -13,13 +12,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from inference_svc.engine_client.faults import AbortingPipe
 from inference_svc.engine_client.messages import EngineConfig, EngineStartFailed, Ready
 from inference_svc.engine_process.model_load import load
 from inference_svc.engine_process.output_batcher import usual_interval_s
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
-from inference_svc.engine_process.step_loop import StepLoop
+from inference_svc.engine_process.step_loop import AbortingPipe, StepLoop
 from inference_svc.llama import library
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache

@@ -1,4 +1,4 @@
-"""From a boot to what serves its model: weights read, the machine measured, the first step made."""
+"""Loads a model in the engine process: weights, warm-up, first step."""
 
 import time
 from collections.abc import Callable
@@ -11,34 +11,34 @@ from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.engine import Engine
 from inference_svc.engine_client.messages import EngineConfig, LoadPhase, LoadProgress, ModelReady
-from inference_svc.engine_process.snapshot_io import Served
+from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.llama.warmup import WarmUp, compute_full_batch, warm_up
 from inference_svc.llama.weights import ModelLoadError, load_model
-from inference_svc.models.file_identity import FileStamp, recognise
+from inference_svc.models.file_identity import FileStamp, verify_files
 from inference_svc.snapshots.snapshot import Fingerprint
 from model_files.gguf import ModelFileInvalid
 
 
-class Loaded(NamedTuple):
+class LoadedEngine(NamedTuple):
     """What serves a model; only one that generates has `served`."""
 
     ready: ModelReady
-    served: Served | None
+    served: ServedEngine | None
     embedder: Embedder | None
     memory: EngineMemory
 
 
-Tell = Callable[[LoadProgress], None]
+ReportProgress = Callable[[LoadProgress], None]
 
 
-def load(boot: EngineConfig, tell: Tell = lambda _: None) -> Loaded:
+def load(boot: EngineConfig, tell: ReportProgress = lambda _: None) -> LoadedEngine:
     """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
     `ModelTooLarge`."""
-    stamps = _recognise(boot.model.stamps, boot.model.digest)
+    stamps = _verify_files(boot.model.stamps, boot.model.digest)
     library.start()
     memory = EngineMemory(boot.model.backend.placement)
     load_parts = _load_decoder if boot.model.generates else _load_encoder
@@ -48,24 +48,24 @@ def load(boot: EngineConfig, tell: Tell = lambda _: None) -> Loaded:
     except DecodeError as error:
         problem = f"{boot.model.name} cannot compute a first input (code {error.code})"
         raise ModelLoadError(problem) from error
-    _recognise(stamps)  # a large one takes minutes to read
+    _verify_files(stamps)  # a large one takes minutes to read
     return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.news() or {}))
 
 
-def _recognise(stamps: tuple[FileStamp, ...], digest: str = "") -> tuple[FileStamp, ...]:
+def _verify_files(stamps: tuple[FileStamp, ...], digest: str = "") -> tuple[FileStamp, ...]:
     """An engine that dies comes back without anybody looking: a file that took the place of its
     model's would answer under the old one's digest."""
     try:
-        return recognise(stamps, digest)
+        return verify_files(stamps, digest)
     except ModelFileInvalid as problem:
         raise ModelLoadError(f"model {problem.path}: {problem.problem}") from problem
 
 
-def _reading(tell: Tell) -> Callable[[float], None]:
+def _reading(tell: ReportProgress) -> Callable[[float], None]:
     return lambda fraction: tell(LoadProgress(LoadPhase.WEIGHTS, fraction))
 
 
-def _load_decoder(boot: EngineConfig, tell: Tell, memory: EngineMemory) -> Loaded:
+def _load_decoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory) -> LoadedEngine:
     model, started = boot.model, time.monotonic()
     backend = LlamaBackend(model.backend, _reading(tell))
     tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
@@ -107,8 +107,8 @@ def _load_decoder(boot: EngineConfig, tell: Tell, memory: EngineMemory) -> Loade
         model.embedding.pooling.value if model.embedding is not None else "",
         limits.cells,
     )
-    served = Served(model.name, engine, _fingerprint(backend), limits.slot_tokens)
-    return Loaded(ready, served, embedder, memory)
+    served = ServedEngine(model.name, engine, _fingerprint(backend), limits.slot_tokens)
+    return LoadedEngine(ready, served, embedder, memory)
 
 
 def _shape(backend: LlamaBackend, measured: WarmUp) -> BatchLayout:
@@ -123,7 +123,7 @@ def _fingerprint(backend: LlamaBackend) -> Fingerprint:
     return Fingerprint(backend.architecture, "", backend.cells, version("llama-cpp-python"))
 
 
-def _load_encoder(boot: EngineConfig, tell: Tell, memory: EngineMemory) -> Loaded:
+def _load_encoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory) -> LoadedEngine:
     """One that only embeds or ranks: its one context is made now."""
     model, started = boot.model, time.monotonic()
     if model.embedding is None:
@@ -145,7 +145,7 @@ def _load_encoder(boot: EngineConfig, tell: Tell, memory: EngineMemory) -> Loade
         limits,
         model.embedding.pooling.value,
     )
-    return Loaded(ready, None, embedder, memory)
+    return LoadedEngine(ready, None, embedder, memory)
 
 
 def _embedder(

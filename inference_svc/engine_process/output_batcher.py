@@ -1,12 +1,7 @@
-"""The engine's news on its way to the frontend: what can wait a moment travels together.
+"""Batches events on their way to the frontend.
 
-A token that travels alone wakes a thread of each process on its way to the client, half a
-millisecond of processor time altogether, which on a machine whose cores all compute is taken from
-the next token. Nobody reads that fast: so tokens of an interval make one message for each stream,
-and with many streams, which all cost that much, the interval is longer. A token after a pause goes
-at once; so does everything else (beginnings, ends, failures) and a sequence's first token, without
-the tokens of other sequences. Loads wait too, and go with whatever is sent next: who hears that a
-sequence has ended may then ask what it took.
+A token that is sent alone wakes a thread of each process on its way, half a millisecond of CPU
+time; tokens of one interval are sent together.
 """
 
 import threading
@@ -16,9 +11,9 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from inference_svc.engine.events import (
-    ArchiveLoad,
     Cancelled,
     Delta,
+    DiskCacheLoad,
     Embedded,
     Event,
     Failed,
@@ -82,7 +77,7 @@ class OutputBatcher:
         urgent, ends_waiting = set(), False
         for event in news:
             match event:
-                case ModelLoad() | ArchiveLoad():
+                case ModelLoad() | DiskCacheLoad():
                     pass
                 case Delta(sequence_id):
                     if sequence_id in self._silent:

@@ -1,5 +1,5 @@
-"""What an engine says of the archive: how full its folder was when it was last looked at, and what
-it was good for since the engine started.
+"""Offloads prefixes of stored objects to the disk prefix cache and loads them again, beside the
+step loop.
 """
 
 import logging
@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from inference_svc.engine.events import ArchiveLoad, TierLoad
+from inference_svc.engine.events import DiskCacheLoad, TierLoad
 from inference_svc.engine.kv_cache.allocator import MIN_SAVED_TOKENS
-from inference_svc.engine.request import DropArchived, SequenceRequest
+from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest
 from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.snapshot_io import Served
-from inference_svc.snapshots.disk_prefix_cache import CachedFile, DiskPrefixCache
+from inference_svc.engine_process.snapshot_io import ServedEngine
+from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache, SaveResult
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from inference_svc.snapshots.store import FolderUse, new_snapshot_id
 from svc_kit.errors import DomainError, InternalError
@@ -29,23 +29,23 @@ class DiskMeasurement(NamedTuple):
     use: FolderUse
 
 
-def measure(archive: DiskPrefixCache) -> DiskMeasurement:
+def measure_usage(archive: DiskPrefixCache) -> DiskMeasurement:
     """Look at the folder; on the thread that reads and writes it."""
     return DiskMeasurement(time.monotonic(), archive.use)
 
 
-class ArchiveCounts:
-    """Counts on the step thread; `news` is what was not told yet."""
+class DiskCacheCounts:
+    """Counts on the step thread; `news` has the unreported part."""
 
     def __init__(self, archive: DiskPrefixCache) -> None:
         self.num_hits = self.num_misses = self.num_written = self.num_evicted = 0
-        self.measured = measure(archive)
+        self.measured = measure_usage(archive)
         self._limits = archive.limits
-        self._told: ArchiveLoad | None = None
+        self._told: DiskCacheLoad | None = None
 
-    def news(self) -> ArchiveLoad | None:
-        """The counts as they are; None where they were told before."""
-        load = ArchiveLoad(self.measured.at, self._tier())
+    def news(self) -> DiskCacheLoad | None:
+        """The current counts; None if already reported."""
+        load = DiskCacheLoad(self.measured.at, self._tier())
         if load == self._told:
             return None
         self._told = load
@@ -70,7 +70,7 @@ _MOST_UNWRITTEN_BYTES = 256 << 20
 """States on their way to the disk; what is evicted beyond that is lost."""
 
 
-class ArchiveDone(NamedTuple):
+class OffloadDone(NamedTuple):
     """The other thread has finished something: `PrefixOffloader.hear` is to be told, on the step
     thread."""
 
@@ -80,10 +80,10 @@ class ArchiveDone(NamedTuple):
 
 class PrefixOffloader:
     """The archive of one model's engine. Everything but `tell` is called on the step thread; `tell`
-    takes an `ArchiveDone` there from the other one."""
+    takes an `OffloadDone` there from the other one."""
 
     def __init__(
-        self, served: Served, archive: DiskPrefixCache, tell: Callable[[ArchiveDone], None]
+        self, served: ServedEngine, archive: DiskPrefixCache, tell: Callable[[OffloadDone], None]
     ) -> None:
         self._served = served
         self._engine = served.engine
@@ -95,12 +95,12 @@ class PrefixOffloader:
         self._held: dict[int, SequenceRequest] = {}
         self._readers: dict[str, list[int]] = {}
         self._unwritten_bytes = 0
-        self._counts = ArchiveCounts(archive)
+        self._counts = DiskCacheCounts(archive)
         self._results: list[SequenceRequest | SnapshotDone] = []
         self._engine.archive_to(self._write)
 
     def holds(self, request: SequenceRequest) -> bool:
-        """Whether a request has to wait for its prefix; `hear` gives it back."""
+        """Whether a request waits for its prefix; `hear` returns it later."""
         if request.keep_for is None or not self._archive.is_on:
             return False
         if self._fingerprint is None:
@@ -118,8 +118,8 @@ class PrefixOffloader:
         """Stop holding a request, if it is held; it is to be submitted at once."""
         return self._held.pop(sequence_id, None)
 
-    def drop(self, command: DropArchived) -> None:
-        """Delete what is archived for objects; `hear` gives the answer."""
+    def drop(self, command: DropCachedPrefixes) -> None:
+        """Delete the prefixes of objects; `hear` returns the result."""
         self._disown(command.object_ids)
 
         def dropped(count: int) -> None:
@@ -141,7 +141,7 @@ class PrefixOffloader:
             if request.keep_for is not None and request.keep_for.object_id in object_ids:
                 self._held[request.sequence_id] = replace(request, keep_for=None)
 
-    def hear(self, done: ArchiveDone) -> Iterator[SequenceRequest | SnapshotDone]:
+    def hear(self, done: OffloadDone) -> Iterator[SequenceRequest | SnapshotDone]:
         """Take in what the other thread did; yields the requests that wait no longer, and
         answers."""
         self._counts.measured = done.measured
@@ -149,8 +149,8 @@ class PrefixOffloader:
         results, self._results = self._results, []
         yield from results
 
-    def news(self) -> ArchiveLoad | None:
-        """How the archive is; None where that was told before."""
+    def news(self) -> DiskCacheLoad | None:
+        """The state of the disk cache; None if already reported."""
         return self._counts.news()
 
     # --- finding and reading ----------------------------------------------------------------------
@@ -209,7 +209,7 @@ class PrefixOffloader:
         """Archive what memory evicts, unless a file serves for it."""
         if self._fingerprint is None or self._index is None:
             return
-        if any(_serves_for(known, prefix) for known in self._known):
+        if any(_covers(known, prefix) for known in self._known):
             return
         size = len(prefix.state)
         if self._unwritten_bytes and self._unwritten_bytes + size > _MOST_UNWRITTEN_BYTES:
@@ -218,9 +218,9 @@ class PrefixOffloader:
         self._unwritten_bytes += size
         snapshot = self._described(prefix, self._fingerprint)
         mine = [known for known in self._known if known.kept_for == prefix.kept_for]
-        replaced = [known.snapshot_id for known in mine if _serves_for(prefix, known)]
+        replaced = [known.snapshot_id for known in mine if _covers(prefix, known)]
 
-        def written(kept: CachedFile) -> None:
+        def written(kept: SaveResult) -> None:
             self._unwritten_bytes -= size
             self._counts.num_written += 1
             self._counts.num_evicted += kept.num_evicted
@@ -260,7 +260,7 @@ class PrefixOffloader:
         """Have the other thread work, and one of the two called here with what came of it."""
 
         def report(done: "Future[T]") -> None:
-            self._tell(ArchiveDone(_outcome(done, then, failed), measure(self._archive)))
+            self._tell(OffloadDone(_outcome(done, then, failed), measure_usage(self._archive)))
 
         self._files.submit(work).add_done_callback(report)
 
@@ -289,7 +289,7 @@ def _without_cells(snapshot: Snapshot) -> SavedPrefix:
     )
 
 
-def _serves_for(one: SavedPrefix, other: SavedPrefix) -> bool:
+def _covers(one: SavedPrefix, other: SavedPrefix) -> bool:
     """Whether `one` gives what the other does, but for some tokens (a turn is often written another
     way when it has become part of a prompt)."""
     count = len(other.tokens)

@@ -1,8 +1,5 @@
-"""Saving and restoring beside the step loop: cells are copied between two decode calls, files are
-the business of another thread.
-
-One command is served after the other, so that no more than one state is on its way, whatever is
-asked for.
+"""Saves and restores snapshots: cells are copied between two decode calls, files are written by
+another thread.
 """
 
 import logging
@@ -18,14 +15,14 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.snapshots.snapshot import Fingerprint, Receiver, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapshot
 from inference_svc.snapshots.store import FolderUse, SnapshotStore, new_snapshot_id
 from svc_kit.errors import DomainError, InternalError, SnapshotTooLarge, StateNotFound
 
 log = logging.getLogger(__name__)
 
 
-class Served(NamedTuple):
+class ServedEngine(NamedTuple):
     """A model whose sequences may be saved; its fingerprint has no digest of the model yet."""
 
     name: str
@@ -34,8 +31,8 @@ class Served(NamedTuple):
     slot_tokens: int
 
 
-class _Read(NamedTuple):
-    """What a file held, and who takes it in."""
+class _LoadedSnapshot(NamedTuple):
+    """The content of a file, and the request that restores it."""
 
     engine: Engine
     snapshot: Snapshot
@@ -43,10 +40,10 @@ class _Read(NamedTuple):
 
 
 class FileDone(NamedTuple):
-    """The other thread has finished: `SnapshotIO.hear` is to be told."""
+    """A finished operation of the file thread, for `SnapshotIO.hear`."""
 
     job_id: int
-    outcome: "_Read | Snapshot | DomainError"
+    outcome: "_LoadedSnapshot | Snapshot | DomainError"
     use: FolderUse
 
 
@@ -55,7 +52,7 @@ class SnapshotIO:
     `FileDone` there from the other one."""
 
     def __init__(
-        self, served: Served, folder: SnapshotStore, tell: Callable[[FileDone], None]
+        self, served: ServedEngine, folder: SnapshotStore, tell: Callable[[FileDone], None]
     ) -> None:
         self._served = served
         self._folder = folder
@@ -69,8 +66,8 @@ class SnapshotIO:
         if isinstance(news, FileDone):
             self._is_busy = False
             outcome = news.outcome
-            if isinstance(outcome, _Read):
-                outcome = _take_in(outcome)
+            if isinstance(outcome, _LoadedSnapshot):
+                outcome = _restore(outcome)
             yield SnapshotDone(news.job_id, outcome, news.use)
         else:
             self._line.append(news)
@@ -84,7 +81,7 @@ class SnapshotIO:
             self._is_busy = True
             self._files.submit(work).add_done_callback(partial(self._report, command.job_id))
 
-    def _prepare(self, command: SnapshotCommand) -> "Callable[[], _Read | Snapshot]":
+    def _prepare(self, command: SnapshotCommand) -> "Callable[[], _LoadedSnapshot | Snapshot]":
         """What the other thread has to do. A save copies its cells now."""
         match command:
             case SaveSnapshot():
@@ -103,7 +100,7 @@ class SnapshotIO:
             snapshot_id=new_snapshot_id(),
             created_at=time.time(),
             model=served.name,
-            fingerprint=_of(served, command.digest),
+            fingerprint=_with_digest(served, command.digest),
             key=prefix.key,
             num_computed=len(prefix.tokens),
             whole=prefix.whole,
@@ -118,11 +115,11 @@ class SnapshotIO:
         self._folder.save(snapshot, state)
         return snapshot
 
-    def _read(self, command: RestoreSnapshot, room: int) -> _Read:
+    def _read(self, command: RestoreSnapshot, room: int) -> _LoadedSnapshot:
         with self._folder.open(command.snapshot_id) as reader:
             snapshot, served = reader.snapshot, self._served
-            fingerprint = _of(served, command.digest)
-            snapshot.check(Receiver(fingerprint, served.engine.adapters, served.slot_tokens))
+            fingerprint = _with_digest(served, command.digest)
+            snapshot.check(RestoreTarget(fingerprint, served.engine.adapters, served.slot_tokens))
             if snapshot.state_bytes > room:
                 raise _too_large(snapshot, room)
             state = reader.state()
@@ -134,10 +131,10 @@ class SnapshotIO:
             snapshot.origin,
             snapshot.snapshot_id,
         )
-        return _Read(served.engine, snapshot, prefix)
+        return _LoadedSnapshot(served.engine, snapshot, prefix)
 
-    def _report(self, job_id: int, work: "Future[_Read | Snapshot]") -> None:
-        outcome: _Read | Snapshot | DomainError
+    def _report(self, job_id: int, work: "Future[_LoadedSnapshot | Snapshot]") -> None:
+        outcome: _LoadedSnapshot | Snapshot | DomainError
         try:
             outcome = work.result()
         except DomainError as error:
@@ -148,14 +145,14 @@ class SnapshotIO:
         self._tell(FileDone(job_id, outcome, self._folder.use))
 
 
-def _take_in(read: _Read) -> Snapshot | DomainError:
+def _restore(read: _LoadedSnapshot) -> Snapshot | DomainError:
     """Give the cells to their engine, whose room may have shrunk meanwhile."""
     if read.engine.restore(read.prefix):
         return read.snapshot
     return _too_large(read.snapshot, read.engine.restore_bytes)
 
 
-def _of(served: Served, digest: str) -> Fingerprint:
+def _with_digest(served: ServedEngine, digest: str) -> Fingerprint:
     return replace(served.fingerprint, model=digest)
 
 

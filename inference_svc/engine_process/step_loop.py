@@ -1,6 +1,5 @@
-"""The engine process's one step thread: commands in, decode calls, events out.
-
-Two other threads read and write the pipe, so that the step thread never blocks on it.
+"""The step thread: commands in, decode calls, events out. Other threads read and write the pipe, so
+that it never blocks.
 """
 
 import os
@@ -18,7 +17,7 @@ from inference_svc.engine.events import Event
 from inference_svc.engine.request import (
     Cancel,
     Command,
-    DropArchived,
+    DropCachedPrefixes,
     Flush,
     LoadAdapter,
     Pause,
@@ -29,22 +28,39 @@ from inference_svc.engine.request import (
     UnloadAdapter,
     Unpause,
 )
-from inference_svc.engine.scheduler.fairness import Turns
-from inference_svc.engine_client.faults import AbortingPipe
+from inference_svc.engine.scheduler.fairness import FairTurns
 from inference_svc.engine_client.messages import DevicesTaken, SnapshotDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
-from inference_svc.engine_process.prefix_offload import ArchiveDone, PrefixOffloader
+from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOffloader
 from inference_svc.engine_process.snapshot_io import FileDone, SnapshotIO
 from inference_svc.llama.engine_memory import EngineMemory
+
+
+class AbortingPipe:
+    """An engine's pipe at which the process aborts, as a native assertion would make it, with the
+    first request that has a text among its stop texts."""
+
+    def __init__(self, pipe: "Connection[Any, Any]", stop_text: str) -> None:
+        self.send = pipe.send
+        self._pipe = pipe
+        self._stop_text = stop_text
+
+    def recv(self) -> Any:
+        """The next command."""
+        command = self._pipe.recv()
+        if isinstance(command, Submit) and self._stop_text in command.request.stop:
+            os.abort()
+        return command
+
 
 _WATCH_S = 0.05
 Stepper = Engine | Embedder
 
 
-class _Arrived(NamedTuple):
+class _ReceivedCommand(NamedTuple):
     """A command (or a file that is done), and the decode call that ran when it came in."""
 
-    command: Command | FileDone | ArchiveDone
+    command: Command | FileDone | OffloadDone
     step: int
 
 
@@ -62,7 +78,7 @@ class StepLoop:
         memory: EngineMemory | None = None,
         stream_interval_s: float = 0.0,
         desk: Callable[[Callable[[FileDone], None]], SnapshotIO] | None = None,
-        archive: Callable[[Callable[[ArchiveDone], None]], PrefixOffloader] | None = None,
+        archive: Callable[[Callable[[OffloadDone], None]], PrefixOffloader] | None = None,
     ) -> None:
         """`memory` is what to tell of; `stream_interval_s` is how long tokens may wait to travel
         together; `desk` and `archive` make the desks for files, given the way back to the step
@@ -73,12 +89,12 @@ class StepLoop:
         self._embedder = embedder
         self._memory = memory or EngineMemory()
         self._steppers: list[Stepper] = [each for each in (engine, embedder) if each is not None]
-        self._turns: Turns[Stepper] = Turns()
-        self._inbox: SimpleQueue[_Arrived] = SimpleQueue()
+        self._turns: FairTurns[Stepper] = FairTurns()
+        self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
         self._outbox = OutputBatcher(stream_interval_s)
         self._desk = desk(self._hear_of_file) if desk is not None else None
         self._archive = archive(self._hear_of_file) if archive is not None else None
-        self._tell_of_archive()
+        self._report_prefix_offload()
         self._step = 0
 
     def run(self) -> NoReturn:
@@ -90,7 +106,7 @@ class StepLoop:
             self.make_turn()
 
     def make_turn(self) -> None:
-        """Let the one that was served less make a step; one without work only tells its news."""
+        """Run a step of the loop that was served less; without work it only sends events."""
         self._step += 1
         busy = [stepper for stepper in self._steppers if _computes(stepper)]
         turn = self._turns.next(busy) if busy else None
@@ -118,11 +134,11 @@ class StepLoop:
             self._step += 1
 
     def _tell(self, events: list[Event]) -> None:
-        self._tell_of_memory()
+        self._report_memory()
         if events:
             self._outbox.put(events)
 
-    def _tell_of_memory(self) -> None:
+    def _report_memory(self) -> None:
         """Before the answer to what took it."""
         if (taken := self._memory.news()) is not None:
             self._outbox.put(DevicesTaken(taken))
@@ -146,14 +162,14 @@ class StepLoop:
         except Empty:
             return
 
-    def _hear_of_file(self, done: FileDone | ArchiveDone) -> None:
-        self._inbox.put(_Arrived(done, self._step))
+    def _hear_of_file(self, done: FileDone | OffloadDone) -> None:
+        self._inbox.put(_ReceivedCommand(done, self._step))
 
-    def _apply(self, arrived: _Arrived) -> None:
+    def _apply(self, arrived: _ReceivedCommand) -> None:
         match arrived.command:
             case SaveSnapshot() | RestoreSnapshot() | FileDone() as news:
                 self._apply_to_desk(news)
-            case DropArchived() | ArchiveDone() as news:
+            case DropCachedPrefixes() | OffloadDone() as news:
                 self._apply_to_archive(news)
             case SubmitEmbedding(request) if self._embedder is not None:
                 self._embedder.submit(request)
@@ -164,12 +180,12 @@ class StepLoop:
             case command if self._engine is not None:
                 self._apply_to_engine(self._engine, command)
 
-    def _apply_to_engine(self, engine: Engine, command: Command | FileDone | ArchiveDone) -> None:
+    def _apply_to_engine(self, engine: Engine, command: Command | FileDone | OffloadDone) -> None:
         match command:
             case Submit(request):
                 if self._archive is None or not self._archive.holds(request):
                     engine.submit(request)
-                self._tell_of_archive()
+                self._report_prefix_offload()
             case Pause(sequence_id) | Unpause(sequence_id):
                 engine.pause(sequence_id, paused=isinstance(command, Pause))
             case Flush(flush_id):
@@ -177,11 +193,11 @@ class StepLoop:
             case UnloadAdapter():
                 with self._memory.taking():
                     engine.adapters.unload(command.digest)
-                self._tell_of_memory()
+                self._report_memory()
             case LoadAdapter():
                 with self._memory.taking():
                     loaded = engine.adapters.load(command.digest, command.path)
-                self._tell_of_memory()
+                self._report_memory()
                 # Answered at once: what follows may end the process, and this was not to blame.
                 self._outbox.put([loaded])
 
@@ -190,11 +206,11 @@ class StepLoop:
             for answer in self._desk.hear(news):
                 self._outbox.put(answer)
 
-    def _apply_to_archive(self, news: DropArchived | ArchiveDone) -> None:
+    def _apply_to_archive(self, news: DropCachedPrefixes | OffloadDone) -> None:
         if self._archive is None or self._engine is None:
-            if isinstance(news, DropArchived):
+            if isinstance(news, DropCachedPrefixes):
                 self._outbox.put(SnapshotDone(news.job_id, 0, None))
-        elif isinstance(news, DropArchived):
+        elif isinstance(news, DropCachedPrefixes):
             self._archive.drop(news)
         else:
             for result in self._archive.hear(news):
@@ -202,9 +218,9 @@ class StepLoop:
                     self._outbox.put(result)
                 else:
                     self._engine.submit(result)
-            self._tell_of_archive()
+            self._report_prefix_offload()
 
-    def _tell_of_archive(self) -> None:
+    def _report_prefix_offload(self) -> None:
         if self._archive is not None and (load := self._archive.news()) is not None:
             self._outbox.put([load])
 
@@ -217,7 +233,7 @@ class StepLoop:
     def _read(self) -> NoReturn:
         try:
             while True:
-                self._inbox.put(_Arrived(self._pipe.recv(), self._step))
+                self._inbox.put(_ReceivedCommand(self._pipe.recv(), self._step))
         except (EOFError, OSError):
             os._exit(0)
 

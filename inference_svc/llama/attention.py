@@ -1,4 +1,4 @@
-"""An operator's choices of attention, as llama.cpp takes them."""
+"""Attention settings of a context: flash attention, RoPE scaling, cache types."""
 
 from dataclasses import fields
 from typing import Any

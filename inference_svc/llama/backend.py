@@ -1,7 +1,8 @@
-"""The LoRA adapters of one model in llama.cpp, and which of them its context computes with.
+"""The engine's backend over llama.cpp: decode calls, samplers, slots, and the LoRA adapters of the
+context.
 
-A file that reaches this module has been checked (`model_files/adapter_file`): llama.cpp aborts on
-metadata of the wrong type, and computes with shapes that it does not compare.
+Adapter files have been validated by `model_files/adapter_file.py`: llama.cpp aborts on metadata of
+a wrong type.
 """
 
 import ctypes
@@ -32,11 +33,11 @@ from inference_svc.llama.sampling.candidates import Logits
 from inference_svc.llama.sampling.chain import SamplerChain
 from inference_svc.llama.sampling.native_filters import ModelSizes
 from inference_svc.llama.state_convert import (
-    NOTE_BYTES,
-    StateMisfit,
+    LENGTHS_BYTES,
+    StateMismatch,
     cache_lengths,
-    fit,
-    write_note,
+    convert_state,
+    write_lengths,
 )
 from inference_svc.llama.vocabulary import Vocabulary, grammar_tokenizer
 from inference_svc.llama.weights import ModelLoadError, load_model
@@ -274,7 +275,7 @@ class LlamaBackend:
 
     def state_bytes(self, slot: int) -> int:
         """The size of a saved slot."""
-        return self._native_bytes(slot) + NOTE_BYTES
+        return self._native_bytes(slot) + LENGTHS_BYTES
 
     def _native_bytes(self, slot: int, flags: int = 0) -> int:
         return int(llama_cpp.llama_state_seq_get_size_ext(self._context, slot, flags))
@@ -282,7 +283,7 @@ class LlamaBackend:
     def save(self, slot: int) -> bytearray:
         """The cells in use of a slot, for a context of any number of slots."""
         size = self._native_bytes(slot)
-        state = bytearray(size + NOTE_BYTES)
+        state = bytearray(size + LENGTHS_BYTES)
         view = (ctypes.c_uint8 * size).from_buffer(state)
         llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)
         partial = self._native_bytes(slot, llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
@@ -292,14 +293,14 @@ class LlamaBackend:
             recurrent=llama_cpp.llama_model_is_recurrent(self._model),
             hybrid=llama_cpp.llama_model_is_hybrid(self._model),
         )
-        write_note(state, lengths)
+        write_lengths(state, lengths)
         return state
 
     def restore(self, slot: int, state: bytearray) -> bool:
         """Replace a slot's cells by saved ones."""
         try:
-            fitting, size = fit(state, self._streams)
-        except StateMisfit as problem:
+            fitting, size = convert_state(state, self._streams)
+        except StateMismatch as problem:
             log.warning("a saved state cannot be used: %s", problem)
             return False
         self.trim(slot, 0)
@@ -340,7 +341,7 @@ class LlamaBackend:
 
 
 def _suppressed_tokens(vocab: Any) -> tuple[int, ...]:
-    """The tokens that a model's file says must never be chosen."""
+    """Tokens that the model's file suppresses."""
     count = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(count))
     return tuple(tokens[: count.value])

@@ -1,9 +1,7 @@
-"""The devices of this machine as ggml tells of them, and the memory that GPUs have free: the
-difference is what a model took.
+"""Devices of ggml and the free memory of GPUs.
 
-Asking costs a GPU some hundred megabytes for as long as the process lives (its driver sets itself
-up). So only engines ask, which use the GPU anyway, and a process of a moment's life for the
-frontend, which must know before a load.
+Asking uses some hundred megabytes of a GPU for as long as the process lives, so it is asked in a
+child process.
 """
 
 import ctypes
@@ -75,13 +73,13 @@ def free_bytes(only: Collection[str] = (), ggml: Any = ggml) -> dict[str, int]:
 
 
 def free_bytes_from_outside() -> dict[str, int] | None:
-    """The same for a process that is not to use a GPU; None where it cannot be told."""
+    """The same, for a process that must not use a GPU; None if unknown."""
     if not library.can_use_gpu():
         return {}
     command = [sys.executable, "-P", "-m", "inference_svc.llama.devices"]
     try:
-        told = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
-        found: dict[str, int] = json.loads(told.stdout)
+        events = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
+        found: dict[str, int] = json.loads(events.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
         log.warning("the memory of GPUs cannot be told: %s", problem)
         return None

@@ -1,12 +1,6 @@
-"""A context of its own for embeddings and scores, over the weights of a loaded model.
+"""A second context over the weights of a model, for embeddings and scores.
 
-llama.cpp pools inside the graph, and how is fixed with the context; it also computes and keeps the
-logits of every token of an embedding batch. So generation never shares its context with this one,
-and batches stay small where the vocabulary is large.
-
-What llama.cpp answers with an abort, and who prevents it: a batch over the physical batch of an
-encoder, and positions beyond a table of learned ones (`EmbeddingLimits`, checked before every
-decode); an unknown pooling type (always given here).
+llama.cpp pools inside the graph, and the kind of pooling is fixed with the context.
 """
 
 import ctypes
@@ -65,7 +59,7 @@ class LlamaEmbedding:
     def __init__(
         self, model: Any, settings: EmbeddingSettings, memory: EngineMemory | None = None
     ) -> None:
-        """`memory` says what it may take; unset: what the machine has."""
+        """`memory` limits what it may take; unset means the machine's memory."""
         self._model = model
         self._engine_memory = memory or EngineMemory()
         self._settings = settings

@@ -1,17 +1,11 @@
-"""What an engine's process may still take, and what it has taken of GPUs.
-
-The processor's part is there to be read for any process; of a GPU only what is free can be told. So
-it is asked before and after whatever takes memory there: weights and cells, a context for
-embeddings, adapters. What others take in the same moment is counted too (models load one at a
-time); what a driver takes for the process itself, before it is asked for the first time, is not.
-"""
+"""Memory that an engine process has taken, of the machine and of GPUs."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from inference_svc.llama import devices
 from inference_svc.machine import available_memory_bytes
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.placement import ON_PROCESSOR, Placement
 
 
@@ -23,7 +17,7 @@ class EngineMemory:
         placement: Placement = ON_PROCESSOR,
         free_bytes: Callable[[Collection[str]], Mapping[str, int]] = devices.free_bytes,
     ) -> None:
-        """`free_bytes` tells of the GPUs with these names, or of all."""
+        """`free_bytes` covers the named GPUs, or all."""
         self._placement = placement
         self._is_counting = False
         self._free_bytes = free_bytes
@@ -32,8 +26,8 @@ class EngineMemory:
 
     def available_bytes(self, num_layers: int) -> int:
         """The most that a context over all layers may take, as its model is placed."""
-        free = PlacedBytes(available_memory_bytes(), self._free())
-        return Spread(self._placement, num_layers).fitting_bytes(free)
+        free = DeviceBytes(available_memory_bytes(), self._free())
+        return LayerSplit(self._placement, num_layers).fitting_bytes(free)
 
     @contextmanager
     def taking(self) -> Iterator[None]:

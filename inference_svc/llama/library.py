@@ -1,4 +1,4 @@
-"""llama.cpp as a library: started once a process, its log lines sent to ours."""
+"""Starts llama.cpp once a process and forwards its log."""
 
 import ctypes
 import logging

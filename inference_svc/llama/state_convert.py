@@ -1,23 +1,16 @@
-"""A sequence's state, made to fit a context with another number of slots.
-
-llama.cpp writes, for each cache of attention cells, the number of its streams and then every
-stream: its cell count, and the cells where there are any. One sequence has cells in one stream, so
-all others are a zero of four bytes. Reading insists on its own number of streams, though it takes
-the cells of any. Where the caches end llama.cpp can be asked while it writes, so that is noted
-behind the state; the cells themselves are never looked into.
-"""
+"""Converts the saved state of a sequence to a context with another number of slots."""
 
 import struct
 from typing import NamedTuple
 
 _HEAD_BYTES = 8  # magic and sequence id
 _COUNT = struct.Struct("<I")
-_NOTE = struct.Struct("<QQ")
-NOTE_BYTES = _NOTE.size
+_LENGTHS = struct.Struct("<QQ")
+LENGTHS_BYTES = _LENGTHS.size
 
 
-class StateMisfit(ValueError):
-    """A state is not built as it says."""
+class StateMismatch(ValueError):
+    """A state has an unexpected structure."""
 
 
 class CacheLengths(NamedTuple):
@@ -39,20 +32,20 @@ def cache_lengths(whole: int, partial: int, *, recurrent: bool, hybrid: bool) ->
     return CacheLengths(first, 0 if hybrid else partial - _HEAD_BYTES)
 
 
-def write_note(state: bytearray, lengths: CacheLengths) -> None:
-    """Fill in the last `NOTE_BYTES` of a state."""
-    _NOTE.pack_into(state, len(state) - NOTE_BYTES, *lengths)
+def write_lengths(state: bytearray, lengths: CacheLengths) -> None:
+    """Fill in the last `LENGTHS_BYTES` of a state."""
+    _LENGTHS.pack_into(state, len(state) - LENGTHS_BYTES, *lengths)
 
 
-def fit(state: bytearray, streams: int) -> tuple[bytearray, int]:
+def convert_state(state: bytearray, streams: int) -> tuple[bytearray, int]:
     """The state for a context of so many streams, and its length without the note; the same object
-    where it fits as it is. Raises `StateMisfit`."""
-    end = len(state) - NOTE_BYTES
+    where it fits as it is. Raises `StateMismatch`."""
+    end = len(state) - LENGTHS_BYTES
     if end < _HEAD_BYTES:
-        raise StateMisfit("it is too short")
-    lengths = CacheLengths(*_NOTE.unpack_from(state, end))
+        raise StateMismatch("it is too short")
+    lengths = CacheLengths(*_LENGTHS.unpack_from(state, end))
     if _HEAD_BYTES + sum(lengths) > end:
-        raise StateMisfit("it is shorter than its caches")
+        raise StateMismatch("it is shorter than its caches")
     if not lengths.first or _count(state, _HEAD_BYTES, end) == streams:
         return state, end
     view, at = memoryview(state), _HEAD_BYTES
@@ -69,19 +62,19 @@ def _cells(cache: memoryview) -> memoryview:
     """The one stream of a cache that has cells."""
     streams, at = _count(cache, 0, len(cache)), _COUNT.size
     if not 0 < streams <= len(cache) // _COUNT.size - 1:
-        raise StateMisfit(f"it has {streams} streams")
+        raise StateMismatch(f"it has {streams} streams")
     empty = 0
     while empty < streams - 1 and _count(cache, at, len(cache)) == 0:
         at += _COUNT.size
         empty += 1
     end = len(cache) - _COUNT.size * (streams - 1 - empty)
     if end <= at or any(cache[end:]):
-        raise StateMisfit("more than one stream has cells")
+        raise StateMismatch("more than one stream has cells")
     return cache[at:end]
 
 
 def _count(data: bytearray | memoryview, at: int, end: int) -> int:
     if at + _COUNT.size > end:
-        raise StateMisfit("it is too short")
+        raise StateMismatch("it is too short")
     value: int = _COUNT.unpack_from(data, at)[0]
     return value

@@ -1,7 +1,5 @@
-"""Tokenizes long texts in a limited child process.
-
-llama.cpp splits text with regular expressions that recurse: a long enough text of the wrong shape
-ends the process. In a child that costs one request.
+"""Tokenizes long texts in a sandboxed child process: llama.cpp's regular expressions recurse and
+can exhaust the stack.
 """
 
 from functools import lru_cache

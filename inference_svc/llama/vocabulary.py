@@ -1,11 +1,7 @@
-"""Tokens and their texts, through llama.cpp's own tokenizer.
+"""Vocabulary, tokenizer and grammar vocabulary of a model, through llama.cpp.
 
-Every guard here exists because llama.cpp answers a wrong argument by ending the process: invalid
-UTF-8 makes `llama_tokenize` throw through its C interface, and a token id outside the vocabulary is
-read without a check. So text is encoded strictly and ids are compared with the size first.
-
-A `Vocabulary` is safe to use from several threads: llama.cpp only reads, and `close` waits for
-calls that are under way.
+Every guard exists because llama.cpp ends the process on a wrong argument: invalid UTF-8 makes
+`llama_tokenize` throw through its C interface.
 """
 
 import ctypes
@@ -336,12 +332,12 @@ def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
         slices=_SLICES,
     )
     del tokens
-    _give_memory_back()
+    _release_memory()
     return tokenizer
 
 
-def _give_memory_back() -> None:
-    """Reading a vocabulary takes megabytes that the C library keeps; glibc's can be told not to."""
+def _release_memory() -> None:
+    """Return the memory of reading a vocabulary to the system (glibc)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

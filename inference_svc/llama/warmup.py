@@ -1,9 +1,5 @@
-"""Before SERVING: fault the weights in, choose the number of threads, and measure step time by
-rows and by the tokens of a row, and the cost of copies.
-
-First steps are several times slower, compute threads that take every core starve the frontends, and
-some row counts are slower than larger ones. So all of it is measured here, on the real model, in a
-bounded time.
+"""Warm-up before SERVING: faults weights in, chooses the number of threads, and measures step time
+by rows and the cost of copies.
 """
 
 import time

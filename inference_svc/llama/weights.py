@@ -1,4 +1,4 @@
-"""Loads a model's weights: which devices hold them, and how far the reading is."""
+"""Loads the weights of a model onto its devices, with progress."""
 
 import ctypes
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def load_model(
 
 
 class _Progress:
-    """Passes on what llama.cpp says after each tensor, without its repetitions."""
+    """Forwards the progress of llama.cpp, without repetitions."""
 
     def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell = tell

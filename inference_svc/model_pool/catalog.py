@@ -1,8 +1,7 @@
-"""The models this server knows, and the one place where a request's `model` becomes one of them.
+"""The models of this server, and the resolution of a request's `model`.
 
-A known model has three parts that come one after the other: its file, read at the start; its front
-(`ServedModel`: vocabulary and template), opened when first needed and then kept, for it is small;
-and its engine, which comes and goes (`pool`).
+A model has its file, read at the start; its front (`ServedModel`: vocabulary and template); and its
+engine, while it is loaded.
 """
 
 import asyncio
@@ -120,8 +119,8 @@ class KnownModel:
         return self.worker is not None and self.worker.state is EngineState.RESTARTING
 
 
-class Named(NamedTuple):
-    """What a request's `model` stands for: a model, and the adapter whose name it is, if any."""
+class ResolvedModel(NamedTuple):
+    """The model of a request, and the adapter that it names, if any."""
 
     model: KnownModel
     adapter: Adapter | None = None
@@ -158,13 +157,13 @@ class Catalog:
         """Whether a model has this name or alias."""
         return name in self._names
 
-    def find(self, name: str, project: str) -> Named:
+    def find(self, name: str, project: str) -> ResolvedModel:
         """What a name stands for in a project: a model by its name or alias, or an adapter; the
         first model for an empty one. Raises `ModelNotFound`."""
         adapter = None if self.has_model(name) else self._visible(name, project)
         if adapter is None:
-            return Named(self.find_model(name))
-        return Named(self._names[adapter.model], adapter)
+            return ResolvedModel(self.find_model(name))
+        return ResolvedModel(self._names[adapter.model], adapter)
 
     def find_model(
         self,
@@ -205,11 +204,11 @@ class Catalog:
             if adapter.project == project and adapter.standing_scale and adapter.error is None
         ]
 
-    def all(self, project: str) -> list[Named]:
+    def all(self, project: str) -> list[ResolvedModel]:
         """Everything that a project's request may name, sorted."""
-        plain = [Named(model) for model in self]
+        plain = [ResolvedModel(model) for model in self]
         adapted = [
-            Named(model, each)
+            ResolvedModel(model, each)
             for model in self
             for each in model.adapters.current()
             if each is self._visible(each.name, project)

@@ -1,5 +1,5 @@
-"""How a model chooses tokens where a request does not say: llama.cpp's defaults, over them what the
-model's file recommends (`general.sampling.*`), over that what the operator says.
+"""Default sampling of a model: llama.cpp's, overridden by the model's file (`general.sampling.*`),
+overridden by settings.
 """
 
 from collections.abc import Callable, Mapping

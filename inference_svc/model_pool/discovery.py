@@ -1,4 +1,4 @@
-"""The models that the settings name: found, described, and checked against each other."""
+"""Finds the models that the settings name, reads their metadata and checks their names."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from inference_svc.config import InferenceSettings, ModelSettings
 from inference_svc.model_pool.catalog import Catalog, KnownModel
 from inference_svc.model_pool.engine_config import placement_of, requested_limits
 from inference_svc.model_pool.eviction import Resident
-from inference_svc.models.device_memory import Spread
+from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.sources import Download, RemoteFile, resolve_models
 from svc_kit.errors import ModelCannot
@@ -33,7 +33,7 @@ def find_models(settings: InferenceSettings) -> Catalog:
 
 def _known(file: ModelFile, settings: InferenceSettings) -> KnownModel:
     own = settings.per_model.get(file.name, ModelSettings())
-    spread = Spread(placement_of(own, settings.engine), file.num_layers)
+    spread = LayerSplit(placement_of(own, settings.engine), file.num_layers)
     return KnownModel(
         file.with_kv_types(own.kv_type_k, own.kv_type_v),
         requested_limits(own, settings.engine),

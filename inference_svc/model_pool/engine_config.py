@@ -1,4 +1,4 @@
-"""From settings and sizes to what an engine process is told when it begins."""
+"""Builds the configuration of an engine process from settings and memory plans."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ def snapshot_folder(settings: InferenceSettings) -> FolderLimits:
     return FolderLimits(folder, limits.max_mib << 20, limits.max_files)
 
 
-def archive_folder(settings: InferenceSettings) -> FolderLimits:
+def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
     """The folder of the archive, which engines share too."""
     limits = settings.snapshots
     folder = snapshot_folder(settings).path / "archive"
@@ -110,7 +110,7 @@ class EngineConfigBuilder:
             None,
             engine.warm_up_s,
             snapshot_folder(self.settings),
-            archive_folder(self.settings),
+            disk_cache_folder(self.settings),
             None if interval_ms is None else interval_ms / 1000,
             engine.abort_on,
         )

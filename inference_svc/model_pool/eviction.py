@@ -1,20 +1,13 @@
-"""Which models are in memory, and which may come or must go: rules alone, without a clock, a
-process or a file.
+"""Which models are loaded, and which are loaded or evicted next: pure rules.
 
-                 begin             ready             retire             gone
-    AVAILABLE ──────────► LOADING ───────► READY ────────────► UNLOADING ─────► AVAILABLE
-        ▲                  │   │          (uses come and go)   (uses only go)
-        └──── abandon ─────┘   └─ fail ─► FAILED ── begin ─► LOADING
-
-The memory of a model is what was planned for it while it loads, and what its engine was measured to
-take from then on, until it is gone.
+AVAILABLE ──begin──► LOADING ──ready──► READY ──retire──► UNLOADING ──gone──► AVAILABLE
 """
 
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from svc_kit.errors import ModelTooLarge
 
 
@@ -28,7 +21,7 @@ class ModelState(enum.Enum):
     FAILED = "failed"
 
 
-class IllegalMove(Exception):
+class InvalidTransition(Exception):
     """A defect of the pool: a model cannot go from its state to the asked one."""
 
 
@@ -47,9 +40,9 @@ class Resident:
     uses: int = 0
     awaited: int = 0
     used_at: float = 0.0
-    held: PlacedBytes = field(default_factory=PlacedBytes)
+    held: DeviceBytes = field(default_factory=DeviceBytes)
     problem: str = ""
-    spread: Spread = field(default_factory=Spread)
+    spread: LayerSplit = field(default_factory=LayerSplit)
 
     @property
     def held_bytes(self) -> int:
@@ -57,7 +50,7 @@ class Resident:
         return self.held.total
 
     @property
-    def holds_memory(self) -> bool:
+    def uses_memory(self) -> bool:
         """Whether its engine is there, or coming, or going."""
         return self.state in (ModelState.LOADING, ModelState.READY, ModelState.UNLOADING)
 
@@ -70,14 +63,14 @@ class Resident:
     @property
     def will_give_way(self) -> bool:
         """Whether its memory can be had some time, without an operator."""
-        return self.holds_memory and (not self.is_pinned or self.state is ModelState.UNLOADING)
+        return self.uses_memory and (not self.is_pinned or self.state is ModelState.UNLOADING)
 
     def begin(self) -> None:
         """Start to load."""
         self._move(ModelState.LOADING, ModelState.AVAILABLE, ModelState.FAILED)
         self.problem = ""
 
-    def plan(self, planned: PlacedBytes) -> None:
+    def plan(self, planned: DeviceBytes) -> None:
         """Hold the memory that the load is expected to take."""
         self._require(ModelState.LOADING)
         self.held = planned
@@ -90,12 +83,12 @@ class Resident:
     def abandon(self) -> None:
         """Stop loading; nothing is wrong with the model."""
         self._move(ModelState.AVAILABLE, ModelState.LOADING)
-        self.held = PlacedBytes()
+        self.held = DeviceBytes()
 
     def fail(self, problem: str) -> None:
         """It cannot be loaded."""
         self._move(ModelState.FAILED, ModelState.LOADING)
-        self.held = PlacedBytes()
+        self.held = DeviceBytes()
         self.problem = problem
 
     def acquire(self, now: float) -> None:
@@ -117,9 +110,9 @@ class Resident:
     def gone(self) -> None:
         """Its engine has ended and its memory is free."""
         if self.uses:
-            raise IllegalMove(f"{self.name} has {self.uses} uses")
+            raise InvalidTransition(f"{self.name} has {self.uses} uses")
         self._move(ModelState.AVAILABLE, ModelState.UNLOADING)
-        self.held = PlacedBytes()
+        self.held = DeviceBytes()
 
     def _move(self, target: ModelState, *sources: ModelState) -> None:
         self._require(*sources)
@@ -127,7 +120,7 @@ class Resident:
 
     def _require(self, *states: ModelState) -> None:
         if self.state not in states:
-            raise IllegalMove(f"{self.name} is {self.state.value}")
+            raise InvalidTransition(f"{self.name} is {self.state.value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +147,13 @@ class Wait:
 Verdict = Fits | MakeRoom | Wait
 
 
-def judge(
+def plan_load(
     newcomer: Resident,
     residents: Iterable[Resident],
     needed_bytes: int,
     *,
     budget_bytes: int,
-    available: PlacedBytes,
+    available: DeviceBytes,
 ) -> Verdict:
     """Say how `newcomer` gets `needed_bytes`.
 
@@ -171,11 +164,11 @@ def judge(
     Raises:
         ModelTooLarge: it cannot have them, even if every model went that may.
     """
-    others = [each for each in residents if each is not newcomer and each.holds_memory]
+    others = [each for each in residents if each is not newcomer and each.uses_memory]
     held_bytes = sum(each.held_bytes for each in others)
 
     def free_without(gone: Iterable[Resident]) -> int:
-        gone_bytes = sum((each.held for each in gone), PlacedBytes())
+        gone_bytes = sum((each.held for each in gone), DeviceBytes())
         left = budget_bytes - held_bytes + gone_bytes.total
         return max(0, min(left, newcomer.spread.fitting_bytes(available + gone_bytes)))
 
@@ -193,12 +186,14 @@ def judge(
     return MakeRoom(min(leaving, key=_last_use)) if leaving else Wait(free)
 
 
-def surplus(residents: Iterable[Resident], budget_bytes: int, newest: Resident) -> Resident | None:
+def over_budget(
+    residents: Iterable[Resident], budget_bytes: int, newest: Resident
+) -> Resident | None:
     """The model that has to go because together they take more than the budget, as measured.
 
     None: they fit, or nobody may go. `newest`, which was just loaded, never does.
     """
-    loaded = [each for each in residents if each.holds_memory]
+    loaded = [each for each in residents if each.uses_memory]
     if sum(each.held_bytes for each in loaded) <= budget_bytes:
         return None
     idle = [each for each in loaded if each.may_give_way and each is not newest]
@@ -210,13 +205,13 @@ def _last_use(resident: Resident) -> float:
 
 
 def check_integrity(residents: Iterable[Resident]) -> None:
-    """Raise `IllegalMove` where the numbers contradict a state."""
+    """Raise `InvalidTransition` where the numbers contradict a state."""
     for each in residents:
-        if each.uses < 0 or (each.uses and not each.holds_memory):
-            raise IllegalMove(f"{each.name} is {each.state.value} with {each.uses} uses")
+        if each.uses < 0 or (each.uses and not each.uses_memory):
+            raise InvalidTransition(f"{each.name} is {each.state.value} with {each.uses} uses")
         if each.uses and each.state is ModelState.LOADING:
-            raise IllegalMove(f"{each.name} is used while it loads")
-        if each.held_bytes and not each.holds_memory:
-            raise IllegalMove(f"{each.name} is {each.state.value} and holds memory")
+            raise InvalidTransition(f"{each.name} is used while it loads")
+        if each.held_bytes and not each.uses_memory:
+            raise InvalidTransition(f"{each.name} is {each.state.value} and holds memory")
         if (each.state is ModelState.FAILED) != bool(each.problem):
-            raise IllegalMove(f"{each.name} is {each.state.value}: {each.problem!r}")
+            raise InvalidTransition(f"{each.name} is {each.state.value}: {each.problem!r}")

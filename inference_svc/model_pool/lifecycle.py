@@ -1,4 +1,4 @@
-"""What has changed about models, for whoever waits for it."""
+"""Loads and unloads models, plans the memory of those that load together, and signals changes."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ from inference_svc.model_pool.eviction import (
     Resident,
     Verdict,
     Wait,
-    judge,
-    surplus,
+    over_budget,
+    plan_load,
 )
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import (
     RequestedLimits,
     ResolvedLimits,
@@ -56,7 +56,7 @@ class ModelChangeSignal:
         self._on_change()
 
     def wake(self) -> None:
-        """Let everyone who waits look again; who comes later waits for the next change."""
+        """Wake all current waiters."""
         self._event.set()
         self._event = asyncio.Event()
 
@@ -87,10 +87,10 @@ class Loader(Protocol):
         on_change: Callable[[], None],
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
-        """An engine that is not started yet; `on_change` hears that its state has changed."""
+        """An engine that is not started yet; `on_change` is called when its state changes."""
 
     def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
-        """Say that a model answers, and at what sizes."""
+        """Log that a model is ready, with its sizes."""
 
 
 async def _nowhere() -> None:
@@ -104,7 +104,7 @@ class Memory:
     models in use hold."""
 
     budget_bytes: int
-    available: Callable[[], PlacedBytes]
+    available: Callable[[], DeviceBytes]
     patience_s: float
     look: Callable[[], Awaitable[None]] = _nowhere
 
@@ -145,7 +145,7 @@ class ModelLifecycle:
         return self._begin(known, self._unload(known))
 
     async def stop(self, known: KnownModel) -> None:
-        """Stop a load under way; who waits for it hears MODEL_UNLOADED."""
+        """Cancel a load in progress; its waiters get MODEL_UNLOADED."""
         await asyncio.sleep(0)  # a task that has not begun yet could not clean up
         move = self._moves.get(known.name)
         if move is not None and known.resident.state is ModelState.LOADING:
@@ -226,7 +226,7 @@ class ModelLifecycle:
                 known,
                 sizes,
                 on_change=lambda: self._engine_changed(known),
-                on_progress=lambda progress: self._tell_progress(known, progress),
+                on_progress=lambda progress: self._report_progress(known, progress),
             )
             await worker.start()
             known.ready_at = datetime.now(UTC)
@@ -240,7 +240,7 @@ class ModelLifecycle:
             known.progress = None  # an engine that died has been loaded again, by itself
         self._changes.of(known)
 
-    def _tell_progress(self, known: KnownModel, progress: LoadProgress) -> None:
+    def _report_progress(self, known: KnownModel, progress: LoadProgress) -> None:
         known.progress = progress
         self._changes.of(known)
 
@@ -253,7 +253,7 @@ class ModelLifecycle:
                     if isinstance(verdict, Fits):
                         return plan_limits([known.file], verdict.free_bytes, [known.requested])[0]
                     if isinstance(verdict, MakeRoom):
-                        await self._give_way(verdict.victim)
+                        await self._evict_idle(verdict.victim)
                     else:
                         await self._changes.until(lambda: not isinstance(self._judge(known), Wait))
         except TimeoutError:
@@ -275,7 +275,7 @@ class ModelLifecycle:
         return self._judge_for(known, needs.least) if isinstance(verdict, Wait) else verdict
 
     def _judge_for(self, known: KnownModel, needed_bytes: int) -> Verdict:
-        return judge(
+        return plan_load(
             known.resident,
             self._residents(),
             needed_bytes,
@@ -283,10 +283,10 @@ class ModelLifecycle:
             available=self._available(),
         )
 
-    def _available(self) -> PlacedBytes:
+    def _available(self) -> DeviceBytes:
         """What can be given now, without what engines that died take again when they are back."""
         back = (known.resident.held for known in self._catalog if known.is_coming_back)
-        return self._memory.available().without(sum(back, PlacedBytes()))
+        return self._memory.available().without(sum(back, DeviceBytes()))
 
     def _residents(self) -> list[Resident]:
         return [each.resident for each in self._catalog]
@@ -294,18 +294,18 @@ class ModelLifecycle:
     def _measure(self) -> None:
         """Learn what the engines take now; one that is down will take what it took."""
         for known in self._catalog:
-            measured = known.worker.memory if known.worker is not None else PlacedBytes()
+            measured = known.worker.memory if known.worker is not None else DeviceBytes()
             if measured.total and known.resident.state is not ModelState.LOADING:
                 known.resident.held = measured
 
     async def _keep_budget(self, loaded: KnownModel) -> None:
         """A load that took more than planned costs those used least lately their place."""
         budget = self._memory.budget_bytes
-        while (extra := surplus(self._residents(), budget, loaded.resident)) is not None:
+        while (extra := over_budget(self._residents(), budget, loaded.resident)) is not None:
             log.info("model %s gives way: the models take more than the budget", extra.name)
-            await self._give_way(extra)
+            await self._evict_idle(extra)
 
-    async def _give_way(self, resident: Resident) -> None:
+    async def _evict_idle(self, resident: Resident) -> None:
         await asyncio.shield(self.unload(self._catalog.find_model(resident.name)))
 
     # --- unloading --------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def plan_start(models: Sequence[KnownModel], memory: Memory) -> list[ResolvedLim
     while waiting:
         group = waiting.pop(0)
         kept = [_least(each, free) for others in waiting for each in others]
-        kept_bytes = sum(kept, PlacedBytes())
+        kept_bytes = sum(kept, DeviceBytes())
         left = free.without(kept_bytes)
         fitting = (each.resident.spread.fitting_bytes(left, free) for each in group)
         most = max(min(budget_bytes - kept_bytes.total, *fitting), 0)
@@ -349,13 +349,13 @@ def plan_start(models: Sequence[KnownModel], memory: Memory) -> list[ResolvedLim
     return [sizes[known.name] for known in models]
 
 
-def _groups(models: Sequence[KnownModel], free: PlacedBytes) -> Sequence[list[KnownModel]]:
+def _groups(models: Sequence[KnownModel], free: DeviceBytes) -> Sequence[list[KnownModel]]:
     groups = defaultdict(list)
     for known in models:
         groups[known.resident.spread.places(free)].append(known)
     return list(groups.values())
 
 
-def _least(known: KnownModel, free: PlacedBytes) -> PlacedBytes:
+def _least(known: KnownModel, free: DeviceBytes) -> DeviceBytes:
     needed = memory_needs(known.file, known.requested).least
     return known.resident.spread.divide(needed, free)

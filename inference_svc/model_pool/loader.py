@@ -1,4 +1,4 @@
-"""Opens the fronts of models and starts their engines, as the settings say."""
+"""Opens the fronts of models and starts their engines, as configured."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from inference_svc.metrics import EngineObserver
 from inference_svc.model_pool.catalog import KnownModel, ServedModel
 from inference_svc.model_pool.default_sampling import default_sampling
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
-from inference_svc.models.file_identity import digest_of, recognise
+from inference_svc.models.file_identity import digest_of, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
 from model_files.gguf import ModelFileInvalid
 from svc_kit.lifecycle import StartupError
@@ -50,7 +50,7 @@ class ModelLoader:
     async def check(self, known: KnownModel) -> None:
         """Raise `StartupError` where a model's files are others than those that were described."""
         try:
-            stamps = await asyncio.to_thread(recognise, known.file.stamps, known.digest)
+            stamps = await asyncio.to_thread(verify_files, known.file.stamps, known.digest)
         except ModelFileInvalid as problem:
             raise StartupError(f"model {problem.path}: {problem.problem}") from problem
         known.file = replace(known.file, stamps=stamps)

@@ -1,9 +1,4 @@
-"""What the machine and its GPUs can give now.
-
-What a GPU has free is known to processes that use it, and using it takes some of it. So a process
-of a moment's life is asked before a load; between two such looks what our own engines take and give
-back is counted.
-"""
+"""The pool of loaded models: uses of calls, load and unload by operators, memory that is free."""
 
 import asyncio
 import time
@@ -22,7 +17,7 @@ from inference_svc.model_pool.lifecycle import (
     ModelLifecycle,
     plan_start,
 )
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
@@ -44,13 +39,13 @@ class FreeMemory:
 
     def __init__(
         self,
-        held: Callable[[], PlacedBytes],
+        held: Callable[[], DeviceBytes],
         ask: Callable[[], dict[str, int] | None] = devices.free_bytes_from_outside,
     ) -> None:
         self._held = held
         self._ask = ask
-        self._seen: PlacedBytes | None = None
-        self._held_then = PlacedBytes()
+        self._seen: DeviceBytes | None = None
+        self._held_then = DeviceBytes()
 
     async def look(self) -> None:
         """Ask what is free; where that cannot be told, what was known stays. A GPU that was there
@@ -62,18 +57,18 @@ class FreeMemory:
         if found is None:
             return
         names = found if self._seen is None else self._seen.devices
-        self._seen = PlacedBytes(devices={name: found.get(name, 0) for name in names})
+        self._seen = DeviceBytes(devices={name: found.get(name, 0) for name in names})
         # Nobody knows on which side of the answer something was taken or given back meanwhile: of
         # both numbers the smaller one never promises too much.
         self._held_then = before.without(before.without(self._held()))
 
-    def now(self) -> PlacedBytes:
+    def now(self) -> DeviceBytes:
         """What can be taken without pushing others out."""
-        held, seen = self._held(), self._seen or PlacedBytes()
+        held, seen = self._held(), self._seen or DeviceBytes()
         given_back = self._held_then.without(held)
         left = (seen + given_back).without(held.without(self._held_then))
         devices = {name: left.devices[name] for name in seen.devices}
-        return PlacedBytes(available_memory_bytes(), devices)
+        return DeviceBytes(available_memory_bytes(), devices)
 
 
 _START_RETRY_S = 2.0
@@ -132,7 +127,7 @@ class ModelPool:
         await self._moving.close()
 
     def drain(self) -> None:
-        """Take nothing new; what waits and runs goes on."""
+        """Accept no new requests; waiting and running ones continue."""
         self.is_draining = True
         self._changes.told()
 

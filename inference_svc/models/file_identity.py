@@ -1,8 +1,6 @@
-"""Tells whether a model's files are still those that were described.
+"""Detects whether the files of a model are still those that were described.
 
-All that is known of a model is of the files that were there at the start, and snapshots and vectors
-carry their digest. So others in their place are not served; but the same bytes, copied back or
-touched, are.
+Snapshots and embeddings carry the digest of the model's file.
 """
 
 import hashlib
@@ -16,7 +14,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class FileStamp(NamedTuple):
-    """What tells a file from another one in its place, or from itself written to since."""
+    """Identifies the content of a file by its metadata."""
 
     path: Path
     inode: int
@@ -44,11 +42,11 @@ def digest_of(stamps: Iterable[FileStamp]) -> str:
                     digest.update(block)
         except OSError as problem:
             raise ModelFileInvalid(stamp.path, problem.strerror or str(problem)) from problem
-    recognise(stamps)
+    verify_files(stamps)
     return digest.hexdigest()
 
 
-def recognise(stamps: Sequence[FileStamp], digest: str = "") -> tuple[FileStamp, ...]:
+def verify_files(stamps: Sequence[FileStamp], digest: str = "") -> tuple[FileStamp, ...]:
     """The stamps of a model's files as they are now. Raises `ModelFileInvalid` where they are not
     the files that had `stamps`.
 

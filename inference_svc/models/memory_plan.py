@@ -1,9 +1,6 @@
-"""How many sequences at once, and how long: decided from the memory that is there.
+"""Plans slots and context of a model from the memory that is free.
 
-KV streams reserve slots x context up front, so the product must fit before the model is loaded. A
-context too short refuses requests, too few slots only makes them wait: slots are given up first,
-down to a few, then context. Where what is asked for does not fit that way, all slots share the
-cells that do (the unified layout): each sequence may be as long, but not all of them at once.
+KV streams reserve slots x context up front, so the product must fit before the model is loaded.
 """
 
 import enum
@@ -73,7 +70,7 @@ class ResolvedLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class MemoryNeeds:
     """Memory that a load needs: with `comfortable` a few people are served at once, less than
     `least` cannot serve anybody (or not as requested). `least` is at most `comfortable`."""
 
@@ -81,7 +78,7 @@ class Needs:
     least: int
 
 
-def memory_needs(model: ModelFile, requested: RequestedLimits) -> Needs:
+def memory_needs(model: ModelFile, requested: RequestedLimits) -> MemoryNeeds:
     """What must be free before a load, the reserve included."""
     kv_bytes = (
         _kv_bytes(model, *_fitted(model, requested, *_COMFORTABLE)),
@@ -90,7 +87,7 @@ def memory_needs(model: ModelFile, requested: RequestedLimits) -> Needs:
     comfortable, least = (
         math.ceil((_fixed_bytes(model) + size) / (1 - _RESERVE_SHARE)) + 1 for size in kv_bytes
     )
-    return Needs(comfortable, min(least, comfortable))
+    return MemoryNeeds(comfortable, min(least, comfortable))
 
 
 def planned_bytes(model: ModelFile, limits: ResolvedLimits) -> int:
@@ -180,7 +177,7 @@ def _whole_blocks(cells: int) -> int:
 
 
 def _least_kv_bytes(model: ModelFile, requested: RequestedLimits) -> int:
-    """The cache without which nobody can be served, or not as requested."""
+    """The minimum size of the KV cache."""
     steps = list(_steps(model, requested))
     if _may_share(model, requested):
         return min(_kv_bytes(model, 1, _whole_blocks(context)) for _, context in steps)

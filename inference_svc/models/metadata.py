@@ -1,8 +1,5 @@
-"""Says what a model file is, from its header alone: class, sizes, context, template.
-
-Everything that must be known before a load is decided here: what the model can do, how much memory
-a token of context takes, and whether the file is a model at all (LoRA adapters and image
-projectors are GGUF files too).
+"""Metadata of a model from the header of its file: class, sizes, context, template, memory of a
+token.
 """
 
 import math
@@ -232,7 +229,7 @@ def split_paths(path: Path) -> tuple[Path, ...]:
 
 
 def default_name(path: Path) -> str:
-    """Return what a model is called where nobody named it: its file name without the ending."""
+    """Return the default name of a model: its file name without the extension."""
     named = _SPLIT_NAME.fullmatch(path.name)
     return named["stem"] if named else path.name.removesuffix(".gguf")
 

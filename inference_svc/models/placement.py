@@ -1,4 +1,4 @@
-"""Where a model's weights go and how its context attends: what an operator may choose."""
+"""Settings of where weights are placed and how the context attends."""
 
 import enum
 from dataclasses import dataclass

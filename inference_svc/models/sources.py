@@ -1,11 +1,9 @@
-"""Where a model comes from: a file, a folder, Hugging Face, or this package.
+"""Model sources: a file, a folder, Hugging Face, or the bundled model.
 
-    [NAME=]path/to/model.gguf       a file, or the first file of a split model
-    path/to/folder                  every model in it; adapters and image projectors are left out
-    [NAME=]hf:owner/repo/file.gguf  downloaded once into the data folder; "@revision" may follow
-    [NAME=]bundled                  the demo model
-
-Everything that can be wrong ends in one line with its remedy: this is what people meet first.
+[NAME=]path/to/model.gguf     a file, or the first file of a split model
+path/to/folder                every model in it
+hf:owner/repo[/FILE.gguf]     downloaded from Hugging Face
+bundled                       the demo model of this package
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Which LoRA adapters a request uses."""
+"""The LoRA adapters of a request, and loading and unloading by operators."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from inference_svc.engine.request import AdapterStack, AppliedAdapter, stack_of
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
 from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
-from inference_svc.model_pool.catalog import Catalog, KnownModel, Named
+from inference_svc.model_pool.catalog import Catalog, KnownModel, ResolvedModel
 from model_files.adapter_file import AdapterDescription
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
@@ -47,20 +47,23 @@ class AppliedAdapters:
 
 
 def adapters_of(
-    asked: Sequence[adapter_pb2.AdapterScale], named: Named, catalog: Catalog, project: str
+    request: Sequence[adapter_pb2.AdapterScale],
+    named: ResolvedModel,
+    catalog: Catalog,
+    project: str,
 ) -> AppliedAdapters:
     """What a request asks for, else what its model's name stands for in its project, else what
     stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
-    if not asked and named.adapter is None:
+    if not request and named.adapter is None:
         standing = catalog.standing(named.model, project)
-        return _worn([(adapter, adapter.standing_scale) for adapter in standing])
-    if not asked:
+        return _applied([(adapter, adapter.standing_scale) for adapter in standing])
+    if not request:
         implied = catalog.find_adapter(named.name, project)
-        return _worn([(implied, implied.default_scale)])
-    if len(asked) > MAX_ADAPTERS:
-        raise TooLong(field="adapters", length=len(asked), limit=MAX_ADAPTERS)
+        return _applied([(implied, implied.default_scale)])
+    if len(request) > MAX_ADAPTERS:
+        raise TooLong(field="adapters", length=len(request), limit=MAX_ADAPTERS)
     chosen: dict[str, tuple[Adapter, float]] = {}
-    for index, each in enumerate(asked):
+    for index, each in enumerate(request):
         field = f"adapters[{index}]"
         if not each.adapter:
             raise MissingField(field=f"{field}.adapter")
@@ -73,10 +76,10 @@ def adapters_of(
         scale = each.scale if each.HasField("scale") else adapter.default_scale
         check_scale(f"{field}.scale", scale)
         chosen[adapter.name] = adapter, scale
-    return _worn(list(chosen.values()))
+    return _applied(list(chosen.values()))
 
 
-def _worn(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
+def _applied(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
     stack = stack_of(AppliedAdapter(adapter.digest, scale) for adapter, scale in chosen)
     used = {applied.digest for applied in stack}
     return AppliedAdapters(tuple(adapter for adapter, _ in chosen if adapter.digest in used), stack)

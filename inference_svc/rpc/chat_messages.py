@@ -1,4 +1,4 @@
-"""`chat.proto` to the conversation that templates and checks know."""
+"""Converts `chat.proto` to conversations."""
 
 from corral.inference.v1 import chat_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb

@@ -1,6 +1,4 @@
-"""From an Embed RPC to vectors: everything that may be refused is refused before anything is
-queued.
-"""
+"""The Embed RPC: validates and tokenizes inputs before anything is queued, and returns vectors."""
 
 from array import array
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from inference_svc.model_pool.catalog import LoadedModel, ServedModel
 from inference_svc.rpc.generation import Caller
 from inference_svc.rpc.request_options import priority_of
 from inference_svc.rpc.validation import check_bytes
-from inference_svc.usage import Count, Counts
+from inference_svc.usage import Counts, RecordUsage
 from svc_kit.errors import (
     ContextLengthExceeded,
     InvalidField,
@@ -41,7 +39,7 @@ class EmbeddingBounds:
 class EmbeddingService:
     """Prepares embedding requests and waits for their vectors."""
 
-    def __init__(self, bounds: EmbeddingBounds, count: Count) -> None:
+    def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
         """`count` takes what a request used."""
         self._bounds = bounds
         self._count = count
@@ -86,8 +84,8 @@ class EmbeddingService:
         check_count("texts", len(texts))
         for index, text in enumerate(texts):
             check_bytes(f"texts[{index}]", text, self._bounds.text_bytes)
-        asked = [TextToTokenize(text, False, False) for text in texts]
-        return list(map(len, await model.tokenizer.tokenize_each(asked, field="texts")))
+        request = [TextToTokenize(text, False, False) for text in texts]
+        return list(map(len, await model.tokenizer.tokenize_each(request, field="texts")))
 
     def _check_answer(self, num_vectors: int, size: int) -> None:
         """An answer that gRPC would not carry must not be computed."""

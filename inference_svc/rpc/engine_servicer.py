@@ -1,4 +1,4 @@
-"""Servicer of `EngineService`: what operators see and steer."""
+"""The gRPC servicer of EngineService, for operators."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineState
-from inference_svc.model_pool.catalog import KnownModel, Named
+from inference_svc.model_pool.catalog import KnownModel, ResolvedModel
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
@@ -148,7 +148,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         known = self._known(request.model)
         limits = to_limits(request.limits, known.requested) if request.HasField("limits") else None
         await self._pool.load(known, limits, wait=request.wait)
-        return pb.LoadModelResponse(model=model_info.model(Named(known)))
+        return pb.LoadModelResponse(model=model_info.model(ResolvedModel(known)))
 
     async def UnloadModel(
         self, request: pb.UnloadModelRequest, context: Context
@@ -157,7 +157,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         known = self._known(request.model)
         wait = request.wait if request.HasField("wait") else True
         await self._pool.unload(known, force=request.force, wait=wait)
-        return pb.UnloadModelResponse(model=model_info.model(Named(known)))
+        return pb.UnloadModelResponse(model=model_info.model(ResolvedModel(known)))
 
     async def WatchModels(
         self, request: pb.WatchModelsRequest, context: Context
@@ -166,7 +166,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         catalog = self._pool.catalog
         watched = [self._known(request.model)] if request.model else list(catalog)
         async for known in self._pool.watch(watched):
-            yield pb.WatchModelsResponse(model=model_info.model(Named(known)))
+            yield pb.WatchModelsResponse(model=model_info.model(ResolvedModel(known)))
 
     async def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: Context

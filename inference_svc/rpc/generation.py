@@ -1,6 +1,5 @@
-"""From an RPC's request to an admitted generation: everything that may be refused is refused here.
-
-Nothing is queued before the prompt is tokenized and every field is checked.
+"""Validates requests of Generate and Chat, tokenizes their prompts and submits them; all refusals
+happen here.
 """
 
 from array import array
@@ -19,7 +18,7 @@ from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.requests import Submission
-from inference_svc.model_pool.catalog import Catalog, LoadedModel, Named, ServedModel
+from inference_svc.model_pool.catalog import Catalog, LoadedModel, ResolvedModel, ServedModel
 from inference_svc.rpc.adapters import AppliedAdapters, adapters_of
 from inference_svc.rpc.chat_messages import to_conversation
 from inference_svc.rpc.output_constraints import (
@@ -38,7 +37,7 @@ from svc_kit.errors import MissingField, ModelNotFound
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, under which id, and until when (on the monotonic clock)."""
+    """The caller, the request id, and the deadline (monotonic clock)."""
 
     principal: Principal
     request_id: str
@@ -103,11 +102,11 @@ class GenerationService:
         model = loaded.front
         conversation = self.conversation(request.conversation)
         prompt, tokens = await self.render(conversation, model)
-        asked = chat_output_spec(request.options.constraint, conversation, prompt)
-        if asked is not None:
-            turn_format = constrained_format(prompt.turn_format, asked)
+        wanted = chat_output_spec(request.options.constraint, conversation, prompt)
+        if wanted is not None:
+            turn_format = constrained_format(prompt.turn_format, wanted)
             prompt = replace(prompt, turn_format=turn_format)
-        constraint = await self._constraint(asked, model)
+        constraint = await self._constraint(wanted, model)
         predicted = await self._predicted(request.options, loaded)
         project = caller.principal.project
         named = self._named(
@@ -148,7 +147,7 @@ class GenerationService:
             _replay(item, model, turn)
         return admitted, turns
 
-    def _named(self, name: str, loaded: LoadedModel, project: str) -> Named:
+    def _named(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
         """What the name stands for now. Raises `ModelNotFound` where it went to another model since
         the call began."""
         named = self._catalog.find(name, project)
@@ -156,9 +155,9 @@ class GenerationService:
             raise ModelNotFound(model=name)
         return named
 
-    def conversation(self, asked: pb.Conversation) -> Conversation:
+    def conversation(self, request: pb.Conversation) -> Conversation:
         """A checked conversation."""
-        conversation = to_conversation(asked, allows_templates=self._limits.allows_templates)
+        conversation = to_conversation(request, allows_templates=self._limits.allows_templates)
         conversation.check(self._limits.conversation)
         return conversation
 
@@ -214,11 +213,13 @@ class GenerationService:
         )
         return array("i", tokens[: loaded.ready.slot_tokens])
 
-    async def _constraint(self, asked: OutputSpec | None, model: ServedModel) -> Constraint | None:
-        if asked is None:
+    async def _constraint(
+        self, request: OutputSpec | None, model: ServedModel
+    ) -> Constraint | None:
+        if request is None:
             return None
-        grammar = await self._grammars.compile(asked, model.grammar_vocabulary)
-        return Constraint(grammar, asked.form.field if asked.form is not None else "tools")
+        grammar = await self._grammars.compile(request, model.grammar_vocabulary)
+        return Constraint(grammar, request.form.field if request.form is not None else "tools")
 
     def _admit(
         self,

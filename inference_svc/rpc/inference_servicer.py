@@ -1,4 +1,4 @@
-"""Servicer of `InferenceService`: convert, call, convert."""
+"""The gRPC servicer of InferenceService."""
 
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
@@ -19,7 +19,7 @@ from inference_svc.rpc.generation import Caller, GenerationService
 from inference_svc.rpc.rerank import RerankService
 from inference_svc.rpc.streaming import Event, stream_events
 from inference_svc.rpc.validation import page
-from inference_svc.usage import Count
+from inference_svc.usage import RecordUsage
 from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
 from svc_kit.logs import current_request_id
@@ -38,7 +38,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         generating: GenerationService,
         embedding: EmbeddingService,
         ranking: RerankService,
-        count: Count,
+        count: RecordUsage,
     ) -> None:
         """`count` takes what a generation used, once it has ended."""
         self._count = count

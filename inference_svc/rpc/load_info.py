@@ -1,4 +1,4 @@
-"""What loads and live requests look like on the wire."""
+"""Converts load and live requests to protos."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,8 +10,8 @@ from corral.inference.v1 import load_pb2 as load_pb
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.embedding_requests import EmbeddingJobs
-from inference_svc.engine_client.load import archive_load, embedding_load, queues, total
+from inference_svc.engine_client.embedding_requests import EmbeddingTracker
+from inference_svc.engine_client.load import disk_cache_load, embedding_load, queues, total
 from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc.streaming import seconds
@@ -64,7 +64,9 @@ def load(pool: ModelPool) -> load_pb.Load:
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
         saved_prefixes=_tier(saved),
-        archive=_tier(archive_load([each.archive for each in workers if each.archive is not None])),
+        archive=_tier(
+            disk_cache_load([each.archive for each in workers if each.archive is not None])
+        ),
     )
 
 
@@ -81,7 +83,7 @@ def _tier(tier: TierLoad) -> load_pb.PrefixTier:
     )
 
 
-def _embedding(every: Sequence[EmbeddingJobs]) -> load_pb.EmbeddingLoad:
+def _embedding(every: Sequence[EmbeddingTracker]) -> load_pb.EmbeddingLoad:
     left = embedding_load(job for jobs in every for job in jobs.live.values())
     return load_pb.EmbeddingLoad(
         num_requests=left.requests,

@@ -1,4 +1,4 @@
-"""The sizes that an operator asks to load a model with."""
+"""Converts models, adapters and limits to protos, and limits of requests back."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,9 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
 from inference_svc.engine_client.messages import LoadPhase, ModelReady
-from inference_svc.model_pool.catalog import KnownModel, Named, ServedModel
+from inference_svc.model_pool.catalog import KnownModel, ResolvedModel, ServedModel
 from inference_svc.model_pool.eviction import ModelState
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.placement import LoadPolicy
@@ -34,30 +34,30 @@ LAYOUTS: Mapping[Layout, model_pb.KvLayout] = {
 }
 
 
-def to_limits(asked: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
+def to_limits(request: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
     """The sizes to load a model with; what is not asked for stays.
 
     Raises `OutOfRange`, `InvalidField`, or `UnsupportedField` for a size that follows from the
     others.
     """
-    if asked.HasField("kv_bytes"):
+    if request.HasField("kv_bytes"):
         raise UnsupportedField(field="limits.kv_bytes")
     given: dict[str, Any] = {}
     for name, (minimum, maximum) in _LIMITS.items():
-        if asked.HasField(name):
-            value = getattr(asked, name)
+        if request.HasField(name):
+            value = getattr(request, name)
             check_range(f"limits.{name}", value, minimum, maximum)
             given[name] = value
-    if asked.layout:
-        given["layout"] = _layout(asked.layout)
+    if request.layout:
+        given["layout"] = _layout(request.layout)
     return replace(otherwise, **given)
 
 
-def _layout(asked: int) -> Layout:
+def _layout(request: int) -> Layout:
     for layout, number in LAYOUTS.items():
-        if asked == number:
+        if request == number:
             return layout
-    raise InvalidField(field="limits.layout", problem=f"unknown layout {asked}")
+    raise InvalidField(field="limits.layout", problem=f"unknown layout {request}")
 
 
 _CLASSES = {
@@ -96,7 +96,7 @@ _PHASES = {
 }
 
 
-def model(named: Named) -> model_pb.Model:
+def model(named: ResolvedModel) -> model_pb.Model:
     """A name as callers see it, an adapter's like a model's of its own."""
     described = _model(named.model)
     if named.adapter is not None:
@@ -150,7 +150,7 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
 
 def _model(known: KnownModel) -> model_pb.Model:
     file, resident, worker = known.file, known.resident, known.worker
-    memory = worker.memory if worker is not None else PlacedBytes()
+    memory = worker.memory if worker is not None else DeviceBytes()
     described = model_pb.Model(
         name=known.name,
         aliases=known.aliases,

@@ -1,9 +1,6 @@
-"""How enforced tool calls are written: as the model's family writes them, where that is JSON.
+"""Output formats, forced tool calls and reasoning of a request as the specification of one grammar.
 
-A grammar that puts words of another family into a model's mouth costs it what it has learned. Some
-families have written calls in several ways; then the grammar leaves the choice to the model.
-Arguments in tags or as Python are no JSON that a schema could hold, so such families are made to
-write Hermes' notation, which their readers are then exchanged for.
+A forced call is written in the tool-call format of the model's family, where that is JSON.
 """
 
 import json
@@ -18,11 +15,11 @@ from inference_svc.structured_output.spec import (
     MAX_CHOICES,
     NUMBER,
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 from svc_kit.errors import InvalidField, MissingField, TooLong
@@ -35,7 +32,7 @@ _HERMES = ToolCallSyntax(
 )
 _DEEPSEEK, _KIMI = delimited.DEEPSEEK, delimited.KIMI
 _COHERE, _APERTUS = delimited.COHERE, delimited.APERTUS
-WRITINGS: dict[ToolCallFormat, tuple[ToolCallSyntax, ...]] = {
+TOOL_CALL_SYNTAXES: dict[ToolCallFormat, tuple[ToolCallSyntax, ...]] = {
     ToolCallFormat.HERMES: (_HERMES,),
     ToolCallFormat.LLAMA: (
         ToolCallSyntax(head='{"name": "', middle='", "parameters": ', tail="}", between="; "),
@@ -107,7 +104,7 @@ TRIGGERS: dict[ToolCallFormat, str] = {
     ToolCallFormat.COHERE: _COHERE.begin,
     ToolCallFormat.APERTUS: _APERTUS.begin,
 }
-"""What tells a call from free text. Nothing does of Llama's, which are JSON like any other."""
+"""The marker of a call in free text; Llama's calls have none."""
 OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
     ToolCallFormat.DEEPSEEK: (*_DEEPSEEK.begins[1:], _DEEPSEEK.call),
     ToolCallFormat.KIMI: (*_KIMI.begins[1:], _KIMI.call),
@@ -115,14 +112,14 @@ OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
 """What its readers take for the beginning of a call besides."""
 
 
-def enforced_notation(told: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
-    """The notation in which a model that writes calls as `told` is made to write them.
+def enforced_tool_call_format(events: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
+    """The notation in which a model that writes calls as `events` is made to write them.
 
     Beside a form they have to begin with a marker: an answer in JSON could be taken for a call.
     """
-    if told not in WRITINGS or (beside_form and told is ToolCallFormat.LLAMA):
+    if events not in TOOL_CALL_SYNTAXES or (beside_form and events is ToolCallFormat.LLAMA):
         return ToolCallFormat.HERMES
-    return told
+    return events
 
 
 _ANY_OBJECT = '{"type": "object"}'
@@ -162,20 +159,20 @@ def chat_output_spec(
     form = output_format(constraint)
     required = conversation.tool_choice.mode is ToolMode.REQUIRED
     if not conversation.offers_tools:
-        return None if form is None else OutputSpec(form, None, _thought(conversation, prompt))
+        return None if form is None else OutputSpec(form, None, _reasoning(conversation, prompt))
     if form is None and not required:
         return _free_turn(conversation, prompt)
     calls = _calls(conversation, prompt.turn_format.tool_calls, required=required)
-    return OutputSpec(None if required else form, calls, _thought(conversation, prompt))
+    return OutputSpec(None if required else form, calls, _reasoning(conversation, prompt))
 
 
-def constrained_format(turn_format: TurnFormat, asked: OutputSpec) -> TurnFormat:
+def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnFormat:
     """How a constrained turn is to be read."""
     if turn_format.is_harmony:
         turn_format = TurnFormat()
-    if asked.calls is not None:
-        beside_form = not asked.calls.required
-        notation = enforced_notation(turn_format.tool_calls, beside_form=beside_form)
+    if request.calls is not None:
+        beside_form = not request.calls.required
+        notation = enforced_tool_call_format(turn_format.tool_calls, beside_form=beside_form)
         turn_format = turn_format._replace(tool_calls=notation)
     return turn_format
 
@@ -190,7 +187,7 @@ def _choices(values: list[str], field: str) -> str:
     return json.dumps(values)
 
 
-def _calls(conversation: Conversation, told: ToolCallFormat, *, required: bool) -> Calls:
+def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool) -> ToolCallSpec:
     choice = conversation.tool_choice
     tools = tuple(
         CallableTool(tool.name, tool.parameters_json, tool.strict, f"tools[{i}].parameters_json")
@@ -199,36 +196,36 @@ def _calls(conversation: Conversation, told: ToolCallFormat, *, required: bool) 
     )
     is_named = required and len(choice.allowed_names) == 1
     several = choice.parallel and not is_named
-    ways = WRITINGS[enforced_notation(told, beside_form=not required)]
-    return Calls(ways, tools, required=required, several=several)
+    ways = TOOL_CALL_SYNTAXES[enforced_tool_call_format(events, beside_form=not required)]
+    return ToolCallSpec(ways, tools, required=required, several=several)
 
 
 def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec | None:
-    """A turn whose calls alone are held to something; what its thoughts say of calls is none."""
-    told = prompt.turn_format
-    trigger = "" if told.is_harmony else TRIGGERS.get(told.tool_calls, "")
+    """Constrain only the calls of a turn; reasoning stays free."""
+    events = prompt.turn_format
+    trigger = "" if events.is_harmony else TRIGGERS.get(events.tool_calls, "")
     if not trigger:
         return None
-    calls = _calls(conversation, told.tool_calls, required=False)
+    calls = _calls(conversation, events.tool_calls, required=False)
     if not any(tool.strict for tool in calls.tools):
         return None
-    barred = OTHER_TRIGGERS.get(told.tool_calls, ())
+    barred = OTHER_TRIGGERS.get(events.tool_calls, ())
     thought = None
-    if told.reasoning_markers is not None:
-        is_open = prompt.opens_in_reasoning or told.starts_in_reasoning
-        thought = Reasoning(*told.reasoning_markers, is_open=is_open)
+    if events.reasoning_markers is not None:
+        is_open = prompt.opens_in_reasoning or events.starts_in_reasoning
+        thought = Reasoning(*events.reasoning_markers, is_open=is_open)
     return OutputSpec(None, replace(calls, trigger=trigger, barred=barred), thought)
 
 
-def _thought(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
+def _reasoning(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
     """Where the template has begun a thought it must end first; where thinking was asked for, the
     model may begin one."""
     markers = prompt.turn_format.reasoning_markers
     if markers is None or prompt.turn_format.is_harmony:
         return None
     is_open = prompt.opens_in_reasoning or prompt.turn_format.starts_in_reasoning
-    asked = conversation.template_variables().get("enable_thinking") is True
-    may_begin = asked and not conversation.continues_final_message
+    request = conversation.template_variables().get("enable_thinking") is True
+    may_begin = request and not conversation.continues_final_message
     if not is_open and not may_begin:
         return None
     return Reasoning(markers.begin, markers.end, is_open=is_open)

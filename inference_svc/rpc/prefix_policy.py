@@ -1,11 +1,11 @@
-"""Whose computed prefixes a request may use, and who may use its own."""
+"""Cache keys: whose prefixes a request may use, and who may use its own."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.engine.request import AdapterStack, KeepFor
+from inference_svc.engine.request import AdapterStack, StoredObjectRef
 from inference_svc.rpc.validation import check_bytes
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
@@ -16,7 +16,7 @@ MAX_OBJECT_ID_BYTES = 128
 
 
 class PrefixGroups:
-    """The projects that an operator lets share computed prefixes; any other shares with nobody."""
+    """Groups of projects that share computed prefixes."""
 
     def __init__(self, projects_by_group: Mapping[str, Iterable[str]]) -> None:
         self._group_of = {
@@ -35,15 +35,15 @@ class PrefixGroups:
 NO_GROUPS = PrefixGroups({})
 
 
-def check_keep(options: generation.GenerationOptions) -> None:
+def check_retention(options: generation.GenerationOptions) -> None:
     """Raises `InvalidField` where a state is to be kept that none may use."""
     if options.cache.keep and not may_reuse(options):
         raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
 
 
-def keep_for(
+def stored_object_of(
     options: generation.GenerationOptions, principal: Principal, digest: str
-) -> KeepFor | None:
+) -> StoredObjectRef | None:
     """The stored object that a sequence is part of; none while the model's `digest` is not known.
 
     Raises `ServiceOnly` where a caller names one that does not keep objects, `TooLong`, or
@@ -58,7 +58,7 @@ def keep_for(
     if not may_reuse(options):
         problem = "a state that none may reuse is not kept"
         raise InvalidField(field="cache.keep_for", problem=problem)
-    return KeepFor(object_id, digest) if digest else None
+    return StoredObjectRef(object_id, digest) if digest else None
 
 
 def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack) -> bytes:
@@ -73,5 +73,5 @@ def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack
 
 def may_reuse(options: generation.GenerationOptions) -> bool:
     """Cells that were computed beside others would not be the same twice."""
-    asked = options.cache.reuse if options.cache.HasField("reuse") else True
-    return asked and not options.deterministic
+    request = options.cache.reuse if options.cache.HasField("reuse") else True
+    return request and not options.deterministic

@@ -1,9 +1,4 @@
-"""Requests for generations, from protos to the engine's types: where defaults and limits meet the
-wire.
-
-Every check is made before anything is queued. Field names in errors are those of the protos' leaves
-("temperature", "stop"), which are OpenAI's too.
-"""
+"""Converts generation options to sequence requests; applies defaults and limits."""
 
 import secrets
 import time
@@ -20,9 +15,9 @@ from inference_svc.rpc.prefix_policy import (
     NO_GROUPS,
     PrefixGroups,
     cache_key,
-    check_keep,
-    keep_for,
+    check_retention,
     may_reuse,
+    stored_object_of,
 )
 from inference_svc.rpc.sampling_params import to_sampling
 from inference_svc.rpc.validation import (
@@ -91,7 +86,7 @@ def to_requests(
 
     Raises the `DomainError` of the first bad field.
     """
-    check_keep(options)
+    check_retention(options)
     check_bytes("label", options.label, MAX_LABEL_BYTES)
     _check_prompt(prompt, target)
     num_choices = options.num_choices if options.HasField("num_choices") else 1
@@ -115,7 +110,7 @@ def to_requests(
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=may_reuse(options),
         keep=options.cache.keep,
-        keep_for=keep_for(options, principal, target.digest),
+        keep_for=stored_object_of(options, principal, target.digest),
         deterministic=options.deterministic,
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,
@@ -178,14 +173,14 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
 def _max_draft(options: generation.GenerationOptions) -> int:
     """Drafts are the server's choice where the request says nothing: they change no token. What is
     deterministic is computed token by token."""
-    speculation, asked = options.speculation, MAX_DRAFT
+    speculation, request = options.speculation, MAX_DRAFT
     if speculation.HasField("max_draft_tokens"):
-        asked = speculation.max_draft_tokens
-        check_range("speculation.max_draft_tokens", asked, 1, MAX_ASKED_DRAFT)
+        request = speculation.max_draft_tokens
+        check_range("speculation.max_draft_tokens", request, 1, MAX_ASKED_DRAFT)
     is_off = speculation.HasField("enabled") and not speculation.enabled
     if is_off or options.deterministic:
         return 0
-    return min(asked, MAX_DRAFT)
+    return min(request, MAX_DRAFT)
 
 
 def _top_logprobs(output: generation.OutputOptions) -> int | None:
@@ -197,12 +192,12 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def priority_of(asked: generation.Priority, principal: Principal) -> int:
+def priority_of(request: generation.Priority, principal: Principal) -> int:
     """The class of a request. Raises OutOfRange where it asks for one above the caller's own."""
-    if asked == generation.PRIORITY_UNSPECIFIED:
+    if request == generation.PRIORITY_UNSPECIFIED:
         return int(principal.priority)
-    check_range("priority", asked, 1, int(principal.priority))
-    return int(asked)
+    check_range("priority", request, 1, int(principal.priority))
+    return int(request)
 
 
 def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""From a Rerank RPC to scores: pairs of query and document, checked before anything is queued."""
+"""The Rerank RPC: pairs of query and document, scored by the model."""
 
 import math
 
@@ -9,14 +9,14 @@ from inference_svc.model_pool.catalog import LoadedModel
 from inference_svc.rpc.embeddings import EmbeddingBounds, check_count, checked_inputs, limits_of
 from inference_svc.rpc.generation import Caller
 from inference_svc.rpc.validation import check_bytes
-from inference_svc.usage import Count, Counts
+from inference_svc.usage import Counts, RecordUsage
 from svc_kit.errors import MissingField, OutOfRange
 
 
 class RerankService:
     """Prepares pairs and waits for their scores."""
 
-    def __init__(self, bounds: EmbeddingBounds, count: Count) -> None:
+    def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
         """`count` takes what a request used."""
         self._bounds = bounds
         self._count = count

@@ -1,4 +1,4 @@
-"""Sampling parameters between the wire and the engine, both ways."""
+"""Converts sampling parameters between protos and the engine."""
 
 from collections.abc import Mapping
 from dataclasses import replace

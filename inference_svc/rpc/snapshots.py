@@ -1,4 +1,4 @@
-"""Saved sequences on request of operators: what they name, checked, and what they are told."""
+"""Save, restore, list and drop snapshots on request of operators."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -9,7 +9,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import snapshot_pb2 as snapshot_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from inference_svc.engine.request import DropArchived, RestoreSnapshot, SaveSnapshot
+from inference_svc.engine.request import DropCachedPrefixes, RestoreSnapshot, SaveSnapshot
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.model_pool.catalog import KnownModel
 from inference_svc.model_pool.eviction import ModelState
@@ -112,7 +112,7 @@ class SnapshotService:
         out the others."""
         async with self._one_drop:
             num_dropped = await asyncio.to_thread(self._archive.drop, object_ids)
-        command, refusals = DropArchived(_UNNUMBERED, object_ids), []
+        command, refusals = DropCachedPrefixes(_UNNUMBERED, object_ids), []
         for _, worker in self._loaded(self._generating()):
             try:
                 worker.check_open()
@@ -165,7 +165,7 @@ class SnapshotService:
 
 
 async def _digest(known: KnownModel) -> str:
-    """What tells the model's snapshots from others'. Raises `StorageFailed`."""
+    """The digest that identifies snapshots of the model. Raises `StorageFailed`."""
     await known.digest_known.wait()
     if not known.digest:
         raise StorageFailed(problem=f"the files of the model '{known.name}' cannot be read")

@@ -1,8 +1,7 @@
-"""From the engine's events to the messages of a stream.
+"""Converts events of the engine to messages of a stream.
 
-What is pending for a choice is sent as one delta: a reader that keeps up gets a message a token,
-one that does not gets fewer, larger ones. This is the token path: no copies, nothing built that was
-not asked for.
+Pending events of a choice are sent as one delta: a fast reader gets a message a token, a slow one
+fewer, larger messages. This is the token path: it is hot.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,7 +19,7 @@ from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import ChoiceEvent, OutputStream
-from inference_svc.usage import Count, Counts
+from inference_svc.usage import Counts, RecordUsage
 
 _SOURCES = {
     events.CacheSource.NONE: pb.CACHE_SOURCE_UNSPECIFIED,
@@ -148,7 +147,7 @@ class Turn(Protocol):
     """How one choice's pending output becomes a delta."""
 
     def delta(self, pending: Pending) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
-        """The delta to send; None where there is nothing to say yet."""
+        """The delta to send, or None."""
 
     def finish(self) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
         """What was held back, once the choice is over."""
@@ -253,7 +252,7 @@ class ChatTurn:
 
 
 async def stream_events(
-    admitted: AcceptedRequest, turns: Sequence[Turn], count: Count
+    admitted: AcceptedRequest, turns: Sequence[Turn], count: RecordUsage
 ) -> AsyncIterator[Event]:
     """All events of a stream, in order; `count` takes what it used. Raises the stream's
     `DomainError`.

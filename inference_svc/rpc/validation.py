@@ -1,4 +1,4 @@
-"""Checks that several kinds of requests share. `field` is the protos' name of what is checked."""
+"""Validation and paging that several requests share."""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -1,8 +1,6 @@
-"""Prefixes of stored objects on disk, in a folder of their own: what memory had no room for, found
-again when the object goes on.
+"""The disk prefix cache: prefixes of stored objects that had no room in memory.
 
-A prefix is only ever an advantage: a file that is damaged, or of another release, goes, and what it
-held is computed again.
+A file that is damaged, or of another release or model, is dropped: the prefix is computed again.
 """
 
 import logging
@@ -17,7 +15,7 @@ from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFou
 log = logging.getLogger(__name__)
 
 
-class CachedFile(NamedTuple):
+class SaveResult(NamedTuple):
     """After a prefix was written: the names of all files that there are, and how many made room."""
 
     names: frozenset[str]
@@ -46,11 +44,11 @@ class DiskPrefixCache:
         """What there is for a model, in no order."""
         return [found for found in self._described() if found.fingerprint == fingerprint]
 
-    def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> CachedFile:
+    def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> SaveResult:
         """Write a prefix, in the place of those that it continues. Raises `SnapshotTooLarge`."""
         num_evicted = self._folder.save(snapshot, state)
         self._folder.drop(replaced)
-        return CachedFile(frozenset(self._folder.ids()), num_evicted)
+        return SaveResult(frozenset(self._folder.ids()), num_evicted)
 
     def state(self, snapshot_id: str) -> bytearray | None:
         """The cells of a prefix; None where it is gone or cannot be used, and then it is gone."""

@@ -122,7 +122,7 @@ class SnapshotReader:
 
 
 def _mark(secret: bytes) -> bytes:
-    """What tells keys apart without telling them."""
+    """A mark that identifies a key without revealing it."""
     return hashlib.blake2b(b"mark", key=secret, digest_size=8).digest()
 
 

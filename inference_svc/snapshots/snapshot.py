@@ -1,6 +1,4 @@
-"""What a snapshot says of itself, and whether it can be used here: all that is decided before an
-engine sees its cells.
-"""
+"""Metadata of a snapshot, and whether it fits a model."""
 
 from collections.abc import Container
 from dataclasses import dataclass, fields
@@ -22,7 +20,7 @@ class Fingerprint:
     llama_cpp: str
 
 
-class Receiver(NamedTuple):
+class RestoreTarget(NamedTuple):
     """Whoever is to take in a snapshot: its fingerprint, the digests of the adapters it has, and
     the context of one slot in tokens."""
 
@@ -48,7 +46,7 @@ class Snapshot:
     state_bytes: int
     kept_for: str = ""
 
-    def check(self, receiver: Receiver) -> None:
+    def check(self, receiver: RestoreTarget) -> None:
         """Raise `SnapshotIncompatible` for the first thing that differs."""
         for field in fields(Fingerprint):
             found = getattr(self.fingerprint, field.name)

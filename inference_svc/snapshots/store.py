@@ -1,8 +1,6 @@
-"""The folder of snapshots: files of mode 0600 that we name, whole or not there, the least recently
-used ones making room.
+"""The folder of snapshots: files of mode 0600, complete or absent, evicted by least recent use.
 
-Nothing is remembered beside the folder itself, so engine processes may share it, and whatever else
-happens to its files is seen. Who writes has locked it. Its key is what makes a file one of ours.
+All state is in the folder, so engine processes may share it.
 """
 
 import fcntl
@@ -29,7 +27,7 @@ _KEY_BYTES = 32
 
 
 def new_snapshot_id() -> str:
-    """A name that nobody has guessed or used."""
+    """A new random name."""
     return f"snap_{secrets.token_hex(12)}"
 
 
@@ -42,7 +40,7 @@ class FolderLimits:
     max_files: int
 
 
-KEEP_NONE = FolderLimits(Path(os.devnull), 0, 0)
+NO_SNAPSHOTS = FolderLimits(Path(os.devnull), 0, 0)
 """No snapshots at all."""
 
 
@@ -95,7 +93,7 @@ class SnapshotStore:
             return [path.stem for path, _ in self._files()]
 
     def describe(self, snapshot_id: str) -> Snapshot:
-        """What a snapshot says of itself, which is no use of it. Raises as `open`."""
+        """Read the metadata of a snapshot without counting as a use. Raises as `open`."""
         with _storage(), self._file(snapshot_id) as file:
             return self._reader(file, snapshot_id).snapshot
 
@@ -135,7 +133,7 @@ class SnapshotStore:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Alone among those who write here; gives the open folder."""
+        """Lock the folder for writing; yields its descriptor."""
         descriptor = os.open(self._limits.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -218,7 +216,7 @@ def _new_file(path: Path) -> BufferedWriter:
 
 @contextmanager
 def _storage() -> Iterator[None]:
-    """Turn what the system says of files into one of our errors."""
+    """Convert OSErrors to DomainErrors."""
     try:
         yield
     except OSError as error:

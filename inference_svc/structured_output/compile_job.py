@@ -1,9 +1,5 @@
-"""Builds a grammar once, in a limited child process, before the engine does.
-
-A schema of a few hundred bytes can take seconds and gigabytes to build, and can abort the process.
-Here that costs one request. The child knows the bytes and the control tokens of a model, not its
-whole vocabulary, so it needs no model file: what a grammar costs to build does not depend on the
-words.
+"""Compiles a grammar in a sandboxed child process before the engine does: a schema of a few hundred
+bytes can take seconds and gigabytes.
 """
 
 import json
@@ -13,10 +9,10 @@ from typing import Any
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from inference_svc.structured_output.grammar import (
-    FormInvalid,
+    OutputFormatInvalid,
     document,
     faulty_pointer,
-    form_grammar,
+    output_format_grammar,
     schema_grammar,
     tool_grammar,
     whole_grammar,
@@ -24,11 +20,11 @@ from inference_svc.structured_output.grammar import (
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
 from inference_svc.structured_output.spec import (
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 
@@ -46,23 +42,23 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
     try:
-        asked = _asked(payload["asked"])
-        _check_parts(asked, tokenizer)
-        grammar = whole_grammar(asked, vocabulary["control"])
-        if asked.calls is not None or asked.thought is not None:
-            _check(grammar, tokenizer, _field(asked))
-    except FormInvalid as invalid:
+        request = _output_spec(payload["asked"])
+        _check_parts(request, tokenizer)
+        grammar = whole_grammar(request, vocabulary["control"])
+        if request.calls is not None or request.thought is not None:
+            _check(grammar, tokenizer, _field(request))
+    except OutputFormatInvalid as invalid:
         return _refusal(invalid, tokenizer)
     return {"grammar": grammar}
 
 
-def _check_parts(asked: OutputSpec, tokenizer: LLTokenizer) -> None:
+def _check_parts(request: OutputSpec, tokenizer: LLTokenizer) -> None:
     """Build each part alone, so that an error names the part that it is in."""
     parts = []
-    if asked.form is not None:
-        parts.append((asked.form.field, form_grammar(asked.form)))
-    if asked.calls is not None:
-        parts += [(tool.field, tool_grammar(tool)) for tool in asked.calls.tools]
+    if request.form is not None:
+        parts.append((request.form.field, output_format_grammar(request.form)))
+    if request.calls is not None:
+        parts += [(tool.field, tool_grammar(tool)) for tool in request.calls.tools]
     for field, grammar in parts:
         _check(document([grammar]), tokenizer, field, grammar.get("json_schema"))
 
@@ -75,14 +71,14 @@ def _check(
         matcher.compute_bitmask()
         check_usable(matcher)
     except GrammarUnusable as problem:
-        raise FormInvalid(field, str(problem), schema) from None
+        raise OutputFormatInvalid(field, str(problem), schema) from None
 
 
-def _field(asked: OutputSpec) -> str:
-    return asked.form.field if asked.form is not None else "tools"
+def _field(request: OutputSpec) -> str:
+    return request.form.field if request.form is not None else "tools"
 
 
-def _refusal(invalid: FormInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
+def _refusal(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
     # The first lines name the place; what follows repeats the grammar.
     problem = " ".join(invalid.problem.split())[:_MAX_PROBLEM_CHARACTERS]
     if invalid.schema is None:
@@ -100,7 +96,7 @@ def _refusal(invalid: FormInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
     return {"field": invalid.field, "problem": problem, "pointer": pointer}
 
 
-def _asked(fields: dict[str, Any]) -> OutputSpec:
+def _output_spec(fields: dict[str, Any]) -> OutputSpec:
     form, calls, thought = fields["form"], fields["calls"], fields["thought"]
     return OutputSpec(
         form and OutputFormat(OutputFormatKind(form["kind"]), form["text"], form["field"]),
@@ -109,11 +105,11 @@ def _asked(fields: dict[str, Any]) -> OutputSpec:
     )
 
 
-def _calls(fields: dict[str, Any]) -> Calls:
+def _calls(fields: dict[str, Any]) -> ToolCallSpec:
     ways = tuple(ToolCallSyntax(**way) for way in fields["ways"])
     tools = tuple(CallableTool(**tool) for tool in fields["tools"])
     barred = tuple(fields["barred"])
-    return Calls(**{**fields, "ways": ways, "tools": tools, "barred": barred})
+    return ToolCallSpec(**{**fields, "ways": ways, "tools": tools, "barred": barred})
 
 
 class _Bytes:

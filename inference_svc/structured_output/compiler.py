@@ -1,6 +1,4 @@
-"""The frontend's way to a grammar: sizes first, then the child process, then a cache of what
-passed.
-"""
+"""Compiles grammars: checks sizes, runs the sandbox job, caches results."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -33,7 +31,7 @@ class GrammarCompiler:
         self._jobs = jobs
         self._known: OrderedDict[bytes, str] = OrderedDict()
 
-    async def compile(self, asked: OutputSpec, vocabulary: GrammarVocabulary) -> str:
+    async def compile(self, request: OutputSpec, vocabulary: GrammarVocabulary) -> str:
         """The grammar of what is asked.
 
         Raises:
@@ -42,22 +40,22 @@ class GrammarCompiler:
             GrammarInvalid: another form cannot be used.
             QueueFull: too many grammars wait to be built.
         """
-        asked.check_sizes()
-        payload = {"asked": asdict(asked), "vocabulary": _fields(vocabulary)}
+        request.check_sizes()
+        payload = {"asked": asdict(request), "vocabulary": _fields(vocabulary)}
         key = blake2b(dumps(payload).encode(), digest_size=16).digest()
         grammar = self._known.get(key)
         if grammar is None:
-            grammar = self._known[key] = await self._compile(asked, payload, key.hex())
+            grammar = self._known[key] = await self._compile(request, payload, key.hex())
             if len(self._known) > _GRAMMARS_KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return grammar
 
-    async def _compile(self, asked: OutputSpec, payload: dict[str, Any], key: str) -> str:
+    async def _compile(self, request: OutputSpec, payload: dict[str, Any], key: str) -> str:
         try:
             result: dict[str, str] = await self._jobs.run(COMPILE_GRAMMAR, payload, key=key)
         except JobFailed as failed:
-            raise _overran(asked, failed) from None
+            raise _overran(request, failed) from None
         if "grammar" in result:
             return result["grammar"]
         if "pointer" in result:
@@ -73,13 +71,13 @@ def _fields(vocabulary: GrammarVocabulary) -> dict[str, Any]:
     }
 
 
-def _overran(asked: OutputSpec, failed: JobFailed) -> DomainError:
+def _overran(request: OutputSpec, failed: JobFailed) -> DomainError:
     """The error of a form that could not even be looked at."""
     problem = f"building it was ended: {failed.problem}"
     if failed.kind is FailureKind.REFUSED:
         problem = failed.problem
-    if asked.form is None:
+    if request.form is None:
         return SchemaInvalid(field="tools", pointer="#", problem=problem)
-    if asked.form.kind is OutputFormatKind.JSON_SCHEMA:
-        return SchemaInvalid(field=asked.form.field, pointer="#", problem=problem)
-    return GrammarInvalid(field=asked.form.field, problem=problem)
+    if request.form.kind is OutputFormatKind.JSON_SCHEMA:
+        return SchemaInvalid(field=request.form.field, pointer="#", problem=problem)
+    return GrammarInvalid(field=request.form.field, problem=problem)

@@ -1,23 +1,19 @@
-"""Rules of a turn that is free until a marker begins a call.
-
-A turn is stretches of free text, each up to a marker: its thought up to its end, in which a call's
-marker is a word like any other, and what is said up to a call. For a stretch `x` there are the
-rules `x` (what need not be its last part), `x_met` (its last part, and the marker) and `x_end` (its
-last part, where no marker comes).
-"""
+"""Grammar rules of turns that are free text until a marker begins a call."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 
-from inference_svc.structured_output.spec import Calls, Reasoning
+from inference_svc.structured_output.spec import Reasoning, ToolCallSpec
 
 ControlTokens = Mapping[str, int]
 """Texts of control tokens and their ids."""
 ANYTHING = "/(?s:.*)/"
 
 
-def free_rules(calls: Calls, thought: Reasoning | None, control: ControlTokens) -> Iterator[str]:
+def free_rules(
+    calls: ToolCallSpec, thought: Reasoning | None, control: ControlTokens
+) -> Iterator[str]:
     """The rules of `start` and of all free text of a turn."""
     barred, by_bytes = list(calls.barred), False
     if thought is None or not (_is_one(thought.begin, control) and _is_one(thought.end, control)):

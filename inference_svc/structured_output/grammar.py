@@ -1,4 +1,6 @@
-"""Finds the place in a JSON Schema that makes it unusable: llguidance's errors do not name it."""
+"""Builds grammars of JSON schemas, regular expressions, choices, GBNF and Lark, and locates errors
+in schemas.
+"""
 
 import json
 import re
@@ -12,11 +14,11 @@ from inference_svc.structured_output.free_text import ANYTHING, ControlTokens, f
 from inference_svc.structured_output.spec import (
     NUMBER,
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
 )
 
 _MAX_CHECKS = 2000
@@ -106,7 +108,7 @@ _SPACE = r"/[ \t\n]{0,4}/"
 _NUMBER = "/[0-9]{1,4}/"
 
 
-class FormInvalid(Exception):
+class OutputFormatInvalid(Exception):
     """A form cannot be used. `schema` is its schema where it has one, to look for the place."""
 
     def __init__(self, field: str, problem: str, schema: "dict[str, Any] | None" = None) -> None:
@@ -122,20 +124,20 @@ def schema_grammar(schema: Mapping[str, Any], *, strict: bool = True) -> Grammar
 
 
 def parsed_schema(text: str, field: str) -> dict[str, Any]:
-    """A schema from its text. Raises `FormInvalid`."""
+    """A schema from its text. Raises `OutputFormatInvalid`."""
     try:
         schema = json.loads(text)
     except RecursionError:
-        raise FormInvalid(field, "it is nested too deeply", {}) from None
+        raise OutputFormatInvalid(field, "it is nested too deeply", {}) from None
     except ValueError as problem:
-        raise FormInvalid(field, f"it is not JSON: {problem}", {}) from None
+        raise OutputFormatInvalid(field, f"it is not JSON: {problem}", {}) from None
     if not isinstance(schema, dict):
-        raise FormInvalid(field, "it must be an object", {})
+        raise OutputFormatInvalid(field, "it must be an object", {})
     return schema
 
 
-def form_grammar(form: OutputFormat) -> Grammar:
-    """The grammar of a whole answer. Raises `FormInvalid`."""
+def output_format_grammar(form: OutputFormat) -> Grammar:
+    """The grammar of a whole answer. Raises `OutputFormatInvalid`."""
     match form.kind:
         case OutputFormatKind.JSON_SCHEMA:
             return schema_grammar(parsed_schema(form.text, form.field))
@@ -148,14 +150,14 @@ def form_grammar(form: OutputFormat) -> Grammar:
             try:
                 return {"lark_grammar": lark_of_gbnf(form.text)}
             except (ValueError, RecursionError) as problem:
-                raise FormInvalid(form.field, str(problem)) from None
+                raise OutputFormatInvalid(form.field, str(problem)) from None
         case OutputFormatKind.CHOICES:
             texts = " | ".join(json.dumps(choice) for choice in json.loads(form.text))
             return {"lark_grammar": f"start: {texts}"}
 
 
 def tool_grammar(tool: CallableTool) -> Grammar:
-    """The grammar of a tool's arguments. Raises `FormInvalid`."""
+    """The grammar of a tool's arguments. Raises `OutputFormatInvalid`."""
     if not tool.schema:
         return schema_grammar({"type": "object", "additionalProperties": False})
     schema = parsed_schema(tool.schema, tool.field)
@@ -167,43 +169,43 @@ def document(grammars: Sequence[Grammar]) -> str:
     return json.dumps({"grammars": grammars})
 
 
-def whole_grammar(asked: OutputSpec, control: ControlTokens) -> str:
+def whole_grammar(request: OutputSpec, control: ControlTokens) -> str:
     """The one grammar of an output: its thought, then its calls or its form."""
-    form = [] if asked.form is None else [{**form_grammar(asked.form), "name": "form"}]
-    if asked.calls is None and asked.thought is None:
+    form = [] if request.form is None else [{**output_format_grammar(request.form), "name": "form"}]
+    if request.calls is None and request.thought is None:
         return document(form)
     lines: list[str] = []
     arguments: list[Grammar] = []
-    if asked.calls is not None and asked.calls.trigger:
-        lines += free_rules(asked.calls, asked.thought, control)
+    if request.calls is not None and request.calls.trigger:
+        lines += free_rules(request.calls, request.thought, control)
     else:
-        lines.append(f"start: {_thought_reference(asked.thought)}{_answer(asked)}")
-        if asked.thought is not None:
-            lines += _thought_rules(asked.thought, control)
-    if asked.calls is not None:
-        lines += _call_rules(asked.calls, control)
+        lines.append(f"start: {_reasoning_reference(request.thought)}{_answer(request)}")
+        if request.thought is not None:
+            lines += _reasoning_rules(request.thought, control)
+    if request.calls is not None:
+        lines += _call_rules(request.calls, control)
         arguments = [
             {**tool_grammar(tool), "name": f"arguments_{index}"}
-            for index, tool in enumerate(asked.calls.tools)
+            for index, tool in enumerate(request.calls.tools)
         ]
     return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
 
 
-def _answer(asked: OutputSpec) -> str:
-    if asked.calls is None:
+def _answer(request: OutputSpec) -> str:
+    if request.calls is None:
         return "@form"
-    if asked.calls.required or asked.form is None:
+    if request.calls.required or request.form is None:
         return "calls"
     return "(calls | @form)"
 
 
-def _thought_reference(thought: Reasoning | None) -> str:
+def _reasoning_reference(thought: Reasoning | None) -> str:
     if thought is None:
         return ""
     return "thinking SPACE " if thought.is_open else "(begun SPACE)? "
 
 
-def _thought_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
+def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
     yield f"SPACE: {_SPACE}"
     if any(token in thought.end for token in control):
         yield f"thinking: {ANYTHING} {_marker(thought.end, control)}"
@@ -213,7 +215,7 @@ def _thought_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
         yield f"begun: {_marker(thought.begin, control)} thinking"
 
 
-def _call_rules(calls: Calls, control: ControlTokens) -> Iterator[str]:
+def _call_rules(calls: ToolCallSpec, control: ControlTokens) -> Iterator[str]:
     yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
     for number, way in enumerate(calls.ways):
         # What has triggered a call is written; calls without a frame are triggered each by itself.

@@ -1,8 +1,4 @@
-"""Matchers of llguidance with the limits that hold wherever one is built.
-
-The limits bound one step of a matcher. Building one is not bounded by them: that is what the
-limited child process is for (`compile_job`).
-"""
+"""Guides over llguidance: masks, forced tokens, limits of a step."""
 
 import logging
 from collections import OrderedDict, deque
@@ -25,7 +21,7 @@ _NOT_VERBOSE = "<non-verbose/>"
 
 
 class GrammarUnusable(Exception):
-    """A grammar cannot be built, or not be followed any further; the text says why."""
+    """A grammar cannot be built or followed; the message has the reason."""
 
 
 def build_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
@@ -45,7 +41,7 @@ def check_usable(matcher: LLMatcher) -> None:
 
 
 def problem_of(matcher: LLMatcher) -> str:
-    """What a failed matcher says, in words that a caller can use."""
+    """The error of a failed matcher, in plain words."""
     said: str = matcher.get_error()
     if said.startswith(_NOTHING_LEFT):
         return "nothing can satisfy it"
@@ -186,7 +182,7 @@ class GrammarGuide:
         return TokenMask(allowed, None if few is None else few.astype(np.int32))
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Go on by tokens."""
+        """Advance by tokens."""
         self._settle()
         for token in tokens:
             if self._ahead and self._ahead.popleft() != token:

@@ -1,7 +1,5 @@
-"""What a request asks its output to look like, before it is a grammar.
-
-Plain data without protos, so that it travels to the child process as JSON and the pure parts can be
-tested by themselves.
+"""The requested output of a turn before it is a grammar: plain data that is sent to the sandbox as
+JSON.
 """
 
 from dataclasses import dataclass
@@ -9,11 +7,11 @@ from enum import StrEnum
 
 from svc_kit.errors import TooLong
 
-MAX_FORM_BYTES = 128 * 1024
+MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
 MAX_CHOICES = 1024
 NUMBER = "\0"
-"""Stands for a number of the model's choice in the texts of a `ToolCallSyntax`."""
+"""A placeholder for a number of the model's choice in a `ToolCallSyntax`."""
 
 
 class OutputFormatKind(StrEnum):
@@ -64,7 +62,7 @@ class ToolCallSyntax:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ToolCallSpec:
     """Tool calls in one of the ways to write them. `required`: nothing else is an answer.
 
     `trigger`: where the model is free otherwise, the text with which each of the ways begins; what
@@ -95,13 +93,13 @@ class OutputSpec:
     """Everything that shapes one output: at least a form or calls."""
 
     form: OutputFormat | None
-    calls: Calls | None
+    calls: ToolCallSpec | None
     thought: Reasoning | None
 
     def check_sizes(self) -> None:
         """Refuse what is too large to look at. Raises `TooLong` with the limit."""
         if self.form is not None:
-            _check_bytes(self.form.field, len(self.form.text.encode()), MAX_FORM_BYTES)
+            _check_bytes(self.form.field, len(self.form.text.encode()), MAX_OUTPUT_FORMAT_BYTES)
         if self.calls is not None:
             size = sum(len(tool.schema.encode()) for tool in self.calls.tools)
             _check_bytes("tools", size, MAX_TOOL_SCHEMAS_BYTES)

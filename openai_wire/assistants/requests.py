@@ -1,7 +1,6 @@
-"""What clients say of assistants, and the requests of the control service it becomes.
+"""Request bodies of assistants, converted to protos.
 
-Sampling and every extension are those of the other generating routes. A change names what is
-different: a field that is not given stays, null clears it.
+A change names fields; null resets a field to its default.
 """
 
 from collections.abc import Mapping
@@ -107,7 +106,7 @@ _OPTION_PATHS: Final = {
     "speculation": "speculation",
     "lora": "adapters",
 }
-"""Where the fields of a generation stand in its options; sampling's others have the same name."""
+"""Paths of fields in the generation options; other sampling fields have the same name."""
 
 
 def create_assistant_request(

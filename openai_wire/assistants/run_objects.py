@@ -1,4 +1,4 @@
-"""Runs and their steps as OpenAI's objects."""
+"""Runs, their steps and their events as OpenAI's objects."""
 
 from collections.abc import Sequence
 from typing import Any, Final

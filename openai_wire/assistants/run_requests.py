@@ -1,4 +1,4 @@
-"""What clients say of runs, and the requests of the control service it becomes."""
+"""Request bodies of runs, converted to protos."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -69,7 +69,7 @@ RunToolChoice = Annotated[
 
 
 class RunFields(AssistantFields):
-    """What a run says instead of its assistant."""
+    """Fields of a run that override its assistant."""
 
     assistant_id: str = Field(min_length=1, description="The assistant.")
     model: str = Field("", description="Default: the assistant's.")
@@ -183,12 +183,12 @@ def watch_request(thread_id: str, run_id: str, last_event_id: str | None) -> pb.
     return pb.WatchRunRequest(thread_id=thread_id, run_id=run_id, after=after)
 
 
-def includes_results(asked: list[str]) -> bool:
+def includes_results(request: list[str]) -> bool:
     """Whether the passages of searches are wanted. Raises UnsupportedValue."""
-    for value in asked:
+    for value in request:
         if value != _INCLUDES:
             raise UnsupportedValue(field="include", value=value)
-    return bool(asked)
+    return bool(request)
 
 
 def _run_options(body: RunFields) -> pb.RunOptions:
@@ -212,29 +212,29 @@ def _run_options(body: RunFields) -> pb.RunOptions:
 
 
 def _own_options(body: RunFields) -> GenerationOptions:
-    """What the body says of the generation; OpenAI's defaults would overrule its assistant."""
+    """Generation options, without OpenAI's defaults, which would override the assistant."""
     options = options_from(body)
     for name in _DEFAULTS - body.model_fields_set:
         options.sampling.ClearField(name)
     return options
 
 
-def _truncation(asked: TruncationBody | None) -> run_pb2.RunTruncation | None:
-    if asked is None or asked.type == "auto":
+def _truncation(request: TruncationBody | None) -> run_pb2.RunTruncation | None:
+    if request is None or request.type == "auto":
         return None
-    if asked.last_messages is None:
+    if request.last_messages is None:
         raise MissingField(field="truncation_strategy.last_messages")
-    return run_pb2.RunTruncation(last_messages=asked.last_messages)
+    return run_pb2.RunTruncation(last_messages=request.last_messages)
 
 
-def _selection(asked: str | ToolChoiceBody | None) -> tool_pb2.ToolSelection | None:
-    if asked is None:
+def _selection(request: str | ToolChoiceBody | None) -> tool_pb2.ToolSelection | None:
+    if request is None:
         return None
-    if isinstance(asked, str):
-        return tool_pb2.ToolSelection(mode=_MODES[asked])
-    if asked.type == "code_interpreter":
-        raise UnsupportedValue(field="tool_choice.type", value=asked.type)
-    if asked.type == "function" and asked.function is None:
+    if isinstance(request, str):
+        return tool_pb2.ToolSelection(mode=_MODES[request])
+    if request.type == "code_interpreter":
+        raise UnsupportedValue(field="tool_choice.type", value=request.type)
+    if request.type == "function" and request.function is None:
         raise MissingField(field="tool_choice.function")
-    name = asked.type if asked.function is None else asked.function.name
+    name = request.type if request.function is None else request.function.name
     return tool_pb2.ToolSelection(mode=_MODES["required"], allowed_names=[name], is_one=True)

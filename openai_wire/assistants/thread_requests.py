@@ -1,4 +1,4 @@
-"""What clients say of threads and messages, and the requests of the control service it becomes."""
+"""Request bodies of threads and messages, converted to protos."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -140,7 +140,7 @@ def update_message_request(
 
 
 def thread_from(body: ThreadBody, *, makes_stores: bool = False) -> thread_pb2.Thread:
-    """What a body says of a thread. Raises UnsupportedField."""
+    """Convert the body of a thread. Raises UnsupportedField."""
     return thread_pb2.Thread(
         tool_resources=resources_from(body.tool_resources, makes_stores=makes_stores),
         metadata=body.metadata or {},

@@ -1,5 +1,6 @@
-"""Tools, forms and resources of assistants and runs, between JSON and protos. Here a function is
-nested: what it is called stands within `function`."""
+"""Tools, output formats and resources of assistants and runs, between JSON and protos; functions
+are nested in `function`.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal

@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions and the ChatRequest it becomes."""
+"""The body of POST /v1/chat/completions, converted to a ChatRequest."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -162,16 +162,16 @@ def _template_options(body: ChatCompletionBody) -> chat_pb2.TemplateOptions:
 
 
 def _thinking(body: ChatCompletionBody, in_kwargs: object) -> bool | None:
-    """Three fields may say it; they must agree."""
+    """The limit may be given in three fields, which must agree."""
     if in_kwargs is not None and not isinstance(in_kwargs, bool):
         raise InvalidType(field="chat_template_kwargs.enable_thinking", expected="a boolean")
     by_effort = False if body.reasoning_effort == "none" else None
-    asked = {
+    request = {
         "reasoning_effort": by_effort,
         "enable_thinking": body.enable_thinking,
         "chat_template_kwargs.enable_thinking": in_kwargs,
     }
-    given = {field: value for field, value in asked.items() if value is not None}
+    given = {field: value for field, value in request.items() if value is not None}
     if len(set(given.values())) > 1:
         first, second = list(given)[:2]
         raise InvalidField(field=second, problem=f"it disagrees with '{first}'")

@@ -1,7 +1,6 @@
-"""Stream events to the payloads of chunks, as JSON bytes.
+"""Stream events as chunks of JSON bytes.
 
-This is the token path. A chunk is its stream's constant head and tail around the few values that
-change; only those are encoded, and nothing passes through Pydantic.
+This is the token path: constant parts of a chunk are encoded once a stream.
 """
 
 from collections.abc import Sequence

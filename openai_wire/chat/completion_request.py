@@ -1,7 +1,6 @@
-"""The body of POST /v1/completions and the GenerateRequests it becomes, one for each prompt.
+"""The body of POST /v1/completions, converted to a GenerateRequest for each prompt.
 
-Control tokens in a text prompt are read as such, because callers of this endpoint render their own
-templates.
+Control tokens in text prompts are parsed, since callers of this endpoint write whole prompts.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The body of POST /v1/embeddings and the EmbedRequest it becomes."""
+"""Bodies and objects of POST /v1/embeddings and /v1/rerank."""
 
 import base64
 import struct
@@ -180,7 +180,7 @@ class EmbeddingList:
 
 
 def packed(values: Sequence[float]) -> str:
-    """Little-endian 32-bit floats in Base64, which SDKs ask for unless told otherwise."""
+    """Little-endian 32-bit floats in Base64, the default of SDKs."""
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""The messages of a conversation: OpenAI's turns to typed ones."""
+"""Messages of a conversation, converted to protos."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""Protos to OpenAI's objects: whole answers, usage and models."""
+"""Whole answers, usage and models as OpenAI's objects."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,8 +1,6 @@
-"""The fields that chat and completions share, and the GenerationOptions they become.
+"""Fields that chat and completions share, converted to GenerationOptions.
 
-A field that is not given takes OpenAI's default where OpenAI has one: temperature 1, top_p 1, and
-no other filter, so top_k 0 and min_p 0. Everything else that is not given stays unset in the proto
-and takes the model's default.
+A field that is absent has OpenAI's default where OpenAI has one, else the model's.
 """
 
 import hashlib
@@ -57,7 +55,7 @@ class StreamOptions(WireModel):
 
 
 class AdapterChoice(WireModel):
-    """One LoRA adapter to apply: its name stands in `id`, or in `name`."""
+    """One LoRA adapter to apply, named by `id` or `name`."""
 
     id: str = Field(
         min_length=1,

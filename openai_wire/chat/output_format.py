@@ -1,4 +1,4 @@
-"""Constrained output: response_format and the local forms of it, as one Constraint."""
+"""Output formats (response_format and local extensions), converted to a constraint."""
 
 from typing import Any, Literal
 
@@ -46,13 +46,13 @@ def constraint_of(
     structured_outputs: StructuredOutputs | None,
 ) -> generation_pb2.Constraint | None:
     """The one constraint a body asks for, or None. Raises InvalidField when it asks for two."""
-    asked = {
+    request = {
         "response_format": _from_response_format(response_format),
         "json_schema": _from_schema(json_schema),
         "grammar": None if grammar is None else generation_pb2.Constraint(gbnf=grammar),
         "structured_outputs": _from_structured_outputs(structured_outputs),
     }
-    given = {field: constraint for field, constraint in asked.items() if constraint is not None}
+    given = {field: constraint for field, constraint in request.items() if constraint is not None}
     if len(given) > 1:
         first, second = list(given)[:2]
         raise InvalidField(field=second, problem=f"it cannot be combined with '{first}'")
@@ -78,7 +78,7 @@ def _from_schema(schema: dict[str, Any] | None) -> generation_pb2.Constraint | N
 def _from_structured_outputs(form: StructuredOutputs | None) -> generation_pb2.Constraint | None:
     if form is None:
         return None
-    asked = [
+    request = [
         _from_schema(form.json_),
         None if form.regex is None else generation_pb2.Constraint(regex=form.regex),
         None if form.grammar is None else generation_pb2.Constraint(gbnf=form.grammar),
@@ -87,7 +87,7 @@ def _from_structured_outputs(form: StructuredOutputs | None) -> generation_pb2.C
         if form.choice is None
         else generation_pb2.Constraint(choices=generation_pb2.TextChoices(values=form.choice)),
     ]
-    given = [constraint for constraint in asked if constraint is not None]
+    given = [constraint for constraint in request if constraint is not None]
     if len(given) != 1:
         raise InvalidField(field="structured_outputs", problem="exactly one form must be given")
     return given[0]

@@ -1,4 +1,4 @@
-"""How tokens are chosen: OpenAI's fields, the names of llama.cpp and vLLM, and their proto."""
+"""Sampling fields of OpenAI, llama.cpp and vLLM, converted to sampling parameters."""
 
 from typing import Annotated, Any
 

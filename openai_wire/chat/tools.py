@@ -1,4 +1,4 @@
-"""Tools and the choice among them."""
+"""Tools and tool choice of chat completions, converted to protos."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal

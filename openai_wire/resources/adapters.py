@@ -1,4 +1,4 @@
-"""What clients say of adapters, and the requests of the control service it becomes."""
+"""Requests and objects of adapters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -146,11 +146,11 @@ def list_adapters_request(query: Mapping[str, str]) -> adapter_service_pb2.ListA
     }
     if "limit" in known:
         known["limit"] = _number(known["limit"], int)
-    asked = validated(AdapterListQuery, known)
-    oldest_first = asked.order == "asc"
+    request = validated(AdapterListQuery, known)
+    oldest_first = request.order == "asc"
     return adapter_service_pb2.ListAdaptersRequest(
-        page_size=asked.limit or 0,
-        after=asked.after or "",
+        page_size=request.limit or 0,
+        after=request.after or "",
         order=listing_pb2.LIST_ORDER_OLDEST_FIRST
         if oldest_first
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,
@@ -170,9 +170,9 @@ def wait_of(query: Mapping[str, str]) -> Duration | None:
 
 def scales_by_place(items: Sequence[Any], num_adapters: int) -> dict[int, float]:
     """llama-server's scales; those that are not named are 0. Raises DomainErrors."""
-    asked = validated(_PlacedScales, {"adapters": list(items)}).adapters
+    request = validated(_PlacedScales, {"adapters": list(items)}).adapters
     scales = dict.fromkeys(range(num_adapters), 0.0)
-    for each in asked:
+    for each in request:
         if each.id not in scales:
             raise InvalidField(field="id", problem=f"there is no adapter {each.id}")
         scales[each.id] = each.scale

@@ -1,4 +1,4 @@
-"""What clients say of batches, and the requests of the control service it becomes."""
+"""Requests and objects of batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -60,8 +60,10 @@ def list_batches_request(query: Mapping[str, str]) -> batch_service_pb2.ListBatc
     }
     if "limit" in known:
         known["limit"] = number_of(known["limit"])
-    asked = validated(BatchListQuery, known)
-    return batch_service_pb2.ListBatchesRequest(page_size=asked.limit or 0, after=asked.after or "")
+    request = validated(BatchListQuery, known)
+    return batch_service_pb2.ListBatchesRequest(
+        page_size=request.limit or 0, after=request.after or ""
+    )
 
 
 def _window(text: str) -> Duration:

@@ -1,4 +1,4 @@
-"""What clients say of files and uploads, and the requests of the control service it becomes."""
+"""Requests and objects of files and uploads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -79,14 +79,14 @@ def list_files_request(query: Mapping[str, str]) -> file_service_pb2.ListFilesRe
     }
     if "limit" in known:
         known["limit"] = number_of(known["limit"])
-    asked = validated(FileListQuery, known)
+    request = validated(FileListQuery, known)
     return file_service_pb2.ListFilesRequest(
-        page_size=asked.limit or 0,
-        after=asked.after or "",
+        page_size=request.limit or 0,
+        after=request.after or "",
         order=listing_pb2.LIST_ORDER_OLDEST_FIRST
-        if asked.order == "asc"
+        if request.order == "asc"
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,
-        purpose=_purpose(asked.purpose) if asked.purpose else None,
+        purpose=_purpose(request.purpose) if request.purpose else None,
     )
 
 
@@ -131,12 +131,12 @@ def _nested(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _purpose(purpose: str) -> str:
-    """The name of the enum's value, which stands for it."""
+    """The name of the enum's value."""
     return f"FILE_PURPOSE_{purpose.upper().replace('-', '_')}"
 
 
 def duration_of(expires_after: ExpiresAfter | None) -> Duration | None:
-    """How long a file is kept; None: as the service says."""
+    """Time to live of a file; None means the service's default."""
     return None if expires_after is None else Duration(seconds=expires_after.seconds)
 
 

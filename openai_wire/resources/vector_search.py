@@ -1,4 +1,4 @@
-"""What clients ask of vector stores: questions, filters over attributes, options of ranking."""
+"""Requests of searches: queries, filters, ranking options."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

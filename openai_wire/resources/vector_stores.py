@@ -1,4 +1,4 @@
-"""What clients say of vector stores, and the requests of the control service it becomes."""
+"""Requests and objects of vector stores, their files and batches of files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -164,12 +164,12 @@ def list_store_files_request(
     store_id: str, query: Mapping[str, str], batch_id: str = ""
 ) -> vector_store_file_service_pb2.ListVectorStoreFilesRequest:
     """The page that a query asks for. Parameters that are not known are ignored."""
-    asked = page_query(StoreFileListQuery, query)
+    request = page_query(StoreFileListQuery, query)
     return vector_store_file_service_pb2.ListVectorStoreFilesRequest(
         vector_store_id=store_id,
         batch_id=batch_id,
-        state=None if asked.filter is None else f"STATE_{asked.filter.upper()}",
-        **page_fields(asked),
+        state=None if request.filter is None else f"STATE_{request.filter.upper()}",
+        **page_fields(request),
     )
 
 

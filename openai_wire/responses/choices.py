@@ -1,4 +1,4 @@
-"""Which tools are called, and in which form the model answers, between JSON and protos."""
+"""Tool choice and text format of responses, between JSON and protos."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
@@ -98,7 +98,7 @@ def selection_from(
 def selection_object(
     selection: tool_pb2.ToolSelection, tools: Sequence[tool_pb2.Tool]
 ) -> str | Json:
-    """The rule for calls, as it was said."""
+    """The tool choice as given."""
     mode = _MODE_NAMES.get(selection.mode, "auto")
     kinds = {name_of(tool): tool.WhichOneof("tool") or "function" for tool in tools}
     named = [

@@ -1,4 +1,4 @@
-"""Conversations as objects, and lists of items with the queries that ask for them."""
+"""Requests and objects of conversations, and lists of items."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -85,12 +85,12 @@ def item_page(query: Mapping[str, str], include: Sequence[str]) -> Json:
     known: Json = {name: query[name] for name in ItemListQuery.model_fields if query.get(name)}
     if "limit" in known:
         known["limit"] = number_of(known["limit"])
-    asked = validated(ItemListQuery, known)
+    request = validated(ItemListQuery, known)
     return {
-        "page_size": asked.limit or 0,
-        "after": asked.after or "",
+        "page_size": request.limit or 0,
+        "after": request.after or "",
         "order": listing_pb2.LIST_ORDER_OLDEST_FIRST
-        if asked.order == "asc"
+        if request.order == "asc"
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,
         "include": includes_from(include),
     }

@@ -1,4 +1,4 @@
-"""Events of responses as JSON: types and fields as OpenAI has them, read by both dialects."""
+"""Events of responses as JSON, valid for OpenAI's clients and for Open Responses."""
 
 import re
 from collections.abc import Callable

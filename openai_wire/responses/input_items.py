@@ -1,4 +1,4 @@
-"""Parts of messages and of tools' outputs as clients write them, as protos."""
+"""Input items, their parts and hosted calls, converted to protos."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -60,7 +60,7 @@ class Annotation(EchoedModel):
 
 
 def parts_from(content: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.ItemPart]:
-    """The parts of a content: a text stands for one part. Raises DomainErrors with paths."""
+    """The parts of a content; a string is one part. Raises DomainErrors with paths."""
     if isinstance(content, str):
         return [item_pb2.ItemPart(text=item_pb2.TextPart(text=content))]
     return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
@@ -174,7 +174,7 @@ class McpCallModel(ItemModel):
 
 
 class McpAskModel(ItemModel):
-    """A call that waits for a person's word."""
+    """A call that waits for approval."""
 
     server_label: str
     name: str
@@ -182,7 +182,7 @@ class McpAskModel(ItemModel):
 
 
 class McpWordModel(ItemModel):
-    """That word."""
+    """The approval or refusal of a call."""
 
     approval_request_id: str
     approve: bool
@@ -270,7 +270,7 @@ _STATUSES: Final[Mapping[str | None, item_pb2.Item.Status]] = {
 
 
 class MessageModel(ItemModel):
-    """What somebody said."""
+    """A message."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: TextOrParts
@@ -308,7 +308,7 @@ class ReasoningModel(ItemModel):
 
 
 class CompactionModel(ItemModel):
-    """What stands for earlier items."""
+    """The compaction."""
 
     encrypted_content: str
 
@@ -394,7 +394,7 @@ def _compaction(model: CompactionModel, item: item_pb2.Item, path: str) -> None:
 
 
 def _reference(model: ReferenceModel, item: item_pb2.Item, path: str) -> None:
-    """An item with an id and nothing else stands for the stored one."""
+    """An item with only an id references a stored one."""
 
 
 class _Reader(NamedTuple):

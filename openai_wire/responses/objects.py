@@ -1,4 +1,4 @@
-"""Responses as the object that both dialects read: every required key, null only where allowed."""
+"""Responses as objects: every required key, null only where allowed."""
 
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ def usage_object(usage: response_pb2.ResponseUsage) -> Json:
 
 
 def compaction_object(compacted: service_pb.CompactResponseResponse) -> Json:
-    """What stands for the items that were summed up."""
+    """The compaction item."""
     return {
         "id": compacted.id,
         "object": "response.compaction",
@@ -99,7 +99,7 @@ def _settings_object(settings: response_pb2.ResponseSettings) -> Json:
 
 
 def _sampling_object(settings: response_pb2.ResponseSettings) -> Json:
-    """What a strict reader wants as numbers, with OpenAI's defaults where nothing is said."""
+    """Numbers that strict clients require, with OpenAI's defaults."""
     sampling = settings.options.sampling
     defaults = {
         "temperature": 1.0,

@@ -1,4 +1,4 @@
-"""Items and their parts as both dialects read them: what is not there is left out, not null."""
+"""Items and parts as objects; absent fields are left out, not null."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -182,11 +182,11 @@ def _mcp_call(item: item_pb2.Item) -> Json:
 
 
 def _mcp_approval_request(item: item_pb2.Item) -> Json:
-    asked = item.mcp_approval_request
+    request = item.mcp_approval_request
     return {
-        "server_label": asked.server_label,
-        "name": asked.name,
-        "arguments": asked.arguments_json,
+        "server_label": request.server_label,
+        "name": request.name,
+        "arguments": request.arguments_json,
     }
 
 
@@ -200,7 +200,7 @@ def _mcp_approval_response(item: item_pb2.Item) -> Json:
 
 
 def _data(text: str, otherwise: object) -> object:
-    """JSON that came from somebody else; what is none is not shown."""
+    """Parse JSON of third parties; None if it is invalid."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

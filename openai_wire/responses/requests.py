@@ -1,8 +1,4 @@
-"""The bodies of POST /v1/responses and its companions, and the requests that they become.
-
-Sampling and every extension are those of the other generating routes; a neutral value of what
-Corral lacks is let through, any other is refused by its name.
-"""
+"""Request bodies of responses, converted to protos."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal

@@ -1,4 +1,4 @@
-"""The frames of the WebSocket: what clients write, and what is written to them."""
+"""Frames of the WebSocket of responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class CreateFrame:
     lane: str
     """The client's name of the lane; empty: the one without a name."""
     generates: bool
-    """False: the client wants an id to go on from, and no answer."""
+    """False: only prefill, and return an id to continue from."""
     size: int
     """Characters of its text."""
 
@@ -80,7 +80,7 @@ def event_text(event: Mapping[str, Any], lane: str) -> str:
 
 
 def error_text(error: DomainError, lane: str) -> str:
-    """A failure as a frame; the connection goes on."""
+    """An error as a frame; the connection stays open."""
     body = {"type": "error", "status": http_status(error), **error_body(error)}
     return orjson.dumps(_in_lane(body, lane)).decode()
 

@@ -1,5 +1,4 @@
-"""Tools and the choice among them, between the JSON of Responses and protos. Here a function is
-flat: its name stands beside its type."""
+"""Tools of responses, between JSON and protos; functions are flat."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -201,14 +200,14 @@ def _mcp(given: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
         limits_tools=names is not None,
         allowed_tools=names or (),
     )
-    asked = model.require_approval or "always"
-    if isinstance(asked, str):
-        tool.approval = _NEVER if asked == "never" else _ALWAYS
+    request = model.require_approval or "always"
+    if isinstance(request, str):
+        tool.approval = _NEVER if request == "never" else _ALWAYS
         return tool
     # What neither list names waits for a person's word, unless only waiting ones are named; what
     # both name waits.
-    always, never = (set(_named(names)) for names in (asked.always, asked.never))
-    is_never = bool(always) and asked.never is None
+    always, never = (set(_named(names)) for names in (request.always, request.never))
+    is_never = bool(always) and request.never is None
     tool.approval = _NEVER if is_never else _ALWAYS
     tool.approval_exempt.extend(sorted(always if is_never else never - always))
     return tool

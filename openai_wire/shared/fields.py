@@ -1,9 +1,4 @@
-"""The common ground of request bodies: strict models, unions by JSON kind, and domain errors.
-
-Two things differ from plain Pydantic. Unions are told apart by JSON kind alone, so that an error
-names the field and not the members that were tried. And the first problem wins, because OpenAI's
-envelope has room for one.
-"""
+"""Base of request bodies: strict Pydantic models, unions by JSON type, errors as DomainErrors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar

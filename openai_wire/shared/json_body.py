@@ -1,4 +1,4 @@
-"""JSON text to a bounded Python object: what every body passes before anything looks into it."""
+"""Parses JSON text with limits on depth and size."""
 
 from typing import Any
 

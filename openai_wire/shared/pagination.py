@@ -1,6 +1,4 @@
-"""The queries of lists that have every cursor: assistants, threads, messages, and what hangs on
-them.
-"""
+"""Queries of lists with cursors in both directions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
@@ -42,13 +40,13 @@ def page_query(model: type[QueryT], query: Mapping[str, str]) -> QueryT:
     return validated(model, known)
 
 
-def page_fields(asked: PageQuery) -> PageFields:
+def page_fields(request: PageQuery) -> PageFields:
     """The same for a request of the control service."""
-    is_oldest_first = asked.order == "asc"
+    is_oldest_first = request.order == "asc"
     return {
-        "page_size": asked.limit or 0,
-        "after": asked.after or "",
-        "before": asked.before or "",
+        "page_size": request.limit or 0,
+        "after": request.after or "",
+        "before": request.before or "",
         "order": listing_pb2.LIST_ORDER_OLDEST_FIRST
         if is_oldest_first
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,

@@ -1,8 +1,7 @@
-"""Who calls: API keys, the token of our own services, and the principal that a call acts for.
+"""Authenticates calls: API keys, the service token, callers without a key.
 
-A credential is a bearer token. It is the service token, which proves one of our own services and
-may say on whose behalf it calls; or an API key, which a verifier resolves; or nothing, where the
-server allows keyless callers. All comparisons take constant time.
+A credential is a bearer token. The service token proves one of Corral's services, whose metadata
+then names the caller.
 """
 
 import hmac
@@ -60,7 +59,7 @@ class ServiceToken:
 
 
 def on_behalf_of(principal: Principal) -> tuple[tuple[str, str], ...]:
-    """The metadata by which a service says whom it calls for; believed beside its token only."""
+    """Metadata that names the caller of a service; accepted only with the service token."""
     return (
         (PROJECT_KEY, principal.project),
         (SCOPES_KEY, ",".join(sorted(principal.scopes))),
@@ -184,7 +183,7 @@ class Authenticator:
         return await self._verifier.verify(credential)
 
     def _counts_as_none(self, credential: str) -> bool:
-        """Somebody who shows a key that we could have made means it."""
+        """A credential in the form of a key is verified, never ignored."""
         return self._takes_any_key and not (self._verifier and has_key_form(credential))
 
 

@@ -1,8 +1,5 @@
-"""Keys of the control service, as the other services verify them: an answer is kept for a while.
-
-That is half a minute at most, so a key that is revoked stops to work everywhere within that time.
-While control cannot be reached, keys with an answer go on for the rest of their time and others are
-told to come back: nobody is told that a key is wrong unless control said so.
+"""Verifies keys of the control service for the other services, with answers cached for at most 30
+seconds.
 """
 
 import asyncio
@@ -45,7 +42,7 @@ _SCOPE: Final = "KEY_SCOPE_"
 
 @dataclass(frozen=True)
 class KeyAnswer:
-    """What control says of a key."""
+    """The control service's answer about a key."""
 
     outcome: Principal | DomainError
     expires_at: datetime | None = None

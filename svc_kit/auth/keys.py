@@ -1,8 +1,4 @@
-"""API keys: how they are made, what is kept of them, and who tells what they may do.
-
-Only hashes of keys are kept. A key is known to a service's settings, or to the database of the
-control service; a chain of verifiers asks one after the other.
-"""
+"""API keys: creation, hashing, and verification of the keys in settings."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""On whose behalf a call is made: what every servicer may know of its caller."""
+"""The principal of a call: project, scopes, priority."""
 
 import contextvars
 from dataclasses import dataclass
@@ -51,5 +51,5 @@ def current_principal() -> Principal:
 
 
 def set_principal(principal: Principal | None) -> None:
-    """Say who the running call, that is this asyncio task, acts for."""
+    """Set the principal of the running call (this asyncio task)."""
     _principal.set(principal)

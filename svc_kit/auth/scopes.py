@@ -1,7 +1,5 @@
-"""The scope of every RPC, in one table: a method without a row does not start.
-
-Services register nothing here at run time. Whoever adds an RPC adds its row, and reviewers see who
-may call it beside what it is called.
+"""The scope of every RPC, in one table; a service with a method that is missing here does not
+start.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Who may call, with which key, from where and for which project."""
+"""Errors of authentication, authorization, origins, projects and keys."""
 
 from svc_kit.errors.kinds import AlreadyExists, NotFound, PermissionDenied, Unauthenticated
 
@@ -36,22 +36,22 @@ class ScopeMissing(PermissionDenied):
 
 
 class ServiceOnly(PermissionDenied):
-    """'{field}' is believed from services of this installation only."""
+    """'{field}' is accepted only from services of this installation."""
 
     reason = "SERVICE_ONLY"
     field: str
 
 
 class HostNotAllowed(PermissionDenied):
-    """The Host '{host}' is not served here. Allow it in the settings (allowed_hosts)."""
+    """The Host '{host}' is not allowed. Add it to the setting allowed_hosts."""
 
     reason = "HOST_NOT_ALLOWED"
     host: str
 
 
 class OriginNotAllowed(PermissionDenied):
-    """Requests from the site '{origin}' are not allowed. Allow it in the settings
-    (allowed_origins)."""
+    """Requests from the origin '{origin}' are not allowed. Add it to the setting allowed_origins.
+    Requests from the origin '{origin}' are not allowed. Add it to the setting allowed_origins."""
 
     reason = "ORIGIN_NOT_ALLOWED"
     origin: str
@@ -83,7 +83,7 @@ class ApiKeyNotFound(NotFound):
 
 
 class ProjectExists(AlreadyExists):
-    """The id '{project}' is taken by another project."""
+    """A project with id '{project}' already exists."""
 
     reason = "PROJECT_EXISTS"
     project: str

@@ -1,4 +1,4 @@
-"""What adapters and their files can be refused for."""
+"""Errors of adapters and their files."""
 
 from svc_kit.errors.kinds import AlreadyExists, FailedPrecondition, NotFound
 
@@ -39,15 +39,15 @@ class AdapterTooLarge(FailedPrecondition):
 
 
 class AdapterCrashedEngine(FailedPrecondition):
-    """The engine ended while it loaded the adapter '{adapter}', which is not loaded again by
-    itself."""
+    """The engine crashed while loading the adapter '{adapter}', which is not loaded again
+    automatically. Replace its file or retry it."""
 
     reason = "ADAPTER_CRASHED_ENGINE"
     adapter: str
 
 
 class TooManyAdapters(FailedPrecondition):
-    """The project has {limit} adapters, as many as it may."""
+    """The project has {limit} adapters, the maximum. Delete one first."""
 
     reason = "TOO_MANY_ADAPTERS"
     limit: int
@@ -61,7 +61,7 @@ class AdapterNotFound(NotFound):
 
 
 class AdapterExists(AlreadyExists):
-    """The name '{adapter}' is taken by another adapter."""
+    """An adapter named '{adapter}' already exists."""
 
     reason = "ADAPTER_EXISTS"
     adapter: str

@@ -1,4 +1,4 @@
-"""Assistants, threads, messages and runs."""
+"""Errors of assistants, threads, messages and runs."""
 
 from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 

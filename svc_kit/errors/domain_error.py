@@ -1,8 +1,5 @@
-"""The root of every error: how a class with a docstring and annotations becomes an exception.
-
-A hundred classes with a constructor each would be a hundred times the same lines. Here the
-annotations of a class are the keyword arguments of its constructor and the metadata on the wire,
-and its docstring is its message.
+"""The base of all errors: builds an exception from a class's docstring (its message) and
+annotations (its metadata).
 """
 
 import inspect

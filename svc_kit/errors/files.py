@@ -1,10 +1,10 @@
-"""Files, uploads and batches."""
+"""Errors of files, uploads, batches and vector stores."""
 
 from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 
 
 class SizeMismatch(InvalidArgument):
-    """{actual_bytes} bytes were sent where {expected_bytes} were announced."""
+    """Received {actual_bytes} bytes, but {expected_bytes} were announced. Send the bytes again."""
 
     reason = "SIZE_MISMATCH"
     expected_bytes: int
@@ -12,14 +12,14 @@ class SizeMismatch(InvalidArgument):
 
 
 class ChecksumMismatch(InvalidArgument):
-    """The bytes do not have the digest given in '{field}'."""
+    """The bytes do not have the digest given in '{field}'. Send them again."""
 
     reason = "CHECKSUM_MISMATCH"
     field: str
 
 
 class RangeNotSatisfiable(InvalidArgument):
-    """Invalid '{field}': the range begins beyond the end, which is at {size} bytes."""
+    """Invalid '{field}': the range starts beyond the end, which is at {size} bytes."""
 
     reason = "RANGE_NOT_SATISFIABLE"
     field: str
@@ -27,7 +27,7 @@ class RangeNotSatisfiable(InvalidArgument):
 
 
 class UploadNotPending(FailedPrecondition):
-    """The upload '{upload}' is {state} and takes no further changes."""
+    """The upload '{upload}' is {state} and cannot be changed."""
 
     reason = "UPLOAD_NOT_PENDING"
     upload: str
@@ -72,7 +72,7 @@ class BatchNotFound(NotFound):
 
 
 class VectorStoreExpired(FailedPrecondition):
-    """The vector store '{vector_store}' has expired: nobody used it for as long as it said."""
+    """The vector store '{vector_store}' has expired. Create a new one."""
 
     reason = "VECTOR_STORE_EXPIRED"
     vector_store: str
@@ -86,8 +86,8 @@ class EmbeddingModelMissing(FailedPrecondition):
 
 
 class EmbeddingModelChanged(FailedPrecondition):
-    """The vector store '{vector_store}' was made with the embedding model '{model}', which this
-    server does not serve as it was. Serve it again, or put the files into a new store."""
+    """The vector store '{vector_store}' was created with the embedding model '{model}', which this
+    server does not serve in that version. Serve it again, or add the files to a new store."""
 
     reason = "EMBEDDING_MODEL_CHANGED"
     vector_store: str

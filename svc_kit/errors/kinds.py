@@ -1,6 +1,5 @@
-"""The thirteen kinds of errors: what a caller can do about one, whatever its reason.
-
-A kind decides the statuses of gRPC and HTTP and whether a retry can help.
+"""The thirteen kinds of errors. A kind decides the gRPC and HTTP status and whether a retry can
+help.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Models: their catalog, their memory and the engines that run them."""
+"""Errors of models, engines, prompts and snapshots."""
 
 from svc_kit.errors.kinds import (
     AlreadyExists,
@@ -12,7 +12,7 @@ from svc_kit.errors.kinds import (
 
 
 class ModelCannot(FailedPrecondition):
-    """The model '{model}' is of class {model_class} and cannot do this: {operation}."""
+    """The model '{model}' is of class {model_class}, which does not support: {operation}."""
 
     reason = "MODEL_CANNOT"
     model: str
@@ -45,7 +45,7 @@ class ModelLoadFailed(FailedPrecondition):
 
 
 class ModelNotLoaded(FailedPrecondition):
-    """The model '{model}' is not loaded, and only an operator loads it."""
+    """The model '{model}' is not loaded. An operator has to load it."""
 
     reason = "MODEL_NOT_LOADED"
     model: str
@@ -59,7 +59,7 @@ class ModelNotFound(NotFound):
 
 
 class ModelExists(AlreadyExists):
-    """The name '{model}' is taken by another model."""
+    """A model named '{model}' already exists."""
 
     reason = "MODEL_EXISTS"
     model: str
@@ -98,7 +98,7 @@ class ModelUnloaded(Unavailable):
 
 
 class DecodeFailed(Internal):
-    """The model could not compute this request. The server's log has the cause under request id
+    """The model failed to compute this request. The server's log has the cause under request id
     {request_id}."""
 
     reason = "DECODE_FAILED"
@@ -106,8 +106,8 @@ class DecodeFailed(Internal):
 
 
 class EngineCrashed(Internal):
-    """The inference engine ended {times} times while it computed this work, which is not tried
-    again."""
+    """The inference engine crashed {times} times while computing this request, which is not
+    retried."""
 
     reason = "ENGINE_CRASHED"
     times: int
@@ -159,7 +159,7 @@ class SchemaInvalid(InvalidArgument):
 
 
 class SnapshotIncompatible(FailedPrecondition):
-    """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, wanted is
+    """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, expected
     {expected}."""
 
     reason = "SNAPSHOT_INCOMPATIBLE"
@@ -198,8 +198,8 @@ class SnapshotNotFound(NotFound):
 
 
 class StateNotFound(NotFound):
-    """No state is held for choice {index} of the request '{request}': it has not begun, or has
-    ended and was not kept."""
+    """There is no state of choice {index} of the request '{request}': it has not started, or has
+    ended without being stored."""
 
     reason = "STATE_NOT_FOUND"
     request: str

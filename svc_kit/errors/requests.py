@@ -1,4 +1,4 @@
-"""What can be wrong with any request: its fields, its body, its address and its id."""
+"""Errors of any request: its fields, its body, its path, its request id."""
 
 from svc_kit.errors.kinds import Aborted, AlreadyExists, InvalidArgument, NotFound, Unimplemented
 
@@ -136,7 +136,8 @@ class RouteNotFound(NotFound):
 
 
 class RequestIdReused(AlreadyExists):
-    """Another request had the id '{request_id}' within the last day; choose a new one."""
+    """The request id '{request_id}' was used for another request within the last day. Use a new
+    one."""
 
     reason = "REQUEST_ID_REUSED"
     field: str
@@ -144,7 +145,7 @@ class RequestIdReused(AlreadyExists):
 
 
 class StaleGeneration(Aborted):
-    """'{resource}' changed meanwhile; read it again."""
+    """'{resource}' has been changed in the meantime. Read it again."""
 
     reason = "STALE_GENERATION"
     resource: str

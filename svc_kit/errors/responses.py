@@ -1,4 +1,4 @@
-"""Responses and conversations."""
+"""Errors of responses and conversations."""
 
 from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 
@@ -31,16 +31,15 @@ class ToolOutputMissing(InvalidArgument):
 
 
 class SealInvalid(InvalidArgument):
-    """The encrypted content of '{field}' could not be verified: it was not made here for this
-    project, or has been changed."""
+    """The encrypted content of '{field}' could not be verified: it must come from this server and
+    project, unchanged."""
 
     reason = "SEAL_INVALID"
     field: str
 
 
 class WebsocketConnectionLimitReached(FailedPrecondition):
-    """This WebSocket has been open for {limit_s} seconds, as long as it may. Open another one to go
-    on."""
+    """The WebSocket has reached its limit of {limit_s} seconds. Open a new one to continue."""
 
     reason = "WEBSOCKET_CONNECTION_LIMIT_REACHED"
     limit_s: int
@@ -65,7 +64,7 @@ class ResponseNotCancellable(FailedPrecondition):
 
 
 class PreviousResponseUnfinished(FailedPrecondition):
-    """The previous response '{response}' is {state}; what it will say is not known yet."""
+    """The previous response '{response}' is {state}. Wait until it has completed."""
 
     reason = "PREVIOUS_RESPONSE_UNFINISHED"
     response: str

@@ -1,4 +1,4 @@
-"""The service as such: how full it is, how long it waits, what of it is not there."""
+"""Errors of load, deadlines, jobs, storage and upstream services."""
 
 from svc_kit.errors.kinds import (
     Aborted,
@@ -13,14 +13,14 @@ from svc_kit.errors.kinds import (
 
 
 class StreamExpired(FailedPrecondition):
-    """The events of '{stream}' are not kept any more; the object itself can still be read."""
+    """The events of '{stream}' have expired; the object itself can still be read."""
 
     reason = "STREAM_EXPIRED"
     stream: str
 
 
 class JobNotRetriable(FailedPrecondition):
-    """The job '{job}' cannot begin again: {problem}"""
+    """The job '{job}' cannot be retried: {problem}"""
 
     reason = "JOB_NOT_RETRIABLE"
     job: str
@@ -28,7 +28,7 @@ class JobNotRetriable(FailedPrecondition):
 
 
 class JobNotFound(NotFound):
-    """There is no job '{job}', or no longer."""
+    """No job found with id '{job}'."""
 
     reason = "JOB_NOT_FOUND"
     job: str
@@ -37,7 +37,7 @@ class JobNotFound(NotFound):
 
 
 class SlowReader(Aborted):
-    """The stream was left unread for {limit_s} s with {unread_events} events waiting."""
+    """The stream was not read for {limit_s} s while {unread_events} events were waiting."""
 
     reason = "SLOW_READER"
     unread_events: int
@@ -63,7 +63,7 @@ class RateLimited(ResourceExhausted):
 
 
 class CallerCancelled(Cancelled):
-    """The caller cancelled the request or went away."""
+    """The client cancelled the request or disconnected."""
 
     reason = "CALLER_CANCELLED"
 
@@ -83,7 +83,7 @@ class DeadlineExpired(DeadlineExceeded):
 
 
 class Draining(Unavailable):
-    """The server is shutting down and takes no new requests."""
+    """The server is shutting down. Retry the request."""
 
     reason = "DRAINING"
 
@@ -111,7 +111,7 @@ class InternalError(Internal):
 
 
 class WorkAbandoned(Internal):
-    """The process that did this work ended before it, {attempts} times in a row."""
+    """The process that ran this job stopped {attempts} times in a row before it had finished."""
 
     reason = "WORK_ABANDONED"
     attempts: int

@@ -1,8 +1,4 @@
-"""THE table: what each kind of error is in gRPC, in HTTP and in OpenAI's words, and back again.
-
-Servers encode a DomainError as a status with rich details, clients decode the same class from it,
-the gateway renders the same row as an HTTP answer. Nothing else in Corral knows a status code.
-"""
+"""Maps errors to gRPC and HTTP statuses and OpenAI codes, and gRPC statuses back to errors."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -67,7 +63,7 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.MethodNotAllowed: 405,
     errors.RangeNotSatisfiable: 416,
 }
-"""Reasons for which HTTP has a more exact word than its kind has."""
+"""HTTP statuses of reasons that differ from those of their kind."""
 
 
 def _out_of_range_code(error: DomainError) -> str | None:
@@ -94,7 +90,7 @@ def _too_short_code(error: DomainError) -> str | None:
 
 
 def _number(text: str | None) -> float | None:
-    """Integers stay exact: some limits are beyond what a float tells apart."""
+    """Integers stay exact: some limits exceed the precision of floats."""
     if text is None:
         return None
     try:
@@ -139,7 +135,7 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "ITEM_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
-"""`error.code` where OpenAI has a word of its own; elsewhere it is the reason in lower case."""
+"""`error.code` where OpenAI has its own; elsewhere it is the reason in lower case."""
 
 
 def row_of(error: DomainError | type[DomainError]) -> Row:

@@ -1,9 +1,4 @@
-"""How much either end of a connection takes before its reader asks for it.
-
-gRPC measures each connection and lets the windows of its streams grow with what it finds, to many
-megabytes where a disk is slower than the network: the memory of one large upload, and of each
-beside it. Ours are fixed, at what a gigabit takes in eight milliseconds.
-"""
+"""gRPC channels: flow control, TLS, retries, and translation of statuses to DomainErrors."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +57,7 @@ class ClientTls:
 
     @classmethod
     def of(cls, settings: UpstreamTlsSettings | None) -> Self | None:
-        """What a service's settings say; None: plain."""
+        """The TLS of a service's settings; None means plain text."""
         if settings is None:
             return None
         return cls(

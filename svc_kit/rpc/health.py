@@ -1,7 +1,7 @@
 """The standard health service: `Check`, `List` and `Watch`.
 
-The servicer that comes with grpcio holds a lock while it writes to a watcher, so that one watcher
-that does not read would keep the server from ever turning NOT_SERVING. This one holds none.
+The servicer of grpcio holds a lock while it writes to a watcher, so one watcher that does not read
+would block all.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ _SERVICE_UNKNOWN = pb.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthServicer(pb_grpc.HealthServicer):  # type: ignore[misc]
-    """Says whether each service serves; all begin as NOT_SERVING."""
+    """The health of each service, NOT_SERVING at first."""
 
     def __init__(self, service_names: Iterable[str]) -> None:
         self._is_serving = dict.fromkeys([OVERALL, *service_names], False)
         self._changed = asyncio.Event()
 
     def set_serving(self, is_serving: bool, service: str | None = None) -> None:
-        """Change one service, or all of them and the server as a whole; watchers are told."""
+        """Set the status of one service, or of all and of the server; notify watchers."""
         for name in self._is_serving if service is None else [service]:
             self._is_serving[name] = is_serving
         # Everyone waiting on the old event wakes; who comes later waits on the new one.

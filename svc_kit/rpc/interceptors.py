@@ -248,10 +248,10 @@ class RpcStack(grpc.aio.ServerInterceptor):
             self._running.pop(timer, None)
             self._ended.discard(timer)
 
-    def _limit(self, method: _Method, asked: float | None) -> float | None:
+    def _limit(self, method: _Method, request: float | None) -> float | None:
         """Seconds that a call may take."""
-        if asked is not None:
-            return min(asked, self._settings.max_deadline_s)
+        if request is not None:
+            return min(request, self._settings.max_deadline_s)
         return None if method.is_long_lived else self._settings.default_deadline_s
 
     def _record(self, call: _Call, error: DomainError | None) -> None:
@@ -273,12 +273,12 @@ class RpcStack(grpc.aio.ServerInterceptor):
             "key": call.key_id,
             **_labels(call.metadata),
         }
-        told = {name: value for name, value in fields.items() if value != ""}
-        _log.log(level, "call ended", extra={"fields": told})
+        events = {name: value for name, value in fields.items() if value != ""}
+        _log.log(level, "call ended", extra={"fields": events})
 
 
 def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What the caller says of itself and of its trace; never trusted, only logged."""
+    """Labels and trace context of the caller; only logged."""
     wanted = {
         "caller_request_id": REQUEST_ID_KEY,
         "traceparent": "traceparent",
@@ -290,7 +290,7 @@ def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
-    """What the caller is told of an exception that nobody foresaw: nothing but the request id."""
+    """The error for an unexpected exception: it contains only the request id."""
     not_written = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
     if isinstance(defect, NotImplementedError) and not_written:
         # The generated method, which the servicer does not override.

@@ -1,8 +1,4 @@
-"""Server reflection, v1 and v1alpha: what grpcurl, buf curl, Postman and new clients ask for.
-
-grpcio-reflection ships v1alpha only. The messages of v1 are the same on the wire, so one servicer
-answers under both names; a copy of the descriptor makes v1 describable too.
-"""
+"""A gRPC server with interceptors, health, reflection (v1 and v1alpha), channelz and drain."""
 
 import asyncio
 import logging
@@ -146,12 +142,12 @@ class RpcServer:
         _log.info("serving gRPC on %s", self.address)
 
     def set_serving(self, is_serving: bool, service: str | None = None) -> None:
-        """What health says of one service, or of all and the server as a whole."""
+        """The health of one service, or of all and the server."""
         self._health.set_serving(is_serving, service)
 
     @property
     def is_serving(self) -> bool:
-        """What health says of the server as a whole."""
+        """The health of the server."""
         return self._health.is_serving()
 
     @property

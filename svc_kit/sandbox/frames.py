@@ -1,6 +1,5 @@
-"""What goes over the socket between the pool and a child: a length, then JSON.
-
-Only JSON: a child may have been taken over by what it was given, so nothing it sends is unpickled.
+"""The protocol between the pool and a sandboxed child: a length, then JSON. Nothing from a child is
+unpickled.
 """
 
 import importlib
@@ -99,7 +98,7 @@ def answer(request: Mapping[str, Any], on_imported: Callable[[], None] = lambda:
 
 
 class InlineJobs:
-    """Stands in for `SandboxPool`: the same encoding and the same failures, in this process."""
+    """Replaces `SandboxPool` in tests: same encoding and failures, in this process."""
 
     async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
         """Run one job and return its result.

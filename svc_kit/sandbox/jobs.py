@@ -1,8 +1,4 @@
-"""What a job of a limited child process is, what it may use, and how it fails.
-
-A job is named by module and function, so that a child imports only what it runs and this package
-imports none of them. Each service lists its own.
-"""
+"""Jobs of sandboxed children: module and function, limits, failures."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,10 +1,4 @@
-"""A small pool of limited child processes.
-
-Two children are kept warm. A child that overran is killed and replaced in the background while the
-others go on. When all are busy and a job has waited for a moment, more are started, up to a bound.
-Jobs whose key (a template's digest, say) has not succeeded before never hold all the children: one
-is always left to those that have, so that hostile templates wait for each other.
-"""
+"""A pool of sandboxed child processes; a child that exceeds its limits is killed and replaced."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The parent's side of one limited child process."""
+"""The parent's side of one sandboxed child process."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ _HANDED_ON = ("LD_LIBRARY_PATH",)
 
 
 class ChildFailedToStart(Exception):
-    """A child process ended, or said nothing, before it was ready."""
+    """A child process ended, or did not answer, before it was ready."""
 
 
 class SandboxProcess:

@@ -1,8 +1,4 @@
-"""The child process: takes jobs one at a time under limits that the kernel keeps.
-
-The parent's deadline is the rule; the alarm here only makes sure that a child which lost its parent
-ends too. A child that ran out of memory says so if it still can, and the parent replaces it.
-"""
+"""The sandboxed child process: runs one job at a time under kernel limits."""
 
 import importlib
 import json

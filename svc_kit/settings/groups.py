@@ -1,10 +1,4 @@
-"""Settings of a service: where they come from, and one clear answer when they are wrong.
-
-A service composes one frozen class from small ones and builds it once, in its `__main__`, with
-`load_settings`. Later sources win: defaults, a table of a TOML file, environment variables, flags.
-Nothing else in Corral reads the environment, and constructing a settings class directly reads
-nothing but its arguments, so tests need no clean environment.
-"""
+"""Groups of settings that services share, and the loading of a service's frozen settings class."""
 
 import json
 import os
@@ -40,7 +34,7 @@ from svc_kit.settings.sources import (
 
 
 def _unset_none(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
-    """TOML and the environment have no null; the word "none" unsets what may be unset."""
+    """TOML and the environment have no null; "none" unsets an optional setting."""
     field = cls.model_fields[info.field_name or ""]
     return None if value == "none" and may_be_none(field.annotation) else value
 

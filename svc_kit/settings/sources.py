@@ -1,7 +1,5 @@
-"""What each source of settings says, and who is told when it is wrong.
-
-One problem is reported under the name that its writer knows: a place in a file, an environment
-variable or a flag. All problems are gathered, so that one start shows them all.
+"""Sources of settings: TOML file, environment, flags. A problem is reported under the name in its
+source.
 """
 
 import difflib
@@ -21,7 +19,7 @@ TOML_TABLES: Final = ("inference", "control", "gateway")
 
 @dataclass
 class Source:
-    """What one source says: nested values, and for each path the name its writer knows."""
+    """One source: nested values, and the name of each path in the source."""
 
     values: dict[str, Any] = field(default_factory=dict)
     names: dict[tuple[str, ...], str] = field(default_factory=dict)

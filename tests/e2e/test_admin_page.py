@@ -22,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/operate/admin.md"
 BUF = Path(sys.executable).with_name("buf")
 PAIR = re.compile(r"^```sh\n(buf curl .*)\n(grpcurl .*)\n```$", re.MULTILINE)
 INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"
-REFUSED = {"corral.control.v1.JobService/RetryJob": "cannot begin again: it is done"}
+REFUSED = {"corral.control.v1.JobService/RetryJob": "cannot be retried: it is done"}
 """Tasks that need something gone wrong, and the words in which they are refused without it."""
 
 

@@ -26,7 +26,7 @@ from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
 from control_svc.schema import METADATA
 from gateway.config import GatewaySettings
-from inference_svc.adapter_sync.state import Wanted, WantedState, load_state, save_state
+from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
 from inference_svc.config import InferenceSettings
 from inference_svc.engine.kv_cache.origin import recipe_of
 from inference_svc.engine.request import SequenceRequest
@@ -58,10 +58,10 @@ NOT_STORED: Final = 1
 SUMMARY: Final = Summary(text="so far", replaces_all=True)
 CIPHER: Final = ContentCipher(Sealer(bytes(range(64))))
 SECRET: Final = b"s" * 32
-WANTED: Final = WantedState(
+WANTED: Final = DesiredState(
     "5",
     {
-        "x": Wanted(
+        "x": DesiredAdapter(
             id="x",
             project="x",
             name="x",

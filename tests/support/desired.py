@@ -11,7 +11,7 @@ from inference_svc.adapter_sync.control_client import Report
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.installer import AdapterInstaller
 from inference_svc.adapter_sync.reconciler import Reconciler
-from inference_svc.adapter_sync.state import Wanted, WantedState
+from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
@@ -21,7 +21,7 @@ from svc_kit.local_files import PrivateFile
 from tests.support.pooled import a_known, settle
 
 
-def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> Wanted:
+def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> DesiredAdapter:
     """An adapter that should be there."""
     about: dict[str, Any] = {
         "project": "mine",
@@ -32,14 +32,16 @@ def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> Wanted:
         "attempt": 0,
     }
     digest = hashlib.sha256(content).hexdigest()
-    return Wanted(id=adapter_id, digest=digest, file_bytes=len(content), **{**about, **fields})
+    return DesiredAdapter(
+        id=adapter_id, digest=digest, file_bytes=len(content), **{**about, **fields}
+    )
 
 
 class FakeControl:
     """Sends the states that a test makes, and the bytes it holds, unless it is away."""
 
     def __init__(self) -> None:
-        self.states: asyncio.Queue[WantedState] = asyncio.Queue()
+        self.states: asyncio.Queue[DesiredState] = asyncio.Queue()
         self.blobs: dict[str, bytes] = {}
         self.downloads = 0
         self.reports: Sequence[Report] = ()
@@ -47,14 +49,14 @@ class FakeControl:
         self.has_bytes = True
         self._revision = 0
 
-    def want(self, *adapters: Wanted, content: bytes = b"bytes") -> None:
+    def want(self, *adapters: DesiredAdapter, content: bytes = b"bytes") -> None:
         """Tell the follower."""
         self.blobs[hashlib.sha256(content).hexdigest()] = content
         self._revision += 1
-        state = WantedState(str(self._revision), {each.id: each for each in adapters})
+        state = DesiredState(str(self._revision), {each.id: each for each in adapters})
         self.states.put_nowait(state)
 
-    async def watch(self, known: WantedState) -> AsyncIterator[WantedState]:
+    async def watch(self, known: DesiredState) -> AsyncIterator[DesiredState]:
         """One state after the other."""
         self._check()
         while True:

@@ -35,10 +35,10 @@ async def dispatching(
     poll_s: float = NEVER_S,
 ) -> AsyncIterator[Work]:
     """A dispatcher that looks once, and then when it is told to."""
-    leases = leases_of(database, owner, undertaker=handler)
+    leases = leases_of(database, owner, dead_letter_handler=handler)
     leases.ends = leases.ends if ends is None else ends
     registry = CollectorRegistry()
-    dispatcher = Dispatcher(leases, database.notices, [handler], JobMetrics(registry))
+    dispatcher = Dispatcher(leases, database.notifications, [handler], JobMetrics(registry))
     working = asyncio.create_task(dispatcher.run(poll_s))
     try:
         async with asyncio.timeout(25):

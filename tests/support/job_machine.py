@@ -76,7 +76,7 @@ async def leave_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
 class Gravedigger:
     """Leaves a mark for every dead job."""
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Called in the transaction in which it dies."""
         await leave_mark(tx, job, "dead")
 
@@ -108,7 +108,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def leases(self, owner: str) -> WatchedLeases:
         """What an owner can do."""
-        return leases_of(self.database, owner, undertaker=Gravedigger())
+        return leases_of(self.database, owner, dead_letter_handler=Gravedigger())
 
     # ---- what happens
 

@@ -40,7 +40,7 @@ class Handler:
     kind: str = KIND
     concurrency: int = 4
     claims: list[Claim] = field(default_factory=list)
-    buried: list[Job] = field(default_factory=list)
+    dead_jobs: list[Job] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, claim: Claim, context: JobContext) -> None:
@@ -49,9 +49,9 @@ class Handler:
         self.news.set()
         await self.run_job(claim, context)
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """The end of a job."""
-        self.buried.append(job)
+        self.dead_jobs.append(job)
         self.news.set()
 
 
@@ -132,12 +132,12 @@ def leases_of(
     database: Database,
     owner: str,
     *,
-    undertaker: DeadLetterHandler | None = None,
+    dead_letter_handler: DeadLetterHandler | None = None,
     is_alone: bool = False,
 ) -> WatchedLeases:
     """The leases of a process."""
     terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=is_alone)
-    undertakers = {KIND: undertaker or Handler()}
-    leases = WatchedLeases(database.transactions, undertakers, terms, lambda: 0.0)
+    dead_letter_handlers = {KIND: dead_letter_handler or Handler()}
+    leases = WatchedLeases(database.transactions, dead_letter_handlers, terms, lambda: 0.0)
     leases.ends = asyncio.Queue()
     return leases

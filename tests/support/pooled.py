@@ -11,7 +11,7 @@ from inference_svc.model_pool.catalog import Catalog, KnownModel, ServedModel
 from inference_svc.model_pool.eviction import Resident
 from inference_svc.model_pool.lifecycle import Memory
 from inference_svc.model_pool.pool import ModelPool
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.memory_plan import RequestedLimits, ResolvedLimits, planned_bytes
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
@@ -22,14 +22,14 @@ from tests.unit.inference_svc.models.test_memory_plan import a_model
 
 GIB = 1 << 30
 BUDGET = 10 * GIB
-MACHINE = PlacedBytes(100 * GIB)
+MACHINE = DeviceBytes(100 * GIB)
 
 
 class FakeEngine:
     """An engine that loads when it is told to, takes what was planned for it unless `excess` says
     otherwise, and ends at once unless `may_end` is cleared."""
 
-    def __init__(self, name: str, planned: PlacedBytes, on_change: Callable[[], None]) -> None:
+    def __init__(self, name: str, planned: DeviceBytes, on_change: Callable[[], None]) -> None:
         self.name = name
         self._takes = planned
         self.state = EngineState.STARTING
@@ -44,9 +44,9 @@ class FakeEngine:
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
-    def memory(self) -> PlacedBytes:
+    def memory(self) -> DeviceBytes:
         """What it takes; nothing while it is down."""
-        return PlacedBytes() if self.state is EngineState.RESTARTING else self._takes
+        return DeviceBytes() if self.state is EngineState.RESTARTING else self._takes
 
     def learn_digest(self, digest: str) -> None:
         """Note it."""
@@ -100,7 +100,7 @@ class FakeLoader:
     """Makes fake engines; `engines` are all there ever were. Those of `at_once` load by
     themselves."""
 
-    def __init__(self, free: PlacedBytes) -> None:
+    def __init__(self, free: DeviceBytes) -> None:
         self.free = free
         self.engines: list[FakeEngine] = []
         self.at_once = False
@@ -123,7 +123,7 @@ class FakeLoader:
     ) -> EngineClient:
         """A fake one."""
         planned = known.resident.spread.divide(planned_bytes(known.file, sizes), self.free)
-        excess = PlacedBytes(self.excess)
+        excess = DeviceBytes(self.excess)
         engine = FakeEngine(known.name, planned + excess, on_change)
         self.engines.append(engine)
         self._tell[known.name] = on_progress
@@ -151,7 +151,7 @@ def a_known(name: str, gib: float = 4, **changes: Any) -> KnownModel:
     """A model of a size, loaded on demand."""
     sizes = {"size_bytes": int(gib * GIB), "kv_bytes_per_token": 1}
     file: ModelFile = a_model(name=name, **(sizes | changes.pop("file", {})))
-    spread = changes.pop("spread", Spread())
+    spread = changes.pop("spread", LayerSplit())
     resident = Resident(name, is_pinned=changes.pop("pinned", False), spread=spread)
     policy = changes.pop("policy", LoadPolicy.ON_DEMAND)
     return KnownModel(file, RequestedLimits(), resident, policy=policy, **changes)
@@ -167,11 +167,11 @@ class Pooled:
         wait_s: float = 60,
         patience_s: float = 60,
         budget: int = BUDGET,
-        free: PlacedBytes = MACHINE,
+        free: DeviceBytes = MACHINE,
     ) -> None:
         self.loader = FakeLoader(free)
         self.num_looks = 0
-        self.becomes_free: PlacedBytes | None = None
+        self.becomes_free: DeviceBytes | None = None
         self.clock = ManualClock()
         self.catalog = Catalog(models)
         self.pool = ModelPool(
@@ -187,14 +187,14 @@ class Pooled:
         self.loader.free = self.becomes_free or self.loader.free
 
     @property
-    def free(self) -> PlacedBytes:
+    def free(self) -> DeviceBytes:
         """What engines leave of GPUs; of the machine's memory there is always enough."""
         held = (
             known.resident.held
             for known in self.catalog
             if known.worker is not None and known.worker.state is not EngineState.RESTARTING
         )
-        return self.loader.free.without(replace(sum(held, PlacedBytes()), host=0))
+        return self.loader.free.without(replace(sum(held, DeviceBytes()), host=0))
 
     def __getitem__(self, name: str) -> KnownModel:
         return self.catalog.find_model(name)

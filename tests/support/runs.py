@@ -131,11 +131,11 @@ class RunProcess:
         )
         handlers: list[JobHandler] = [self.handler, RunExpiry(codec)]
         terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
-        undertakers = {handler.kind: handler for handler in handlers}
-        self.leases = WatchedLeases(database.transactions, undertakers, terms, lambda: 0.0)
+        dead_letter_handlers = {handler.kind: handler for handler in handlers}
+        self.leases = WatchedLeases(database.transactions, dead_letter_handlers, terms, lambda: 0.0)
         self.leases.ends = asyncio.Queue()
         self.dispatcher = Dispatcher(
-            self.leases, database.notices, handlers, JobMetrics(CollectorRegistry())
+            self.leases, database.notifications, handlers, JobMetrics(CollectorRegistry())
         )
 
     @asynccontextmanager
@@ -206,7 +206,7 @@ class RunWorld:
     def pass_time(self, **by: float) -> None:
         """Let time pass, and what has become due begin."""
         self.clock.advance(**by)
-        self.database.notices.send([JOBS_TOPIC])
+        self.database.notifications.send([JOBS_TOPIC])
 
     async def messages(self, run: Run) -> list[ThreadMessage]:
         """What a run has written."""

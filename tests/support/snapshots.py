@@ -9,11 +9,11 @@ from typing import Any
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.snapshots.file_format import SnapshotReader, write
-from inference_svc.snapshots.snapshot import Fingerprint, Receiver, Snapshot
+from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapshot
 
 SECRET = bytes(range(100, 132))
 FINGERPRINT = Fingerprint("llama", "d1", "f16/f16", "1.2.3")
-RECEIVER = Receiver(FINGERPRINT, frozenset(), slot_tokens=64)
+RECEIVER = RestoreTarget(FINGERPRINT, frozenset(), slot_tokens=64)
 AN_ID = f"snap_{'a1' * 12}"
 
 

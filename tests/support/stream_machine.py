@@ -77,7 +77,7 @@ class Process:
 class Mourner:
     """Ends the stream of a dead job, as its object's undertaker does."""
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """In the transaction in which it dies."""
         await StreamQueries(tx).end(job.project, job.subject, [END])
 
@@ -110,7 +110,7 @@ class StreamMachine(RuleBasedStateMachine):
     async def start(self, name: str) -> Process:
         """A process begins, and in it somebody to read each stream from its first event on."""
         self.lives += 1
-        parts = a_process(self.database, f"{name}{self.lives}", undertaker=Mourner())
+        parts = a_process(self.database, f"{name}{self.lives}", dead_letter_handler=Mourner())
         begun = Process(parts, asyncio.create_task(parts.reader.run()), AsyncExitStack())
         begun.followers += [parts.follow(stream_id, BEFORE_FIRST) for stream_id in STREAMS]
         return begun

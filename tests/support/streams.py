@@ -101,7 +101,7 @@ def a_process(
     owner: str = "a",
     *,
     poll_s: float = NEVER_S,
-    undertaker: DeadLetterHandler | None = None,
+    dead_letter_handler: DeadLetterHandler | None = None,
 ) -> StreamProcess:
     """A process on a database."""
     transactions = TroubledTransactions(database.transactions)
@@ -109,9 +109,9 @@ def a_process(
     metrics = StreamMetrics(registry)
     committer = GroupCommitter(transactions, tails, metrics, lease=LEASE)
     reader = GroupReader(transactions, metrics)
-    followers = LogStreamReader(reader, tails, database.notices, metrics, poll_s)
+    followers = LogStreamReader(reader, tails, database.notifications, metrics, poll_s)
     terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
-    leases = Leases(transactions, {KIND: undertaker or Handler()}, terms, lambda: 0.0)
+    leases = Leases(transactions, {KIND: dead_letter_handler or Handler()}, terms, lambda: 0.0)
     return StreamProcess(leases, committer, reader, followers, transactions, registry)
 
 

@@ -1,8 +1,7 @@
-"""Texts to passages: cut where sentences or lines end, as long as so many tokens allow.
+"""Splits text into chunks at the ends of sentences or lines, within a token limit.
 
-A text becomes *pieces*, a sentence or some short lines each, whose tokens are counted; passages and
-what of it a model computes at a time are runs of whole pieces. The same text is always cut the same
-way, so work that broke off goes on at the passage where it stopped.
+A text becomes pieces, each a sentence or some short lines, whose tokens are counted; chunks and the
+windows to embed are ranges of pieces.
 """
 
 import re
@@ -42,7 +41,7 @@ def halves_of(piece: str) -> tuple[str, str]:
 
 
 def _space_before(text: str, limit: int, start: int) -> int:
-    """Where the last word before a place begins; the place itself where there is only one."""
+    """The start of the last word before a position; the position itself if there is only one."""
     for place in range(limit - 1, start + (limit - start) // 2, -1):
         if _SPACE.match(text, place):
             return place + 1

@@ -1,4 +1,4 @@
-"""The job that gets text out of a file, and what it may use."""
+"""The sandbox job that extracts text from a file, and its limits."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,7 +1,7 @@
-"""Files to text, in a limited child process: a parser that goes wrong takes nothing along.
+"""Extracts text from HTML, PDF, Word and plain text; runs in a sandboxed child process.
 
-What a file is, its bytes say; its name decides only between texts. What is no text, HTML, PDF or
-Word document is refused by kind, so that nobody searches through noise.
+The type of a file is detected from its bytes; its name decides only between kinds of text. Other
+types are refused by name.
 """
 
 import codecs
@@ -102,7 +102,7 @@ def _read_html(content: bytes, markup: re.Pattern[str] = _HTML) -> str:
 
 
 def _html_parts(page: str, markup: re.Pattern[str]) -> Iterator[str]:
-    """What a page says, a line for each block."""
+    """The text of a page, a line for each block."""
     end = 0
     for found in markup.finditer(page):
         yield unescape(page[end : found.start()])

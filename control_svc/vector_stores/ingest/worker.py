@@ -1,8 +1,7 @@
-"""The work of a file's job: its text becomes passages, each with a vector.
+"""The job handler of ingestion: extracts text, splits it into chunks, embeds and stores them.
 
-Passages are kept in groups as they are computed, so an attempt that breaks off costs one group. But
-they are found only once the file is completed, all from the same commit on. A file that was deleted
-or given up meanwhile is left alone by the next group.
+Chunks are stored in groups, so an interrupted attempt repeats one group; they are searchable once
+the file is completed.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -84,7 +83,7 @@ class FileReading:
                 raise EngineDied(error) from error
             raise
 
-    async def bury(self, tx: Transaction, job: Job) -> None:
+    async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the file whose job is dead."""
         _, message = job.error or ("", "")
         problem = FileProblem(ProblemCode.SERVER_ERROR, message)
@@ -191,7 +190,7 @@ async def _unfinished(tx: Transaction, project: str, entry: str) -> StoreFile:
 
 
 async def _locked(tx: Transaction, project: str, entry: str) -> tuple[VectorStore, StoreFile]:
-    """The store first: whoever changes a file holds it."""
+    """Lock the store first: changes of files need its lock."""
     found = await _unfinished(tx, project, entry)
     store = await VectorStoreQueries(tx).lock(project, found.store_id)
     return store, await _unfinished(tx, project, entry)

@@ -1,10 +1,7 @@
-"""What finds passages by their words, and by their vectors where the database can.
+"""The database's index of chunks: FTS5 on SQLite; text search and, where available, pgvector on
+PostgreSQL.
 
-It is a table of each database's own kind, which is why the models do not know it: FTS5 on SQLite;
-on PostgreSQL a text search vector, and pgvector's column where its migration could have it. Both
-hold the words that `domain.words` makes, so neither cuts texts its own way. Passages of completed
-files alone are proposed, so that nothing else takes a place among the best. Rows whose passages are
-gone find nothing, and are swept with them.
+It is a table of each database's own kind, which no mapped class describes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Queries about passages."""
+"""SQL of chunks."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime

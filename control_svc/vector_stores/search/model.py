@@ -1,8 +1,4 @@
-"""Search over vector stores, as those see it who answer with what was found.
-
-`Search` is the port of the tool `file_search`: runs and responses hold it, the use case
-implements it, and a fake in a test answers with fixed hits.
-"""
+"""Requests and results of searches, and the interface `Search` that the tool `file_search` uses."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

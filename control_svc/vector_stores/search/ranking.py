@@ -1,8 +1,7 @@
-"""How well a passage answers a question: a number in [0, 1] out of its meaning and its words.
+"""Scores chunks by vector similarity and by words: a number in [0, 1].
 
-Indexes only propose passages; what they score is decided here, from the passage itself, alike on
-every database. The number is absolute, so a threshold means the same for every question: nothing
-is best only because something has to be.
+Indexes only propose chunks; scores are computed here, so they are equal on every database and
+comparable between stores.
 """
 
 import math
@@ -68,5 +67,5 @@ def search_terms(text: str) -> list[str]:
 
 
 def query_terms(text: str) -> tuple[str, ...]:
-    """The different words of a question; of a long one the first."""
+    """The distinct words of a query, at most the first `MAX_QUERY_WORDS`."""
     return tuple(dict.fromkeys(search_terms(text)))[:MAX_QUERY_WORDS]

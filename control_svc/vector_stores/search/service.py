@@ -1,6 +1,4 @@
-"""Search over vector stores: indexes propose passages by meaning and by words, and each passage is
-scored by what it says (`domain.ranking`).
-"""
+"""Search: indexes propose chunks by vectors and by words, and `ranking.py` scores each."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -90,9 +88,9 @@ class VectorSearch:
         stores = await self._used(project, store_ids)
         best: dict[ChunkKey, tuple[float, Passage]] = {}
         for model, group in _by_model(stores).items():
-            asked = await self._asked(project, model, group, queries)
+            request = await self._asked(project, model, group, queries)
             lookup = await self._lookup(project, group, filters)
-            for query in asked:
+            for query in request:
                 for passage, score in await self._found(query, lookup, group, max_results, ranking):
                     known = best.get(passage.key)
                     if known is None or known[0] < score:
@@ -127,7 +125,7 @@ class VectorSearch:
     ) -> list[_Query]:
         """The questions as the model of some stores sees them."""
         try:
-            asked = await self._embedder.embed(project, model, queries, is_background=False)
+            request = await self._embedder.embed(project, model, queries, is_background=False)
         except ModelNotFound as error:
             raise EmbeddingModelChanged(vector_store=stores[0].id, model=model) from error
         except ContextLengthExceeded as error:
@@ -137,9 +135,9 @@ class VectorSearch:
                 context_tokens=error.context_tokens,
             ) from error
         for store in stores:
-            store.check_space(model, asked.digest, asked.vectors.shape[1])
+            store.check_space(model, request.digest, request.vectors.shape[1])
         words = [query_terms(query) for query in queries]
-        return [_Query(each, vector) for each, vector in zip(words, asked.vectors, strict=True)]
+        return [_Query(each, vector) for each, vector in zip(words, request.vectors, strict=True)]
 
     async def _lookup(
         self, project: str, stores: Sequence[VectorStore], filters: Filter | None

@@ -1,9 +1,7 @@
-"""Vectors in memory, for databases that have none to search: each store's as one matrix.
+"""Exact vector search in memory, for databases without pgvector: one matrix a store.
 
-Search is exact, one product of matrix and vector. A store's matrix is made of its rows, and follows
-its revision: before each search it loses the entries that are gone and gets those that are new, so
-it is never behind what this or another process has committed. The stores used last stay, within a
-number of bytes; a store beyond it is read through, part by part, for each search.
+A matrix follows the revision of its store: before each search it drops deleted chunks and loads new
+ones.
 """
 
 import asyncio

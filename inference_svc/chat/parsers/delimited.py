@@ -18,7 +18,7 @@ from inference_svc.chat.parsers.json_calls import (
 from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 
 class Section(NamedTuple):
@@ -55,7 +55,9 @@ KIMI = Section(
 _ID = re.compile(r"(functions\.)?(.+?)(:\d+)?")
 
 
-def read_section(marks: Section, source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None]:
+def read_section(
+    marks: Section, source: Source, writer: TurnOutput, _: OfferedTools
+) -> ParseSteps[None]:
     """Read a turn."""
     while begin := (yield from source.until((*marks.begins, marks.call), writer.say)):
         if begin != marks.call:
@@ -69,7 +71,7 @@ def read_section(marks: Section, source: Source, writer: TurnOutput, _: OfferedT
             writer.say(source.since_mark)
 
 
-def _call(marks: Section, source: Source, writer: TurnOutput) -> Wait[bool]:
+def _call(marks: Section, source: Source, writer: TurnOutput) -> ParseSteps[bool]:
     """Read a call after its begin marker; false where it is none."""
     yield from source.spaces()
     name = yield from source.chars(_in_name)
@@ -142,7 +144,7 @@ APERTUS = Listing(begin="<|tools_prefix|>", end="<|tools_suffix|>", read_item=re
 
 def read_listed(
     listing: Listing, source: Source, writer: TurnOutput, tools: OfferedTools
-) -> Wait[None]:
+) -> ParseSteps[None]:
     """Read a turn; without tools it is read for the frames alone."""
     begins = (listing.begin, *listing.frames) if tools else listing.frames
     while begin := (yield from source.until(begins, writer.say)):

@@ -1,8 +1,7 @@
-"""How models write turns: the notations of tool calls and of thinking, and which of them a chat
-template stands for.
+"""Tool-call and reasoning formats, and which of them a chat template uses.
 
-A template writes the calls of earlier turns in the notation that its model answers in, so the
-markers in its text tell the family. Where they mislead, the operator says what is right.
+A template writes the calls of earlier turns in the format in which its model answers, so the format
+is found by the markers in the template.
 """
 
 from collections.abc import Callable
@@ -23,10 +22,10 @@ from inference_svc.chat.parsers import (
 )
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import Markers
 
-Reader = Callable[[Source, TurnOutput, OfferedTools], Wait[None]]
+Reader = Callable[[Source, TurnOutput, OfferedTools], ParseSteps[None]]
 
 
 class ToolCallFormat(StrEnum):
@@ -141,7 +140,7 @@ class TurnFormat(NamedTuple):
     reasoning: ReasoningFormat = ReasoningFormat.OFF
     tool_calls: ToolCallFormat = ToolCallFormat.OFF
     starts_in_reasoning: bool = False
-    """Every turn starts inside the thinking, though the prompt does not say so."""
+    """Every turn starts with reasoning, although the prompt does not open it."""
 
     @property
     def is_harmony(self) -> bool:
@@ -174,13 +173,13 @@ class TurnFormat(NamedTuple):
 
 
 class FormatOverride(NamedTuple):
-    """What an operator says of a model's format. None: as the template tells."""
+    """An operator's override of a model's format; None means detected from the template."""
 
     tool_calls: ToolCallFormat | None = None
     reasoning: ReasoningFormat | None = None
     starts_in_reasoning: bool | None = None
 
-    def apply(self, told: TurnFormat) -> TurnFormat:
+    def apply(self, events: TurnFormat) -> TurnFormat:
         """Return the format with this in its place.
 
         Channels hold the whole turn: who says that calls, or thoughts, come in them says so of
@@ -188,10 +187,10 @@ class FormatOverride(NamedTuple):
         """
         reasoning, calls = self.reasoning, self.tool_calls
         if reasoning is None:
-            is_moved = told.is_harmony and calls not in (None, ToolCallFormat.OFF)
-            reasoning = ReasoningFormat.OFF if is_moved else told.reasoning
+            is_moved = events.is_harmony and calls not in (None, ToolCallFormat.OFF)
+            reasoning = ReasoningFormat.OFF if is_moved else events.reasoning
         if calls is None:
-            calls = told.tool_calls
+            calls = events.tool_calls
         chosen = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
         if not chosen.is_harmony:
             return chosen
@@ -201,7 +200,7 @@ class FormatOverride(NamedTuple):
         )
 
 
-AS_TOLD = FormatOverride()
+NO_OVERRIDE = FormatOverride()
 
 
 def choose_format(template: str, *, understands_tools: bool = True) -> TurnFormat:

@@ -7,7 +7,7 @@ there as in JSON, with bare keys. Arguments are passed on as JSON while they are
 from inference_svc.chat.json_values import json_or_none, json_text
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 BEGINS = ("<|tool_call>", "<start_function_call>")
 ENDS = ("<tool_call|>", "<end_function_call>")
@@ -17,7 +17,7 @@ STOP_TEXTS = ("<|tool_response>", "<start_function_response>")
 _MAX_DEPTH = 32
 
 
-def read_gemma(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None]:
+def read_gemma(source: Source, writer: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
     """Read a turn."""
     while (yield from source.until(BEGINS, writer.say)):
         yield from source.spaces()
@@ -36,17 +36,17 @@ def read_gemma(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None
 
 
 class _Arguments:
-    """The arguments of one call, after their opening brace; its methods say whether all is well."""
+    """The arguments of one call; methods return whether parsing can continue."""
 
     def __init__(self, source: Source, writer: TurnOutput) -> None:
         self._source = source
         self._write = writer.add_arguments
 
-    def read(self) -> Wait[bool]:
+    def read(self) -> ParseSteps[bool]:
         """Read to the closing brace."""
         return (yield from self._items("{", "}", 0))
 
-    def _items(self, opener: str, closer: str, depth: int) -> Wait[bool]:
+    def _items(self, opener: str, closer: str, depth: int) -> ParseSteps[bool]:
         source = self._source
         self._write(opener)
         while True:
@@ -64,7 +64,7 @@ class _Arguments:
             elif (yield from source.peek()) != closer:
                 return False
 
-    def _key(self) -> Wait[bool]:
+    def _key(self) -> ParseSteps[bool]:
         source = self._source
         quote = yield from source.literal(*QUOTES)
         if quote:
@@ -81,7 +81,7 @@ class _Arguments:
         self._write(f"{json_text(key)}: ")
         return True
 
-    def _value(self, depth: int) -> Wait[bool]:
+    def _value(self, depth: int) -> ParseSteps[bool]:
         source = self._source
         yield from source.spaces()
         opener = yield from source.literal("{", "[", *QUOTES)

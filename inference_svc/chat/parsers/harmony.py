@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import MarkerScanner, Source, Take, Wait
+from inference_svc.chat.parsers.source import MarkerScanner, ParseSteps, Source, TextSink
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -65,13 +65,13 @@ class HarmonyReader:
         self._opens_in_reasoning = opens_in_reasoning
         writer.is_thinking = opens_in_reasoning
 
-    def read(self) -> Wait[None]:
+    def read(self) -> ParseSteps[None]:
         """Read message after message."""
         end = (yield from self._analysis()) if self._opens_in_reasoning else ENDS[0]
         while (yield from self._source.peek()):
             end = yield from self._message(end)
 
-    def _message(self, previous_end: str) -> Wait[str]:
+    def _message(self, previous_end: str) -> ParseSteps[str]:
         """Read one message; return the marker that ended it."""
         source = self._source
         if previous_end in ENDS:
@@ -94,7 +94,7 @@ class HarmonyReader:
             )
         return (yield from self._content(as_written=header.has_recipient))
 
-    def _begin_call(self, name: str) -> Wait[bool]:
+    def _begin_call(self, name: str) -> ParseSteps[bool]:
         place = self._source.place
         yield from self._source.spaces()
         is_call = (yield from self._source.peek()) == "{"
@@ -103,7 +103,7 @@ class HarmonyReader:
             self._writer.begin_call(name)
         return is_call
 
-    def _analysis(self) -> Wait[str]:
+    def _analysis(self) -> ParseSteps[str]:
         source, writer = self._source, self._writer
         if self._inline:
             writer.say(source.since_mark)
@@ -116,7 +116,7 @@ class HarmonyReader:
         writer.is_thinking = False
         return end
 
-    def _thought(self) -> Take:
+    def _thought(self) -> TextSink:
         """Return what takes one message of the analysis; messages are paragraphs."""
         thought = MarkerScanner()
         gap = _PARAGRAPH if self._has_thought else ""
@@ -129,8 +129,8 @@ class HarmonyReader:
 
         return think
 
-    def _content(self, *, as_written: bool) -> Wait[str]:
-        """Pass content on; what is said to someone unknown keeps its header."""
+    def _content(self, *, as_written: bool) -> ParseSteps[str]:
+        """Emit content; messages to unknown recipients keep their header."""
         source, writer = self._source, self._writer
         writer.say(_PARAGRAPH if self._has_content else "")
         self._has_content = True

@@ -13,7 +13,7 @@ from inference_svc.chat.json_values import is_unicode, json_or_none, json_text
 from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 _NAMES = ('"name"', '"tool_name"')
 _ID = '"tool_call_id"'
@@ -28,17 +28,17 @@ class Read(Enum):
     BROKEN = "a call whose arguments are not JSON; the source stands where they break"
 
 
-ReadItem = Callable[[Source, TurnOutput], Wait[Read]]
+ReadItem = Callable[[Source, TurnOutput], ParseSteps[Read]]
 
 
 def any_name(_: str) -> bool:
-    """Accept every name: the place says that it is a call."""
+    """Accept every name: the position already marks a call."""
     return True
 
 
 def read_json_call(
     source: Source, writer: TurnOutput, accepts: Callable[[str], bool] = any_name
-) -> Wait[Read]:
+) -> ParseSteps[Read]:
     """Read a call or a list of calls whose names are all accepted."""
     place = source.place
     name = yield from _head(source)
@@ -54,12 +54,12 @@ def read_json_call(
     return Read.CALL
 
 
-def read_keyed_call(source: Source, writer: TurnOutput) -> Wait[Read]:
+def read_keyed_call(source: Source, writer: TurnOutput) -> ParseSteps[Read]:
     """Read a call whose name is the key of its arguments, `{"NAME": {…}}`."""
-    opener = yield from _take(source, ("{",))
+    opener = yield from _expect(source, ("{",))
     yield from source.spaces()
     name = json_or_none((yield from source.string()))
-    colon = yield from _take(source, (":",))
+    colon = yield from _expect(source, (":",))
     yield from source.spaces()
     if not (opener and _is_name(name) and colon and (yield from source.peek()) == "{"):
         return Read.NOTHING
@@ -68,7 +68,7 @@ def read_keyed_call(source: Source, writer: TurnOutput) -> Wait[Read]:
 
 def read_json_list(
     source: Source, writer: TurnOutput, ends: Sequence[str], read_item: ReadItem = read_json_call
-) -> Wait[None]:
+) -> ParseSteps[None]:
     """Read a list of calls, each while it is written, and what ends it; the rest is content."""
     match (yield from read_json_items(source, writer, read_item)):
         case Read.NOTHING:
@@ -82,13 +82,13 @@ def read_json_list(
 
 def read_json_items(
     source: Source, writer: TurnOutput, read_item: ReadItem = read_json_call
-) -> Wait[Read]:
+) -> ParseSteps[Read]:
     """Read a list of calls. NOTHING: it, or its rest, is none; `since_mark` is what was read."""
     place = source.place
-    yield from _take(source, ("[",))
+    yield from _expect(source, ("[",))
     while (read := (yield from read_item(source, writer))) is Read.CALL:
         source.mark()
-        if not (yield from _take(source, (",",))):
+        if not (yield from _expect(source, (",",))):
             yield from source.literal("]")
             return read
         place = source.place
@@ -125,25 +125,25 @@ def _is_name(name: Any) -> TypeGuard[str]:
     return isinstance(name, str) and name != "" and is_unicode(name)
 
 
-def _head(source: Source) -> Wait[str]:
+def _head(source: Source) -> ParseSteps[str]:
     """Read up to the arguments' opening brace; empty where the beginning is another."""
-    key = yield from _take(source, ("{",), (*_NAMES, _ID))
+    key = yield from _expect(source, ("{",), (*_NAMES, _ID))
     if key == _ID:
-        yield from _take(source, (":",))
+        yield from _expect(source, (":",))
         yield from source.spaces()
         yield from source.string()
-        key = yield from _take(source, (",",), _NAMES)
-    if not key or not (yield from _take(source, (":",))):
+        key = yield from _expect(source, (",",), _NAMES)
+    if not key or not (yield from _expect(source, (":",))):
         return ""
     yield from source.spaces()
     name = json_or_none((yield from source.string()))
-    if not (yield from _take(source, (",",), _ARGUMENTS, (":",))):
+    if not (yield from _expect(source, (",",), _ARGUMENTS, (":",))):
         return ""
     yield from source.spaces()
     return name if (yield from source.peek()) == "{" and _is_name(name) else ""
 
 
-def _take(source: Source, *steps: tuple[str, ...]) -> Wait[str]:
+def _expect(source: Source, *steps: tuple[str, ...]) -> ParseSteps[str]:
     """Take one text of each step, white space before them; the last, or empty where one lacks."""
     taken = ""
     for options in steps:
@@ -154,7 +154,7 @@ def _take(source: Source, *steps: tuple[str, ...]) -> Wait[str]:
     return taken
 
 
-def _arguments(source: Source, writer: TurnOutput, name: str) -> Wait[Read]:
+def _arguments(source: Source, writer: TurnOutput, name: str) -> ParseSteps[Read]:
     writer.begin_call(name)
     if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
         return Read.BROKEN
@@ -162,7 +162,7 @@ def _arguments(source: Source, writer: TurnOutput, name: str) -> Wait[Read]:
     return Read.CALL
 
 
-def _tail(source: Source) -> Wait[None]:
+def _tail(source: Source) -> ParseSteps[None]:
     """Skip the end of a call's object, and keys that follow the arguments."""
     place = source.place
     yield from source.spaces()
@@ -175,7 +175,7 @@ def _tail(source: Source) -> Wait[None]:
 BEGIN, END = MARKERS = ("<tool_call>", "</tool_call>")
 
 
-def parse_hermes(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None]:
+def parse_hermes(source: Source, writer: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
     """Read a turn."""
     while (yield from source.until((BEGIN,), writer.say)):
         read = yield from read_json_call(source, writer)

@@ -11,7 +11,7 @@ from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_arguments
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.unmarked import read_bare_calls
 
 TAGS = ("<|python_tag|>", "<|python_start|>")
@@ -21,7 +21,7 @@ _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
-def read_llama(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[None]:
+def read_llama(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
     """Read a turn."""
     yield from read_bare_calls(source, writer, tools)
     writer.say(source.since_mark)
@@ -34,7 +34,7 @@ def read_llama(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[
             writer.say(source.since_mark)
 
 
-def _tagged(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]:
+def _tagged(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     """Read what follows the tag; false where it, or its rest, is no call."""
     place = source.place
     if not (yield from read_bare_calls(source, writer, tools)):
@@ -45,7 +45,7 @@ def _tagged(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[boo
     return bool((yield from source.literal(TAG_END)))
 
 
-def _built_in(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]:
+def _built_in(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     name = (yield from source.chars(_in_name)).removesuffix(".call")
     if name not in tools or not (yield from source.literal("(")):
         return False
@@ -57,7 +57,7 @@ def _built_in(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[b
     return True
 
 
-def _code(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]:
+def _code(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     """Read code up to its end, for a tool that runs it."""
     interpreter = next((name for name in _INTERPRETERS if name in tools), "")
     if not interpreter or not (yield from source.peek()):
@@ -69,7 +69,7 @@ def _code(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]
     return True
 
 
-def _function(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]:
+def _function(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     name = yield from source.chars(_in_name)
     if name not in tools or not (yield from source.literal(">")):
         return False

@@ -12,7 +12,7 @@ from inference_svc.chat.parsers.json_calls import Read, read_json_call, read_jso
 from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 BEGIN, CALL_ID, ARGS = MARKERS = ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -24,7 +24,7 @@ def new_mistral_id() -> str:
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
 
 
-def read_mistral(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[None]:
+def read_mistral(source: Source, writer: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
     """Read a turn."""
     while (yield from source.until((BEGIN,), writer.say)):
         yield from source.spaces()
@@ -39,7 +39,7 @@ def read_mistral(source: Source, writer: TurnOutput, _: OfferedTools) -> Wait[No
                 yield from _named(source, writer)
 
 
-def _list(source: Source, writer: TurnOutput) -> Wait[None]:
+def _list(source: Source, writer: TurnOutput) -> ParseSteps[None]:
     read = yield from read_json_items(source, writer)
     if read is Read.NOTHING:
         writer.say(source.since_mark)
@@ -47,7 +47,7 @@ def _list(source: Source, writer: TurnOutput) -> Wait[None]:
         yield from source.until((BEGIN,), writer.add_arguments, stay=True)
 
 
-def _named(source: Source, writer: TurnOutput) -> Wait[None]:
+def _named(source: Source, writer: TurnOutput) -> ParseSteps[None]:
     name = yield from source.chars(_in_name)
     call_id = ""
     if (yield from source.literal(CALL_ID)):

@@ -1,6 +1,4 @@
-"""The tools that a request offers, as readers of turns need them: which names, which kinds of
-values.
-"""
+"""Names and argument types of the tools that a request offers."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -61,7 +59,7 @@ def _parsed(schema: str) -> dict[str, Any]:
 
 
 def _schema_kinds(schema: Any) -> frozenset[str]:
-    """The kinds that a schema allows; empty where it does not say, or says it in other ways."""
+    """The JSON types that a schema allows; empty if it does not use `type`."""
     if not isinstance(schema, dict):
         return frozenset()
     kinds = schema.get("type")

@@ -1,7 +1,4 @@
-"""Collects what a reader finds in a turn, as deltas.
-
-White space around tool calls is left out: what a model puts between them is layout, not content.
-"""
+"""Collects the deltas that a parser finds. White space around tool calls is dropped."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -74,7 +71,7 @@ class TurnOutput:
         self.add_arguments(arguments)
 
     def finish(self) -> None:
-        """Say that the turn is over: white space at its end is content."""
+        """End the turn: trailing white space becomes content."""
         if self._gap:
             self._content.append(self._gap)
             self._gap = ""

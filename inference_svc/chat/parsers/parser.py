@@ -1,7 +1,7 @@
-"""Turns an assistant's raw text into content, reasoning and tool calls while it is written.
+"""Parses raw text into content, reasoning and tool calls while it streams.
 
-Text may be cut anywhere: the sum of the deltas is the same. No text raises: what is no call is
-content.
+Text may be split anywhere without changing the sum of the deltas. No text raises: what is not a
+call is content.
 """
 
 import secrets
@@ -13,7 +13,7 @@ from inference_svc.chat.parsers.mistral import new_mistral_id
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.reasoning import ReasoningSplitter
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import TurnDelta
 
 NO_TOOLS = OfferedTools({})
@@ -55,7 +55,7 @@ class TurnParser:
             verbatim=inline_reasoning,
         )
         self._inline_reasoning = inline_reasoning
-        self._steps: Wait[None] | None = None
+        self._steps: ParseSteps[None] | None = None
         if turn_format.is_harmony:
             self._steps = HarmonyReader(
                 self._source,
@@ -99,7 +99,7 @@ class TurnParser:
         return self._delta(split.reasoning, before.then(self._writer.take()))
 
     def _read(self, text: str) -> TurnDelta:
-        """What the rest of the turn, after the thinking, says."""
+        """Parse the turn after the reasoning."""
         if self._steps is None:
             return TurnDelta(text)
         if text:

@@ -12,7 +12,7 @@ from inference_svc.chat.json_values import json_text
 from inference_svc.chat.parsers.json_calls import any_name, read_json_list
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 MARKERS = (
     "<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>",
@@ -27,7 +27,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\n": "", "\\": "\\", "'": "'", '"': '"'}
 
 
-def read_pythonic(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[None]:
+def read_pythonic(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
     """Read a turn: calls in markers, or calls of offered tools at its beginning."""
     yield from source.spaces()
     if (yield from source.peek()) == "[":
@@ -43,7 +43,7 @@ def read_pythonic(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wa
             writer.say(source.since_mark)
 
 
-def _is_json(source: Source) -> Wait[bool]:
+def _is_json(source: Source) -> ParseSteps[bool]:
     place = source.place
     yield from source.spaces()
     yield from source.literal("[")
@@ -55,7 +55,7 @@ def _is_json(source: Source) -> Wait[bool]:
 
 def read_python_calls(
     source: Source, writer: TurnOutput, accepts: Callable[[str], bool] = any_name
-) -> Wait[bool]:
+) -> ParseSteps[bool]:
     """Read a list of calls, or calls without brackets; false where that, or the rest, is none.
 
     `since_mark` is then what was not sent.
@@ -80,14 +80,14 @@ def read_python_calls(
             return not in_list
 
 
-def read_python_arguments(source: Source) -> Wait[str | None]:
+def read_python_arguments(source: Source) -> ParseSteps[str | None]:
     """Read keyword arguments and the closing parenthesis; return them as JSON. None: not those."""
     return (yield from _items(source, ")", "{}", _keyword, 0))
 
 
 def _items(
     source: Source, closer: str, brackets: str, read_item: "_ReadItem", depth: int
-) -> Wait[str | None]:
+) -> ParseSteps[str | None]:
     items: list[str] = []
     while True:
         yield from source.spaces()
@@ -102,10 +102,10 @@ def _items(
             return None
 
 
-_ReadItem = Callable[[Source, int], Wait[str | None]]
+_ReadItem = Callable[[Source, int], ParseSteps[str | None]]
 
 
-def _keyword(source: Source, depth: int) -> Wait[str | None]:
+def _keyword(source: Source, depth: int) -> ParseSteps[str | None]:
     name = yield from source.chars(_in_name)
     yield from source.spaces()
     if not name or not (yield from source.literal("=")):
@@ -114,7 +114,7 @@ def _keyword(source: Source, depth: int) -> Wait[str | None]:
     return None if value is None else f"{json_text(name)}: {value}"
 
 
-def _pair(source: Source, depth: int) -> Wait[str | None]:
+def _pair(source: Source, depth: int) -> ParseSteps[str | None]:
     key = (yield from _string(source)) if (yield from source.peek()) in ("'", '"') else None
     yield from source.spaces()
     if key is None or not (yield from source.literal(":")):
@@ -123,7 +123,7 @@ def _pair(source: Source, depth: int) -> Wait[str | None]:
     return None if value is None else f"{key}: {value}"
 
 
-def _value(source: Source, depth: int) -> Wait[str | None]:
+def _value(source: Source, depth: int) -> ParseSteps[str | None]:
     yield from source.spaces()
     match (yield from source.peek()):
         case "'" | '"':
@@ -141,7 +141,7 @@ def _value(source: Source, depth: int) -> Wait[str | None]:
     return word if _NUMBER.fullmatch(word) else _WORDS.get(word)
 
 
-def _string(source: Source) -> Wait[str | None]:
+def _string(source: Source) -> ParseSteps[str | None]:
     quote = yield from source.literal('"""', "'''", '"', "'")
     place = source.place
     while (yield from source.peek()):

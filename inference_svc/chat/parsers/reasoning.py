@@ -1,8 +1,7 @@
-"""Splits a turn into what the model thought and what it said.
+"""Splits a turn into reasoning and content.
 
-Thinking stands at the start of a turn, or is opened by the prompt; a model that opens it once more
-is put up with. White space around it is left out. A begin marker later in the turn is ordinary
-text.
+Reasoning is at the start of a turn, or was opened by the prompt; a second opening marker is
+accepted. White space around it is dropped.
 """
 
 from enum import Enum
@@ -12,14 +11,14 @@ from inference_svc.chat.parsers.source import MarkerScanner, partial_marker
 from inference_svc.chat.parsers.turn import Markers
 
 
-class Split(NamedTuple):
+class ReasoningSplit(NamedTuple):
     """A piece of a turn; one of both may be empty."""
 
     reasoning: str
     rest: str
 
 
-class _Place(Enum):
+class _State(Enum):
     START = "before anything but white space"
     THINKING = "inside the thinking"
     AFTER = "white space after the thinking"
@@ -37,14 +36,14 @@ class ReasoningSplitter:
         self._verbatim = verbatim
         self._held = ""
         self._thinking = MarkerScanner()
-        self._place = _Place.START if markers else _Place.REST
+        self._place = _State.START if markers else _State.REST
 
     @property
     def is_thinking(self) -> bool:
         """Whether the model is inside its thinking."""
-        return self._place is _Place.THINKING or (self._place is _Place.START and self._is_open)
+        return self._place is _State.THINKING or (self._place is _State.START and self._is_open)
 
-    def feed(self, text: str) -> Split:
+    def feed(self, text: str) -> ReasoningSplit:
         """Take more text."""
         self._held += text
         reasoning = rest = ""
@@ -54,44 +53,44 @@ class ReasoningSplitter:
             reasoning += step.reasoning
             rest += step.rest
             if self._place is before:
-                return Split(reasoning, rest)
+                return ReasoningSplit(reasoning, rest)
 
-    def finish(self) -> Split:
+    def finish(self) -> ReasoningSplit:
         """Give out what was held back. Nothing may follow."""
         held, self._held = self._held, ""
         if self.is_thinking:
-            return Split(held if self._verbatim else self._thinking.feed(held), "")
-        return Split("", "" if self._place is _Place.AFTER else held)
+            return ReasoningSplit(held if self._verbatim else self._thinking.feed(held), "")
+        return ReasoningSplit("", "" if self._place is _State.AFTER else held)
 
-    def _step(self) -> Split:
+    def _step(self) -> ReasoningSplit:
         match self._place:
-            case _Place.START:
+            case _State.START:
                 return self._at_start()
-            case _Place.THINKING:
+            case _State.THINKING:
                 return self._in_thinking()
-            case _Place.AFTER:
+            case _State.AFTER:
                 return self._after_thinking()
-            case _Place.REST:
+            case _State.REST:
                 held, self._held = self._held, ""
-                return Split("", held)
+                return ReasoningSplit("", held)
 
-    def _at_start(self) -> Split:
+    def _at_start(self) -> ReasoningSplit:
         begin = self._markers.begin
         trimmed = self._held.lstrip()
         if trimmed.startswith(begin):
-            self._place = _Place.THINKING
+            self._place = _State.THINKING
             spaces = len(self._held) - len(trimmed)
             opening, self._held = self._held[: spaces + len(begin)], trimmed[len(begin) :]
-            return Split(opening if self._verbatim else "", "")
+            return ReasoningSplit(opening if self._verbatim else "", "")
         if trimmed and not begin.startswith(trimmed):
-            self._place = _Place.THINKING if self._is_open else _Place.REST
-        return Split("", "")
+            self._place = _State.THINKING if self._is_open else _State.REST
+        return ReasoningSplit("", "")
 
-    def _in_thinking(self) -> Split:
+    def _in_thinking(self) -> ReasoningSplit:
         end = self._markers.end
         thought, marker, after = self._held.partition(end)
         if marker:
-            self._place = _Place.REST if self._verbatim else _Place.AFTER
+            self._place = _State.REST if self._verbatim else _State.AFTER
             self._held = after
             return self._thought(thought, marker)
         keep = partial_marker(self._held, end)
@@ -99,11 +98,11 @@ class ReasoningSplitter:
         self._held = self._held[len(self._held) - keep :]
         return self._thought(thought, "")
 
-    def _thought(self, text: str, marker: str) -> Split:
-        return Split(text + marker if self._verbatim else self._thinking.feed(text), "")
+    def _thought(self, text: str, marker: str) -> ReasoningSplit:
+        return ReasoningSplit(text + marker if self._verbatim else self._thinking.feed(text), "")
 
-    def _after_thinking(self) -> Split:
+    def _after_thinking(self) -> ReasoningSplit:
         self._held = self._held.lstrip()
         if self._held:
-            self._place = _Place.REST
-        return Split("", "")
+            self._place = _State.REST
+        return ReasoningSplit("", "")

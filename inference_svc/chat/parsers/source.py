@@ -1,4 +1,4 @@
-"""Finding a marker in text that arrives in pieces."""
+"""Finds markers in text that arrives in pieces."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
@@ -38,8 +38,8 @@ class MarkerScanner:
 
 
 T = TypeVar("T")
-Wait = Generator[None, None, T]
-Take = Callable[[str], None]
+ParseSteps = Generator[None, None, T]
+TextSink = Callable[[str], None]
 
 
 class Source:
@@ -64,7 +64,7 @@ class Source:
         self._mark = 0
 
     def end(self) -> None:
-        """Say that no more will come."""
+        """End the input."""
         self._has_ended = True
 
     def mark(self) -> None:
@@ -89,20 +89,20 @@ class Source:
         """Go back to a place behind the mark."""
         self._at = place - self._gone
 
-    def more(self) -> Wait[bool]:
+    def more(self) -> ParseSteps[bool]:
         """Wait for more text, or the end; false where the end is known already."""
         if self._has_ended:
             return False
         yield
         return True
 
-    def peek(self) -> Wait[str]:
+    def peek(self) -> ParseSteps[str]:
         """Wait for the next character and leave it there; empty at the end."""
         while self._at == len(self._text) and (yield from self.more()):
             pass
         return self._text[self._at : self._at + 1]
 
-    def literal(self, *options: str) -> Wait[str]:
+    def literal(self, *options: str) -> ParseSteps[str]:
         """Take the first of these texts that comes next; empty where none does."""
         while True:
             for option in options:
@@ -121,7 +121,7 @@ class Source:
         rest = self._text[self._at :]
         return self._has_ended and any(option.startswith(rest) for option in options)
 
-    def chars(self, wanted: Callable[[str], bool]) -> Wait[str]:
+    def chars(self, wanted: Callable[[str], bool]) -> ParseSteps[str]:
         """Take characters as long as they are wanted."""
         place = self.place
         while (character := (yield from self.peek())) and wanted(character):
@@ -132,13 +132,13 @@ class Source:
         """Take the character that `peek` showed."""
         self._at += 1
 
-    def spaces(self) -> Wait[str]:
+    def spaces(self) -> ParseSteps[str]:
         """Take white space."""
         return (yield from self.chars(str.isspace))
 
     def until(
-        self, markers: Sequence[str], take: Take | None = None, *, stay: bool = False
-    ) -> Wait[str]:
+        self, markers: Sequence[str], take: TextSink | None = None, *, stay: bool = False
+    ) -> ParseSteps[str]:
         """Pass text on up to the first of these markers, and take the marker; empty at the end.
 
         Args:
@@ -160,7 +160,7 @@ class Source:
             if not (yield from self.more()):
                 return ""
 
-    def json(self, take: Take | None = None, *, is_open: bool = False) -> Wait[ScanState]:
+    def json(self, take: TextSink | None = None, *, is_open: bool = False) -> ParseSteps[ScanState]:
         """Pass one object or array on, with the white space before it.
 
         Where it cannot be JSON, what comes before the first wrong character is passed on.
@@ -177,7 +177,7 @@ class Source:
             if scan.state is not ScanState.OPEN or not (yield from self.more()):
                 return scan.state
 
-    def string(self) -> Wait[str]:
+    def string(self) -> ParseSteps[str]:
         """Take a JSON string, quotes included; empty where none comes next or it breaks off."""
         place = self.place
         if not (yield from self.literal('"')):
@@ -190,7 +190,7 @@ class Source:
                 self._at += 1
         return ""
 
-    def _pass_on(self, end: int, take: Take | None) -> None:
+    def _pass_on(self, end: int, take: TextSink | None) -> None:
         """Move to `end`; the text before it is given out, or kept."""
         text, self._at = self._text[self._at : end], end
         if take is not None:

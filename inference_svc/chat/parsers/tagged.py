@@ -12,7 +12,7 @@ from typing import NamedTuple
 from inference_svc.chat.json_values import json_text
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 
 class Tags(NamedTuple):
@@ -81,7 +81,9 @@ GLM = Tags(
 )
 
 
-def read_tagged(tags: Tags, source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[None]:
+def read_tagged(
+    tags: Tags, source: Source, writer: TurnOutput, tools: OfferedTools
+) -> ParseSteps[None]:
     """Read a turn."""
     begins = (*tags.outer, tags.call) if tags.call else tags.outer
     while begin := (yield from source.until(begins, writer.say)):
@@ -111,7 +113,7 @@ class _Call:
         self._has_begun = False
         self._separator = "{"
 
-    def read(self) -> Wait[bool]:
+    def read(self) -> ParseSteps[bool]:
         """Read it; false where it is none, and nothing was sent.
 
         A call is sent from its first argument on. Its arguments stay open where the turn breaks off
@@ -139,7 +141,7 @@ class _Call:
             self._writer.say(source.since_mark)
             return True
 
-    def _argument(self) -> Wait[bool]:
+    def _argument(self) -> ParseSteps[bool]:
         source, tags, writer = self._source, self._tags, self._writer
         key = yield from source.chars(_in_key)
         key_end = yield from source.literal(*tags.key_ends)
@@ -156,7 +158,7 @@ class _Call:
             writer.add_arguments('"' if end else "")
         else:
             written: list[str] = []
-            keep = partial(_keep_text, written, value)
+            keep = partial(_append_text, written, value)
             end = yield from source.until(ends, keep, stay=True)
             if end:
                 writer.add_arguments(self._tools.as_json(self._name, key, "".join(written)))
@@ -164,7 +166,7 @@ class _Call:
         source.mark()
         return True
 
-    def _skip(self, text: str) -> Wait[bool]:
+    def _skip(self, text: str) -> ParseSteps[bool]:
         if not text:
             return True
         yield from self._source.spaces()
@@ -202,7 +204,7 @@ def _add_text(writer: TurnOutput, value: _Value, text: str) -> None:
     writer.add_arguments(json_text(value.feed(text))[1:-1])
 
 
-def _keep_text(written: list[str], value: _Value, text: str) -> None:
+def _append_text(written: list[str], value: _Value, text: str) -> None:
     written.append(value.feed(text))
 
 

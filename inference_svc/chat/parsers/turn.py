@@ -1,4 +1,4 @@
-"""What an assistant's turn is parsed into, piece by piece."""
+"""Deltas of a parsed turn."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class TurnDelta(NamedTuple):
 def _joined(
     pieces: tuple[ToolCallPiece, ...], later: tuple[ToolCallPiece, ...]
 ) -> tuple[ToolCallPiece, ...]:
-    """Arguments that go on are one piece with those before them."""
+    """Consecutive pieces of arguments are joined."""
     joined = list(pieces)
     for piece in later:
         if joined and joined[-1].index == piece.index and not piece.id:

@@ -1,12 +1,12 @@
-"""Tool calls of models whose notation is not known: JSON at the beginning of a turn, in a Markdown
-fence or in tags that some families share, with the name of an offered tool.
+"""Tool calls of models of unknown format: JSON at the beginning of a turn, in a Markdown fence, or
+in common tags, if it names an offered tool.
 """
 
 from inference_svc.chat.parsers.json_calls import Read, read_json_call
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_calls
-from inference_svc.chat.parsers.source import Source, Wait
+from inference_svc.chat.parsers.source import ParseSteps, Source
 
 _ENDS = {
     "<tool_call>": "</tool_call>",
@@ -19,7 +19,7 @@ _FENCE = "```"
 MARKERS = tuple(text for text in (*_ENDS, *_ENDS.values()) if text != _FENCE)
 
 
-def read_any_json(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[None]:
+def read_any_json(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
     """Read a turn."""
     yield from read_bare_calls(source, writer, tools)
     writer.say(source.since_mark)
@@ -41,7 +41,7 @@ _CALL_KEYS = frozenset(
 )  # fmt: skip
 
 
-def read_bare_calls(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]:
+def read_bare_calls(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     """Read one call after the other, in JSON or as Python; say whether there was any.
 
     `since_mark` is what was read of something else: with no call all of it, else what follows the
@@ -56,7 +56,7 @@ def read_bare_calls(source: Source, writer: TurnOutput, tools: OfferedTools) -> 
     return writer.num_calls > num_calls
 
 
-def _bare_call(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[bool]:
+def _bare_call(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     match (yield from _beginning(source)):
         case "json":
             read = yield from read_json_call(source, writer, tools.__contains__)
@@ -68,7 +68,7 @@ def _bare_call(source: Source, writer: TurnOutput, tools: OfferedTools) -> Wait[
     return False
 
 
-def _beginning(source: Source) -> Wait[str]:
+def _beginning(source: Source) -> ParseSteps[str]:
     """Tell from the first characters what comes; an answer in JSON must not wait for its end.
 
     The source stands where it stood if it may be a call.

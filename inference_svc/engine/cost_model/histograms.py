@@ -1,8 +1,4 @@
-"""How long steps took, by their rows.
-
-They are counted here, where they happen: the frontend hears of the engine a few times a second and
-would see some of the steps only.
-"""
+"""Histograms of step times by rows; the frontend would see only some of the steps."""
 
 from bisect import bisect_left
 

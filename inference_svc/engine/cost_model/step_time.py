@@ -1,9 +1,8 @@
-"""How long a step takes by its rows, or by the tokens of a row: the warm-up's table, corrected by
-what really happens.
+"""Predicts step time from the number of rows, or of tokens a row: the table of the warm-up,
+corrected by measured steps.
 
-A machine that is busy while a model loads makes some counts look slower than they are. So what is
-observed lets a belief fall as soon as a step was faster, and never rise: longer texts and other
-programs slow every count. Which of two counts is the faster is another question: `row_contest`.
+A machine that is busy while a model loads makes some counts look slower than they are, so counts
+that are never chosen are corrected too.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Final
 
 from inference_svc.engine.batch import NativeLimits
 
-_TELLING_SHARE: Final = 0.95
+_SIGNIFICANT_RATIO: Final = 0.95
 # Less is noise, and each correction makes plans anew.
 
 BLOCK: Final = 4
@@ -46,8 +45,8 @@ class DecodeTimes:
         return self._seconds[min(rows, len(self._seconds) - 1)] if self._seconds else 0.0
 
     def observe(self, rows: int, seconds: float) -> bool:
-        """Learn from a step of so many rows; tell whether it was faster than believed."""
-        if not 0 < seconds < self[rows] * _TELLING_SHARE:
+        """Update from a step of so many rows; return whether it was faster than predicted."""
+        if not 0 < seconds < self[rows] * _SIGNIFICANT_RATIO:
             return False
         self.believe(rows, seconds)
         return True
@@ -103,7 +102,7 @@ def _interpolated(step_times: Mapping[int, float], most: int) -> list[float]:
 
 _NEWEST_SHARE = 0.25
 # Steps with fewer prompt tokens say more about the rest of the step.
-_TELLING_TOKENS = 16
+_MIN_SIGNIFICANT_TOKENS = 16
 
 
 class StepTimeModel:
@@ -131,7 +130,7 @@ class StepTimeModel:
 
     def observe_prompts(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step with prompts."""
-        if prompt_tokens < _TELLING_TOKENS or seconds <= 0:
+        if prompt_tokens < _MIN_SIGNIFICANT_TOKENS or seconds <= 0:
             return
         token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
         known = self._token_s or token_s

@@ -1,9 +1,7 @@
-"""Which number of rows is the faster, told by steps that follow each other.
+"""Compares two row counts by consecutive steps, and remembers which is faster.
 
-What is believed of one count decides how all others run, so it has to be right beside them. The
-warm-up has no time for every count of a large model, and a machine that is shared is faster at one
-moment than at another: the fastest step of each count would compare moments. Between a step and
-the next, hardly anything but the number of rows has changed.
+The warm-up has no time for every count of a large model, and estimates of one count decide how
+others run.
 """
 
 import math
@@ -18,11 +16,11 @@ from inference_svc.engine.cost_model.step_time import DecodeTimes
 _MEMORY_STEPS: Final = 5
 """Of so many steps one or two may have been held up by something else."""
 _NEWEST_SHARE: Final = 0.25
-_TELLING_SHARE: Final = 0.01
+_MIN_CORRECTION: Final = 0.01
 """A smaller correction is noise, and each makes plans anew."""
-_MOST_TOLD: Final = 1.5
+_MAX_RATIO_PER_STEP: Final = 1.5
 """One step shows a count to be so many times as fast or slow at most: it may have been held up."""
-_MOST_KINDS: Final = 8  # that are remembered, those that ran last
+_MAX_KINDS: Final = 8  # that are remembered, those that ran last
 _Steps = deque[tuple[int, float]]  # rows and seconds
 
 
@@ -36,7 +34,7 @@ class RowCountTrials:
 
     def __init__(self, times: DecodeTimes) -> None:
         self._times = times
-        self._steps_of = lru_cache(maxsize=_MOST_KINDS)(_no_steps)
+        self._steps_of = lru_cache(maxsize=_MAX_KINDS)(_no_steps)
         self._newest = _no_steps(None)
 
     def observe(self, runs: Sequence[int], seconds: float, kind: Hashable = None) -> bool:
@@ -66,12 +64,12 @@ class RowCountTrials:
             return False
         times = self._times
         factor = seconds / self.slowdown / times.of_itself(rows)
-        factor = min(max(factor, 1 / _MOST_TOLD), _MOST_TOLD)
+        factor = min(max(factor, 1 / _MAX_RATIO_PER_STEP), _MAX_RATIO_PER_STEP)
         if not times.is_known(rows):
             times.believe(rows, factor * times.of_itself(rows))
             return True
         factor **= _NEWEST_SHARE
-        if abs(factor - 1) < _TELLING_SHARE:
+        if abs(factor - 1) < _MIN_CORRECTION:
             return False
         mine, other = times.of_itself(rows), times.of_itself(last)
         times.believe(rows, mine * math.sqrt(factor))

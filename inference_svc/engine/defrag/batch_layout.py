@@ -1,10 +1,7 @@
-"""The shape of a decode call over KV streams.
+"""The layout of a decode call over KV streams: which slots get rows, and where padding pays.
 
-Only consecutive ascending slots share one compute batch, and kernels work in blocks of rows. So a
-hole between running slots splits the work, and some row counts cost more than larger ones. This
-module decides which idle slots get a filler row (a token whose cell is removed afterwards) so that
-the whole step is cheapest, by measured step times. Now and then it decides otherwise, for a count
-that never runs could not show that it is better than believed.
+Only consecutive ascending slots share a compute batch, and kernels work in blocks of rows, so holes
+between slots and some row counts cost time.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,6 +1,4 @@
-"""How a running sequence gets another slot: its cells are copied by the cheaper way, and what the
-other slot remembered takes its place where that is worth something.
-"""
+"""Moves running sequences to lower slots when holes between slots cost more than the move."""
 
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
@@ -160,6 +158,6 @@ class Compactor:
 
 
 def _expected_steps(sequence: Sequence) -> int:
-    """As many tokens as it has said, up to what it may say: nothing better is known of texts."""
+    """Expect as many tokens as it has generated, at most its limit."""
     left = sequence.request.max_tokens - sequence.num_output
     return min(left, max(sequence.num_output, _LEAST_EXPECTED))

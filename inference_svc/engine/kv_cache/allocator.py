@@ -1,9 +1,6 @@
-"""Which slot a sequence gets, and where the beginning of its prompt comes from.
+"""Allocates slots, and finds the longest cached prefix of a prompt.
 
-Idle slots, slots of running sequences and states saved in memory are searched for the longest
-common beginning under the same key that is worth its copy. What an idle slot loses by being taken
-is saved first. Saves and restores act at once; copies are collected and queued after all of them,
-right before the decode that carries them out (see `cells`).
+Idle slots, slots of running sequences and saved states are searched, all under the same cache key.
 """
 
 from collections.abc import Container
@@ -35,10 +32,10 @@ class Prefix(NamedTuple):
     saved: SavedPrefix | None = None
 
 
-NOTHING = Prefix()
+NO_PREFIX = Prefix()
 
 
-class _Worth(NamedTuple):
+class _ReuseValue(NamedTuple):
     tokens: int
     is_idle: bool
 
@@ -69,8 +66,8 @@ class SlotAllocator:
         request, tokens = sequence.request, sequence.tokens
         limit = len(tokens) - 1
         if not request.reuse or limit < MIN_REUSED_TOKENS:
-            return NOTHING
-        best = NOTHING
+            return NO_PREFIX
+        best = NO_PREFIX
         for slot in self._table.slots:
             if slot.key == request.cache_key and self._has_arrived(slot):
                 source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
@@ -79,7 +76,7 @@ class SlotAllocator:
         entry, shared = self._saved.find(tokens, request.cache_key, limit=limit)
         if entry is not None and shared > self._worth(best).tokens:
             best = Prefix(shared, entry.source, None, entry)
-        return best if best.tokens >= MIN_REUSED_TOKENS else NOTHING
+        return best if best.tokens >= MIN_REUSED_TOKENS else NO_PREFIX
 
     def place(self, sequence: Sequence, prefix: Prefix) -> tuple[Slot, Prefix] | None:
         """Take a slot and bring the prefix there (or note the copy); None when all are taken."""
@@ -206,7 +203,7 @@ class SlotAllocator:
     # --- finding ----------------------------------------------------------------------------------
 
     def _has_arrived(self, slot: Slot) -> bool:
-        """Whether the slot's cells are where its tokens say: not the target of a copy to come."""
+        """Whether the slot's cells are present: it is not the target of a pending copy."""
         return self._cells.has_arrived(slot.index) and all(
             copy.target is not slot for copy in self._copies
         )
@@ -232,17 +229,17 @@ class SlotAllocator:
     def _can_shorten(self, slot: Slot) -> bool:
         return self._backend.can_trim and self._backend.reusable_from(slot.index) == 0
 
-    def _worth(self, prefix: Prefix) -> _Worth:
+    def _worth(self, prefix: Prefix) -> _ReuseValue:
         """The tokens of a prefix, or how many another one must have to be no better: an idle slot
         that loses little has them there already, and any other way costs a copy, and saving what
         the slot has that is copied to. Of equals an idle slot is better."""
         slot, count = prefix.slot, prefix.tokens
         is_idle = slot is not None and slot.is_idle
         if slot is None or not is_idle or count < MIN_REUSED_TOKENS or self.is_source(slot):
-            return _Worth(count, is_idle)
+            return _ReuseValue(count, is_idle)
         lost = len(slot.tokens) - count
         is_there = lost < MIN_SAVED_TOKENS and _is_mostly_wanted(slot, prefix)
-        return _Worth(count + MIN_REUSED_TOKENS - 1 if is_there else count, is_idle)
+        return _ReuseValue(count + MIN_REUSED_TOKENS - 1 if is_there else count, is_idle)
 
     def _target(self, prefix: Prefix) -> Slot | None:
         """The slot that has the prefix, if taking it loses less than it keeps or there is no other;
@@ -281,12 +278,12 @@ class SlotAllocator:
         """Fill a slot from elsewhere."""
         self._backend.trim(slot.index, 0)
         if not self._cells.is_settled(slot.index):
-            return NOTHING  # a copy that no decode has carried out yet would come on top
+            return NO_PREFIX  # a copy that no decode has carried out yet would come on top
         if prefix.slot is not None:
             self._copies.append(_Copy(prefix.slot, slot, prefix.tokens))
             return prefix
         if prefix.saved is None or not self._cells.restore(slot.index, prefix.saved.state):
-            return NOTHING
+            return NO_PREFIX
         self._saved.use(prefix.saved)
         return self._shorten(slot, prefix, self._backend.slot_length(slot.index))
 
@@ -297,7 +294,7 @@ class SlotAllocator:
         if prefix.tokens < length and self._backend.trim(slot.index, prefix.tokens):
             return prefix
         self._backend.trim(slot.index, 0)
-        return NOTHING
+        return NO_PREFIX
 
 
 def _is_mostly_wanted(slot: Slot, prefix: Prefix) -> bool:

@@ -1,8 +1,7 @@
-"""Room for cells in the unified layout, where all slots draw from one stock.
+"""Frees cells in the unified layout, where all slots share one pool.
 
-What idle slots remember is only kept for reuse, so it goes first: to memory where that is on, the
-shortest first. Where that is not enough somebody who runs has to wait (see `admitting`). With
-streams every slot has its own cells and there is always room.
+Cached prefixes of idle slots are evicted first, the shortest first, to memory where that is
+enabled; then sequences are preempted.
 """
 
 from collections.abc import Iterable

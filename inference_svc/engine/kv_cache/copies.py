@@ -1,9 +1,5 @@
-"""Whose the cells are where all slots share one stream: a copied prefix is a reference, and its
-cells count once.
-
-Cells that were computed in one go have a generation. A slot is a line of generations: it holds the
-first from position 0 on, the next from where it was copied or cut. Two slots share a cell if they
-have its generation in common. Appending tokens changes nothing here, so a step costs nothing.
+"""Copies cells between slots in a safe order, and counts references to shared cells in the unified
+layout.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What must hold between two decode calls: the engine's books and the native cache agree."""
+"""Invariants between two decode calls: the bookkeeping and the native cache agree."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,8 +1,5 @@
-"""Which sequence a saved state is of, and all that chose its output.
-
-What continues a sequence exactly is its tokens, its cells and what samplers are rebuilt from. The
-draws are keyed by output position, so the count of output tokens is the draw position; a grammar's
-state is the grammar and the tokens.
+"""Describes the sequence of a saved state: its tokens and everything that its samplers are rebuilt
+from.
 """
 
 import json
@@ -47,7 +44,7 @@ def recipe_of(request: SequenceRequest) -> str:
     return json.dumps(recipe, sort_keys=True)
 
 
-def hidden_of(sequence: Sequence, saved: PrefixCache) -> tuple[float, ...]:
+def restored_sampler_state(sequence: Sequence, saved: PrefixCache) -> tuple[float, ...]:
     """What the sampler knew in the snapshot that a sequence resumes from.
 
     Raises `SnapshotNotFound` where none of its owner's is restored, `InvalidField` where it is of

@@ -1,10 +1,6 @@
-"""Prefixes that lost their slot, kept in memory: least recently used out first, bounded in bytes
-and entries.
+"""The prefix cache: states that lost their slot, in memory, evicted by least recent use.
 
-An entry is a copy of a slot's cells with the tokens they stand for, under the key of their owner.
-Entries that were kept on request know the sequence they are of; those that snapshots were restored
-to stand beside them. The states of preempted sequences share the bytes, but are never dropped: they
-are somebody's work.
+An entry holds the cells of a slot and their tokens, under the cache key of their owner.
 """
 
 from collections import OrderedDict
@@ -52,7 +48,7 @@ class PrefixCache:
         return self._max_bytes > 0 and self._max_entries > 0
 
     def load(self, num_misses: int) -> TierLoad:
-        """How full it is and what it was good for; who looked in vain is counted elsewhere."""
+        """Size and hits; misses are counted elsewhere."""
         return TierLoad(
             len(self),
             self.num_bytes,

@@ -1,10 +1,5 @@
-"""Waiting for a prefix that somebody is computing, instead of computing it once more.
-
-A waiting sequence follows the running one (its leader) that will have most of its prompt, and takes
-the prefix from there once it is computed. There is nothing to undo: a leader that ends early leaves
-what it has computed, and the first follower in the queue starts from that and leads the others.
-While it leads, a sequence is as urgent as the most urgent of its followers. Nobody waits on where
-nothing more of the prefix is computed for twice as long as all prompts that run should take.
+"""Lets sequences wait for a prefix that another sequence is computing, instead of computing it
+again.
 """
 
 from collections.abc import Collection, Container
@@ -12,13 +7,13 @@ from typing import NamedTuple
 
 from inference_svc.engine.cost_model.step_time import StepTimeModel
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS
-from inference_svc.engine.sequence import Sequence, SlotHold
+from inference_svc.engine.sequence import PrefixWait, Sequence
 from inference_svc.engine.slots import common_prefix
 
 _PATIENCE = 2.0  # the estimate is by what prompts took so far; tokens of longer ones take longer
 
 
-class _Following(NamedTuple):
+class _WaitingSequence(NamedTuple):
     follower: Sequence
     leader: Sequence
     shared: int
@@ -36,7 +31,7 @@ class PrefixWaiters:
         self._cost = cost
         # Where states cannot be shortened, a leader's is past the common prefix when it is done.
         self._is_on = can_trim
-        self._following: dict[int, _Following] = {}
+        self._following: dict[int, _WaitingSequence] = {}
 
     @property
     def num_holding(self) -> int:
@@ -67,7 +62,9 @@ class PrefixWaiters:
             return False
         if not self._may_wait(sequence, have, running, now):
             return False
-        pair = self._following[sequence.request.sequence_id] = _Following(sequence, leader, shared)
+        pair = self._following[sequence.request.sequence_id] = _WaitingSequence(
+            sequence, leader, shared
+        )
         _lend(pair, now)
         return True
 
@@ -98,7 +95,7 @@ class PrefixWaiters:
             estimate = self._cost.prefill_s(to_compute) * stacks
             if not estimate:
                 return True
-            hold = sequence.hold = SlotHold(now + _PATIENCE * estimate, have, to_compute)
+            hold = sequence.hold = PrefixWait(now + _PATIENCE * estimate, have, to_compute)
         return now <= hold.until
 
 
@@ -110,7 +107,7 @@ def _may_lead(sequence: Sequence) -> bool:
     return not sequence.paused and not sequence.is_decoding
 
 
-def _lend(pair: _Following, now: float) -> None:
+def _lend(pair: _WaitingSequence, now: float) -> None:
     follower, leader, shared = pair
     leader.led_priority = max(leader.led_priority, follower.urgency)
     if leader.num_computed < shared:  # else the follower waits for a slot

@@ -1,4 +1,4 @@
-"""The adapters of one model: loaded, unloaded, and used by whoever is on turn."""
+"""The adapters of one model: load, unload, apply."""
 
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
@@ -12,7 +12,7 @@ from svc_kit.errors import AdapterNotFound
 
 
 class Adapters:
-    """What is loaded, by digest; stacks in use take turns, as `AdapterSchedule` says."""
+    """Loaded adapters by digest; stacks take turns by `AdapterSchedule`."""
 
     def __init__(self, model: str, backend: Backend, max_wait_s: float) -> None:
         self._model = model
@@ -50,7 +50,7 @@ class Adapters:
         return None
 
     def take_turn(self, ready: SequenceOf[Sequence], now: float) -> SequenceOf[Sequence]:
-        """Those of the `ready` sequences that are on turn; the backend is told their stack."""
+        """The `ready` sequences whose stack is applied now; sets the backend's stack."""
         if not ready:
             return ready
         self._current = self._turns.take(ready, now)

@@ -1,13 +1,5 @@
-"""Whose turn it is where running sequences use different adapters.
-
-llama.cpp applies adapters to a whole decode, so the stacks in use take turns, and whoever is not on
-turn waits. A turn lasts some steps, because changing adapters has a cost of its own; it is shorter
-the more stacks wait.
-
-A stack is as urgent as the most urgent of its sequences. A more urgent one is next, at once; the
-others get one step each time that they have waited for the maximum, and the more urgent go on
-before the next of them has one. So urgent work waits for one step of less urgent work at a time,
-and no stack longer than the maximum wait and two steps of each stack before it.
+"""Schedules adapter stacks: llama.cpp applies adapters to a whole decode call, so stacks take
+turns.
 """
 
 from collections.abc import Mapping
@@ -56,7 +48,7 @@ class AdapterSchedule:
     def _next(
         self, line: Mapping[AdapterStack, float], before: AdapterStack | None, now: float
     ) -> AdapterStack:
-        """Who is on turn after a step of `before`, which may have nothing left to do."""
+        """The next stack after a step of `before`, which may have no work left."""
         waiting = [stack for stack in line if stack != before]
         if before is not None and not waiting:
             return before

@@ -1,27 +1,21 @@
-"""Who gives way when interactive work waits behind batch work for a slot.
+"""Admits sequences from the queue into slots, prepares their samplers and grammars, and preempts
+batch work for interactive work.
 
-The victim's cells go to memory and it waits again, keeping its place by arrival; it resumes with
-the same cells and the same sampler, as if nothing had happened. Nobody is preempted whom somebody
-more urgent follows, nor who started above its own class, having waited long.
+A preempted sequence waits again in its order of arrival and resumes with the same cells and
+sampler.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
-from inference_svc.engine.backend import Backend, Sampler
-from inference_svc.engine.constraint import GuideFailed
 from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
 from inference_svc.engine.kv_cache.allocator import Prefix, SlotAllocator
 from inference_svc.engine.kv_cache.capacity import CacheCapacity
-from inference_svc.engine.kv_cache.origin import hidden_of
-from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
-from inference_svc.engine.scheduler.output_processor import OutputProcessor
 from inference_svc.engine.scheduler.queue import BATCH, INTERACTIVE, PriorityAging
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable
-from svc_kit.errors import InvalidField, SnapshotNotFound
 
 
 def may_preempt(waiting: Sequence) -> bool:
@@ -37,52 +31,6 @@ def victims(running: Collection[Sequence]) -> list[Sequence]:
 
 def _youth(sequence: Sequence) -> tuple[float, int]:
     return sequence.arrived_at, sequence.request.sequence_id
-
-
-class PrefixPreparation:
-    """Prepares the sequences of a roster; `saved` has the snapshots that they may resume from."""
-
-    def __init__(
-        self, backend: Backend, roster: SequenceTable, speaker: OutputProcessor, saved: PrefixCache
-    ) -> None:
-        self._backend = backend
-        self._roster = roster
-        self._speaker = speaker
-        self._saved = saved
-
-    def is_left(self, sequence: Sequence) -> bool:
-        """Make the sampler and replay what is resumed, once; whether there is more to do.
-        A constrained one is replayed when it has a slot and its grammar is built."""
-        if sequence.sampler is None:
-            sequence.sampler = self._backend.new_sampler(sequence.request)
-            if sequence.request.snapshot_id and not self._recall(sequence, sequence.sampler):
-                return False
-            if sequence.request.constraint is None:
-                self._speaker.replay(sequence)
-            else:
-                sequence.guide = self._backend.new_guide(sequence.request.constraint)
-        return sequence in self._roster
-
-    def _recall(self, sequence: Sequence, sampler: Sampler) -> bool:
-        """Have a sampler know what it knew when a snapshot was taken; a sequence that the snapshot
-        is not of fails."""
-        try:
-            sampler.recall(hidden_of(sequence, self._saved))
-        except (SnapshotNotFound, InvalidField) as error:
-            self._roster.fail(sequence, error)
-            return False
-        return True
-
-    def begin_guided(self, running: Iterable[Sequence], patience_s: float) -> None:
-        """Begin the sequences whose grammar has been built meanwhile; the first is waited for."""
-        for sequence in running:
-            try:
-                if sequence.guide is not None and sequence.guide.wait(patience_s):
-                    sequence.awaits_guide = False
-                    self._speaker.replay(sequence)
-            except GuideFailed as problem:
-                self._roster.fail_guide(sequence, problem)
-            patience_s = 0.0
 
 
 log = logging.getLogger(__name__)
@@ -176,13 +124,13 @@ class Admission:
         )
 
     def _clear(self, sequence: Sequence, prefix: Prefix) -> bool:
-        """Let somebody who runs wait; where nobody does, it is the prefix that takes the room."""
+        """Preempt a running sequence to free cells; if there is none, evict a prefix."""
         if not self._running:
             return self._room.drop(prefix.slot)
         return may_preempt(sequence) and self._preempt()
 
     def _preempt(self) -> bool:
-        """Free a slot by letting batch work wait; False where nobody can."""
+        """Free a slot by preempting batch work; False if there is none."""
         found = victims(self._running.values())
         victim = next(filter(self._placer.set_aside, found), None)
         if victim is None:

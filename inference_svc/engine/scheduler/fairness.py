@@ -1,9 +1,7 @@
-"""Fair shares: who has been served least comes first.
+"""Fair shares: whoever has been served least is next.
 
-Used for the order of the queue (projects), for the step thread's time (text generation beside
-embeddings) and for the tokens of embedding batches. Only takers with work count. One that comes
-back starts where the least served one is: time spent away earns nothing, and a debt is not
-forgotten while others still wait.
+Used for projects in the queue, for the step thread (generation and embeddings), and for tokens of
+embedding batches.
 """
 
 from collections import Counter
@@ -51,8 +49,8 @@ class FairShare(Generic[Key]):
         return min((self.served(key) for key, count in self._live.items() if count), default=0.0)
 
 
-class Turns(Generic[Key]):
-    """Fair shares of takers that are looked at turn by turn: who has work is who asks."""
+class FairTurns(Generic[Key]):
+    """Fair shares between parties that ask in turn."""
 
     def __init__(self) -> None:
         self._shares: FairShare[Key] = FairShare()

@@ -1,10 +1,7 @@
-"""What the next call computes: pure functions from the running sequences to rows.
+"""Plans one decode call: pure functions from running sequences to rows.
 
-All decoding sequences get a row each, of one token and what a constraint forced behind it, and idle
-slots are filled where that makes their call cheaper; prompts share the budget in calls of their
-own. In one call they would cost each other: over KV streams a pass holds as many tokens of each row
-as the shortest has, so the prompts' first tokens would make a pass with the decoding rows, of more
-rows than these, and the rest one of an odd length.
+Every decoding sequence gets a row of one token and what a constraint forces behind it; prompts get
+chunks; idle slots are filled where that makes the call faster.
 """
 
 from collections.abc import Iterable
@@ -35,7 +32,7 @@ class PlanLimits:
 def plan_decode(
     sequences: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: BatchLayout
 ) -> Plan:
-    """The call of those who decode; at least one, each with a slot."""
+    """Plan the call of decoding sequences; at least one, each with a slot."""
     longest = max(limits.batch_tokens // len(sequences), 1)
     work = _in_slot_order(
         Work(sequence, _row(sequence, min(sequence.num_remaining, longest)))

@@ -1,6 +1,5 @@
-"""The decode calls of a step, each planned when it is due: what came meanwhile takes part in it.
-
-Here a plan meets the room that there is for it, the holes between slots and the drafts.
+"""Plans the decode calls of a step, each when it is due, within the capacity, the layout and the
+drafts.
 """
 
 from collections.abc import Callable, Iterator

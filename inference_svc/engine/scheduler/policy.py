@@ -1,9 +1,7 @@
-"""How many prompt tokens a step computes, and whose.
+"""How many prompt tokens a step computes, and of which sequences.
 
-Every running sequence decodes in every step. What a step has left goes to prompts, as far as the
-policy allows: it trades the time between two tokens against the time until a prompt is computed.
-Urgent prompts come first and leave a part to the others. Equals are computed one after the other,
-who has waited longest for its length first: so few wait for all, and a short one not for long.
+Every running sequence decodes in every step. Policies trade the time between two tokens against the
+time to the first.
 """
 
 import enum
@@ -25,7 +23,7 @@ _PATIENCE_STEPS = 4  # for how long the less urgent wait for short urgent ones
 
 
 class Policy(enum.Enum):
-    """What gives way when prompts arrive while others generate."""
+    """The trade-off between time per token and time to first token."""
 
     LATENCY_FIRST = "latency_first"
     BALANCED = "balanced"

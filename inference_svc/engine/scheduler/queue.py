@@ -1,11 +1,8 @@
-"""Who comes next: by class, which rises with waiting; then the project that was served least; then
-by arrival.
+"""The order of waiting sequences: class, which rises with waiting; then the project served least;
+then arrival.
 
-Waiting is for nobody to starve, not for everybody to become equal: where a class has more work than
-it gets done, all of it has waited long. So only a part of the slots goes to those who have risen.
-
-The bound on how much may wait is kept at the door, in the frontend (`runtime/door.py`), where a
-refusal can still be an ordinary error.
+Aging prevents starvation. Where a class has more work than it gets done, all of it has waited long,
+so only a part of the slots goes to risen sequences.
 """
 
 from collections import Counter

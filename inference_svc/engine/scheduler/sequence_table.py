@@ -1,8 +1,4 @@
-"""Every sequence from its arrival to its end, and what is told of it.
-
-A sequence is in one of two places: it waits in the queue or runs in a slot. Here is the one way in
-and the one way out, so that nothing of it stays behind whatever it ends with.
-"""
+"""All sequences from arrival to end: waiting in the queue, or running in a slot."""
 
 from inference_svc.engine.constraint import GuideFailed
 from inference_svc.engine.events import Event, Failed

@@ -112,7 +112,7 @@ class Drafter:
         return [chosen._replace(slowdown=1.0)]
 
     def _guess(self, sequence: Sequence, longest: int) -> int:
-        """Guess what the sequence says next; returns how many tokens."""
+        """Propose the next tokens of the sequence; returns their number."""
         self.judge(sequence)
         request = sequence.request
         left = request.max_tokens - sequence.num_output - 1  # one comes without a draft

@@ -1,7 +1,5 @@
-"""Draws that learn from what they drew: mirostat and adaptive-p, with llama.cpp's formulas.
-
-Their state (mirostat's mu, adaptive-p's average) is kept here, because llama.cpp has no way to read
-it and its own samplers draw from a random state of their own.
+"""Mirostat and adaptive-p, with llama.cpp's formulas; their state is kept here, since llama.cpp
+cannot return it.
 """
 
 import math
@@ -12,7 +10,7 @@ import numpy.typing as npt
 from inference_svc.engine.sampling_params import Adaptive, Mirostat
 from inference_svc.llama.sampling.candidate_selection import largest
 from inference_svc.llama.sampling.candidates import Candidates, Logits, TokenIds
-from inference_svc.llama.sampling.rng import draw_candidate
+from inference_svc.llama.sampling.rng import sample_candidate
 
 _LN2 = math.log(2.0)
 _MIROSTAT_ESTIMATE_TOKENS = 100
@@ -60,7 +58,7 @@ class MirostatSampler:
         )
         kept = self._keep(logs)
         scratch.put(kept, logs[kept])
-        place = draw_candidate(scratch, seed)
+        place = sample_candidate(scratch, seed)
         total = float(np.exp(logs[kept], dtype=np.float64).sum())
         self._learn((math.log(total) - float(logs[place])) / _LN2)
         return place
@@ -126,7 +124,7 @@ class AdaptiveSampler:
         logits = (_PEAK_LOGIT - _SHARPNESS * distance**2 / (1 + distance)).astype(np.float32)
         logits[np.isneginf(found["logit"])] = -np.inf
         scratch.put(np.arange(len(found)), logits)
-        place = draw_candidate(scratch, seed)
+        place = sample_candidate(scratch, seed)
         self._sum = float(probabilities[place]) + self._settings.decay * self._sum
         self._weight = 1 + self._settings.decay * self._weight
         return int(found["id"][place])

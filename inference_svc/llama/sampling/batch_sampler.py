@@ -1,10 +1,4 @@
-"""A token for every row of a step, on as many threads as pays.
-
-A usual row takes 10 to 100 us in calls too short to run beside each other under the interpreter's
-lock, and waking a thread takes as long on an idle machine and milliseconds on a busy one: such rows
-stay on the step thread. Rows for which llama.cpp has to look at the whole vocabulary take
-milliseconds inside one call, which gives the lock away: these are handed to threads.
-"""
+"""Samples all rows of a step, on several threads where that pays."""
 
 import logging
 from collections.abc import Sequence

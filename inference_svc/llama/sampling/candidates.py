@@ -1,7 +1,4 @@
-"""The memory in which one thread samples: what llama.cpp's filters work on, and two rows of floats.
-
-Allocated once: a fresh array of a large vocabulary costs as much in page faults as the work on it.
-"""
+"""Buffers in which one thread samples, allocated once."""
 
 import ctypes
 from typing import Any

@@ -22,7 +22,7 @@ from inference_svc.llama.sampling.candidate_selection import largest
 from inference_svc.llama.sampling.candidates import Candidates, Logits, TokenIds
 from inference_svc.llama.sampling.logits_processors import LogitsProcessors, undo
 from inference_svc.llama.sampling.native_filters import LEARNING, ModelSizes, NativeFilters
-from inference_svc.llama.sampling.rng import SamplingRng, draw_candidate, draw_from_all
+from inference_svc.llama.sampling.rng import SamplingRng, sample_candidate, sample_from_all
 
 
 def token_logprobs(
@@ -40,7 +40,7 @@ def token_logprobs(
     return ChosenLogprob(logprob(token), tuple(logprob(int(top)) for top in largest(row, num_top)))
 
 
-_KEEP_THE_BEST = frozenset(
+_KEEP_ARGMAX = frozenset(
     {Stage.TOP_N_SIGMA, Stage.TOP_K, Stage.TOP_P, Stage.MIN_P, Stage.TEMPERATURE}
 )
 
@@ -127,11 +127,11 @@ class SamplerChain:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """What earlier draws have taught that the tokens do not say; empty for most chains."""
+        """State that cannot be derived from the tokens; empty for most chains."""
         return self._steered.hidden if self._steered is not None else ()
 
     def recall(self, hidden: tuple[float, ...]) -> None:
-        """Go on from what another chain of the same request had in `hidden`."""
+        """Restore the `hidden` state of another chain of the same request."""
         if self._steered is not None:
             self._steered.hidden = hidden
 
@@ -162,11 +162,11 @@ class SamplerChain:
         if self._mirostat is not None:
             return self._mirostat.choose(row, ids, scratch, seed)
         if ids is None and self._temperature is not None:
-            return draw_from_all(row, self._temperature, seed, scratch.weights)
+            return sample_from_all(row, self._temperature, seed, scratch.weights)
         self._filter(row, ids, draw, scratch)
         if self._adaptive is not None:
             return self._adaptive.choose(scratch, seed)
-        return draw_candidate(scratch, seed)
+        return sample_candidate(scratch, seed)
 
     def _filter(self, row: Logits, ids: TokenIds | None, draw: int, scratch: Candidates) -> None:
         """Leave the candidates to draw from in `scratch`."""
@@ -228,14 +228,14 @@ class SamplerChain:
 
 
 def _is_greedy(sampling: Sampling, filters: Sequence[Stage]) -> bool:
-    """Whether the choice is the best logit, whatever the filters say."""
+    """Whether the highest logit is chosen regardless of filters."""
     return (
         sampling.mirostat is None
         and sampling.adaptive is None
         and sampling.temperature == 0
         and sampling.dynatemp_range == 0
         and Stage.TEMPERATURE in filters
-        and _KEEP_THE_BEST.issuperset(filters)
+        and _KEEP_ARGMAX.issuperset(filters)
     )
 
 

@@ -1,8 +1,5 @@
-"""What changes a few logits of a row before any filter: biases, forbidden tokens, and penalties and
-DRY where they come first, which touch only tokens that were seen before.
-
-A row is changed in place and put back: handing 152 k logits to llama.cpp's penalties takes 0.5 ms,
-and even copying them takes longer than all of this.
+"""Changes logits of a row before filters: biases, bans, penalties, DRY. Changes are undone
+afterwards.
 """
 
 import math
@@ -19,14 +16,14 @@ from inference_svc.llama.sampling.native_filters import NativeFilters
 FORBIDDEN_BIAS = -100.0
 
 
-class Changed(NamedTuple):
+class SavedLogits(NamedTuple):
     """Logits as they were before a change."""
 
     ids: TokenIds
     logits: Logits
 
 
-class SeenTokens:
+class TokenSet:
     """The distinct tokens of a sequence, in an array that grows."""
 
     def __init__(self) -> None:
@@ -57,7 +54,7 @@ class LogitsProcessors:
         self, sampling: Sampling, penalties: NativeFilters, suppressed: Iterable[int] = ()
     ) -> None:
         self._penalties = penalties
-        self._seen = SeenTokens()
+        self._seen = TokenSet()
         biases: dict[int, float] = dict.fromkeys(suppressed, -math.inf)
         for token, bias in sampling.logit_bias:
             bias = bias if bias > FORBIDDEN_BIAS else -math.inf
@@ -79,9 +76,9 @@ class LogitsProcessors:
         """Free the native memory."""
         self._penalties.close()
 
-    def apply(self, row: Logits, banned: TokenIds | None, scratch: Candidates) -> list[Changed]:
+    def apply(self, row: Logits, banned: TokenIds | None, scratch: Candidates) -> list[SavedLogits]:
         """Change a row; returns what `undo` needs."""
-        changes: list[Changed] = []
+        changes: list[SavedLogits] = []
         if len(self._biased):
             _change(row, self._biased, row[self._biased] + self._biases, changes)
         if banned is not None:
@@ -90,7 +87,7 @@ class LogitsProcessors:
             self._penalise(row, scratch, changes)
         return changes
 
-    def _penalise(self, row: Logits, scratch: Candidates, changes: list[Changed]) -> None:
+    def _penalise(self, row: Logits, scratch: Candidates, changes: list[SavedLogits]) -> None:
         seen = self._seen.ids
         scratch.fill(row, seen)
         self._penalties.apply(scratch, int)
@@ -98,12 +95,12 @@ class LogitsProcessors:
         _change(row, seen, scratch.view()["logit"], changes)
 
 
-def undo(row: Logits, changes: list[Changed]) -> None:
+def undo(row: Logits, changes: list[SavedLogits]) -> None:
     """Put a row back."""
     for ids, logits in reversed(changes):
         row[ids] = logits
 
 
-def _change(row: Logits, ids: TokenIds, logits: Logits | float, changes: list[Changed]) -> None:
-    changes.append(Changed(ids, row[ids]))
+def _change(row: Logits, ids: TokenIds, logits: Logits | float, changes: list[SavedLogits]) -> None:
+    changes.append(SavedLogits(ids, row[ids]))
     row[ids] = logits

@@ -1,4 +1,4 @@
-"""llama.cpp's filters, made from `Sampling` and applied to candidates in the order asked for."""
+"""llama.cpp's filters, built from `Sampling` and applied in the requested order."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -119,7 +119,7 @@ def _dry(dry: Dry, sizes: ModelSizes) -> Any:
 
 
 def _window(last_n: int, sizes: ModelSizes) -> int:
-    """-1 means the whole context; llama.cpp allocates as much as it is told."""
+    """-1 means the whole context; llama.cpp allocates that much."""
     return last_n if last_n >= 0 else sizes.context_tokens
 
 

@@ -1,7 +1,7 @@
-"""Random draws keyed by position: what a draw gives follows from (seed, choice, draw count) alone.
+"""Random numbers keyed by seed, choice and draw count.
 
-llama.cpp's own random state is not used, because it can be neither read nor set: a sampler is
-seeded anew for every draw, which costs 2 us and makes exact resumption possible.
+llama.cpp's random state is not used: it can be neither read nor set, so a sampler could not be
+rebuilt.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ class SamplingRng:
         return seed if seed != _RANDOM_SEED else 0
 
 
-def draw_candidate(scratch: Candidates, seed: int) -> int:
+def sample_candidate(scratch: Candidates, seed: int) -> int:
     """A token drawn from the candidates that are left, by their logits."""
     sampler = llama_cpp.llama_sampler_init_dist(seed)
     llama_cpp.llama_sampler_apply(sampler, scratch.reference)
@@ -36,7 +36,7 @@ def draw_candidate(scratch: Candidates, seed: int) -> int:
     return scratch.selected()
 
 
-def draw_from_all(logits: Logits, temperature: float, seed: int, buffer: Logits) -> int:
+def sample_from_all(logits: Logits, temperature: float, seed: int, buffer: Logits) -> int:
     """A token drawn from the whole vocabulary: the place of a random number in the running sum.
 
     Sums of blocks first, then inside one block: a running sum over everything takes 4x longer. In

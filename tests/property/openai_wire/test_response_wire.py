@@ -18,7 +18,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from control_svc.items.proto import given_item, item_to_pb
+from control_svc.items.proto import input_item, item_to_pb
 from openai_wire.responses.choices import selection_from, selection_object
 from openai_wire.responses.events import EVENT_TYPES, event_frame, event_object
 from openai_wire.responses.input_items import item_from
@@ -63,7 +63,7 @@ def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
     shown = orjson.loads(orjson.dumps(item_object(sent)))
     read = item_from(shown, "input[0]")
 
-    assert given_item(read, "x").content == given_item(sent, "x").content
+    assert input_item(read, "x").content == input_item(sent, "x").content
 
 
 @pytest.mark.parametrize("kind", ITEM_PREFIXES)

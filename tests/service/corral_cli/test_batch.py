@@ -135,7 +135,7 @@ async def test_dead_work_is_shown_and_begins_again(
     assert f"{job_id}    batch    {batch_id}    project default, queued" in retried.stdout
     assert outcome.state == "completed"
     assert refused.exit_code == 1
-    assert "cannot begin again: it is " in refused.output
+    assert "cannot be retried: it is " in refused.output
 
 
 async def test_what_names_no_endpoint_is_refused(running: RunningBatches, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
-from inference_svc.engine.events import ArchiveLoad, Embedded, ModelLoad, StepHistogram, TierLoad
+from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, StepHistogram, TierLoad
 from inference_svc.engine.fake import VOCABULARY_SIZE
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.embedding_requests import EmbeddingJob
-from inference_svc.engine_client.load import archive_load
+from inference_svc.engine_client.embedding_requests import PendingEmbedding
+from inference_svc.engine_client.load import disk_cache_load
 from inference_svc.engine_client.messages import EngineConfig, ModelConfig, ModelReady
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -32,7 +32,7 @@ from inference_svc.rpc.adapters import AdapterService
 from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerFacts
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
-from inference_svc.snapshots.store import KEEP_NONE, SnapshotStore
+from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
 from svc_kit.sandbox.frames import InlineJobs
 from tests.support.pooled import Pooled, a_known
 from tests.support.sequences import a_request
@@ -63,7 +63,7 @@ def a_worker() -> EngineClient:
     limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)
     worker.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
     worker.report = REPORT
-    worker.archive = ArchiveLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
+    worker.archive = DiskCacheLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
     generation = OutputStream(
         "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
     )
@@ -73,7 +73,7 @@ def a_worker() -> EngineClient:
             request, generation, "p", "", time.monotonic(), slot=slot
         )
     asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
-    worker.embeddings.live[7] = EmbeddingJob(asked, asyncio.get_running_loop().create_future())
+    worker.embeddings.live[7] = PendingEmbedding(asked, asyncio.get_running_loop().create_future())
     worker.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
     return worker
 
@@ -210,11 +210,11 @@ async def test_cells_that_all_slots_share_are_counted_once() -> None:
 
 def test_engines_share_one_archive() -> None:
     """What happened is added up; the folder is as it was seen last, by whichever engine."""
-    seen_last = ArchiveLoad(2.0, TierLoad(3, 30, 9, 99, 1, 1, 1, 1))
-    before = ArchiveLoad(1.0, TierLoad(5, 50, 9, 99, 1, 2, 3, 4))
+    seen_last = DiskCacheLoad(2.0, TierLoad(3, 30, 9, 99, 1, 1, 1, 1))
+    before = DiskCacheLoad(1.0, TierLoad(5, 50, 9, 99, 1, 2, 3, 4))
 
-    assert archive_load([before, seen_last]) == TierLoad(3, 30, 9, 99, 2, 3, 4, 5)
-    assert archive_load([]) == TierLoad()
+    assert disk_cache_load([before, seen_last]) == TierLoad(3, 30, 9, 99, 2, 3, 4, 5)
+    assert disk_cache_load([]) == TierLoad()
 
 
 def a_servicer() -> EngineServicer:
@@ -222,7 +222,7 @@ def a_servicer() -> EngineServicer:
     pool = a_pool(a_worker())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
     loading = AdapterService(pool.catalog, InlineJobs(), (), Path())
-    snapshots = SnapshotService(pool, SnapshotStore(KEEP_NONE), DiskPrefixCache(KEEP_NONE))
+    snapshots = SnapshotService(pool, SnapshotStore(NO_SNAPSHOTS), DiskPrefixCache(NO_SNAPSHOTS))
     return EngineServicer(pool, facts, loading, snapshots)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from control_svc.items.input_items import Include, visible
 from control_svc.items.model import ITEM_PREFIXES, Content, Item
-from control_svc.items.proto import given_item, item_to_pb
+from control_svc.items.proto import input_item, item_to_pb
 from tests.support.examples import examples
 from tests.support.items import ITEMS, contents_of, items_with
 
@@ -18,7 +18,7 @@ def test_items_survive_the_way_over_the_wire(kind: type[Content], data: st.DataO
     """What is written into a message and read from it again is the same, for every kind."""
     sent = data.draw(items_with(contents_of(kind)))
 
-    read = given_item(item_to_pb(sent), "item")
+    read = input_item(item_to_pb(sent), "item")
 
     assert (read.content, read.status) == (sent.content, sent.status)
 

@@ -67,12 +67,12 @@ def work(deltas: Sequence[Delta], log: Log, dies_after: int | None = None) -> li
     for number, delta in enumerate(deltas[len(log.entries) :]):
         if number == dies_after:
             return []
-        events = telling.tell(list(draft.take(delta)))
+        events = telling.record(list(draft.take(delta)))
         if telling.is_held:
             held += events
         else:
             log.entries.append([RESPONSE_EVENTS.encode(event) for event in events])
-    telling.tell(list(draft.close()))
+    telling.record(list(draft.close()))
     held += telling.end([each.item(ItemStatus.COMPLETED) for each in draft.drafts])
     return [RESPONSE_EVENTS.encode(event) for event in held]
 

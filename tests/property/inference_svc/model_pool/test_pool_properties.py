@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inference_svc.model_pool.eviction import ModelState, check_integrity
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.placement import Placement
 from svc_kit.errors import DomainError, ModelLoading, ModelTooLarge
 from tests.support.examples import examples
 from tests.support.pooled import BUDGET, GIB, Pooled, a_known, settle
 
 NAMES = ["small", "middle", "other", "large", "pinned", "huge"]
-FREE = PlacedBytes(100 * GIB, {"CUDA0": 5 * GIB})
-ON_GPU = Spread(Placement(), num_layers=31)
-HALF_ON_GPU = Spread(Placement(gpu_layers=16), num_layers=31)
+FREE = DeviceBytes(100 * GIB, {"CUDA0": 5 * GIB})
+ON_GPU = LayerSplit(Placement(), num_layers=31)
+HALF_ON_GPU = LayerSplit(Placement(gpu_layers=16), num_layers=31)
 names = st.sampled_from(NAMES)
 
 
@@ -162,7 +162,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_in_memory_fits(self) -> None:
         """Never more than the budget, nor than the GPU has, and one load at a time."""
-        held = sum((known.resident.held for known in self.pooled.catalog), PlacedBytes())
+        held = sum((known.resident.held for known in self.pooled.catalog), DeviceBytes())
         assert held.total <= BUDGET
         assert held.devices.get("CUDA0", 0) <= FREE.devices["CUDA0"]
         assert len(self.pooled.loader.loading()) <= 1

@@ -495,7 +495,7 @@ async def test_bytes_that_go_while_they_are_asked_for_are_not_found(
                 await database.transactions.write(lambda tx: AdapterQueries(tx).add("p", again))
 
         desired = AdapterSync(
-            database.transactions, LostBytes(tmp_path, meanwhile), database.notices
+            database.transactions, LostBytes(tmp_path, meanwhile), database.notifications
         )
         with pytest.raises(error):
             await anext(aiter(desired.download(digest)))

@@ -14,7 +14,7 @@ from control_svc.assistants.message_model import (
     IncompleteReason,
     NewMessage,
     ThreadMessage,
-    begun_message,
+    started_message,
 )
 from control_svc.assistants.messages import Messages
 from control_svc.assistants.model import (
@@ -143,7 +143,7 @@ async def test_messages_are_the_view_of_a_timeline(database: Database) -> None:
     thread = a_thread()
     asked = a_message(thread)
     await begun(database, asked, thread=thread)
-    answer = begun_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK())
+    answer = started_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK())
     call = Item(
         id=IDS.new("fc_"),
         status=ItemStatus.COMPLETED,
@@ -172,7 +172,7 @@ async def test_a_run_ends_its_message(database: Database) -> None:
     """A message in progress becomes whole, or is broken off with a reason."""
     thread = a_thread()
     first, second = (
-        begun_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK()) for _ in range(2)
+        started_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK()) for _ in range(2)
     )
     await begun(database, first, second, thread=thread)
     later = CLOCK() + timedelta(seconds=5)

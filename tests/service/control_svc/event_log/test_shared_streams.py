@@ -78,7 +78,9 @@ async def test_a_lost_notice_is_made_up_for_by_a_look(postgres_url: str, tmp_pat
         a_database(tmp_path, postgres_url) as one,
         a_database(tmp_path, postgres_url) as two,
         a_process(one).running() as here,
-        a_process(two._replace(notices=LocalNotifications()), "b", poll_s=0.05).running() as there,
+        a_process(
+            two._replace(notifications=LocalNotifications()), "b", poll_s=0.05
+        ).running() as there,
     ):
         await begin(Jobs(one, IdSource(utc_now)), "run_1")
         follower = there.follow("run_1")

@@ -116,11 +116,11 @@ async def test_the_third_failure_is_the_last(
         ended = [await work.ends.get()]
         while ended[-1].state is not JobState.DEAD:
             clock.now = ended[-1].run_after
-            database.notices.send(["jobs"])
+            database.notifications.send(["jobs"])
             ended.append(await work.ends.get())
 
     assert [job.attempt for job in ended] == [1, 1, 2, 3]
-    assert [job.id for job in handler.buried] == [added.id]
+    assert [job.id for job in handler.dead_jobs] == [added.id]
     assert ended[-1].error is not None
     assert ended[-1].error.reason == "SLOW_READER"
 
@@ -162,8 +162,10 @@ async def test_work_that_never_began_is_given_back(database: Database, jobs: Job
     """The process stops between the claim and the first step of the handler."""
     added = await jobs.add()
     handler = Handler(for_ever)
-    leases = leases_of(database, "a", undertaker=handler)
-    dispatcher = Dispatcher(leases, database.notices, [handler], JobMetrics(CollectorRegistry()))
+    leases = leases_of(database, "a", dead_letter_handler=handler)
+    dispatcher = Dispatcher(
+        leases, database.notifications, [handler], JobMetrics(CollectorRegistry())
+    )
 
     async def claim_and_stop(kinds: Collection[str]) -> Job | None:
         dispatcher.stop()
@@ -196,7 +198,7 @@ async def test_a_lost_job_is_left(database: Database, jobs: Jobs, clock: SetCloc
         clock.advance(minutes=1)
         async with dispatching(database, handler, "second", ends=ends):
             ended = await ends.get()
-            database.notices.send(["jobs"])
+            database.notifications.send(["jobs"])
             await left.wait()
 
     assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 2)
@@ -221,7 +223,7 @@ async def test_a_subject_that_cannot_be_ended_holds_up_no_other(
     """Its job stays, to be tried again; other jobs are taken over, and done."""
 
     class Broken(Handler):
-        async def bury(self, tx: Transaction, job: Job) -> None:
+        async def on_dead(self, tx: Transaction, job: Job) -> None:
             raise RuntimeError("cannot be buried")
 
     gone, poison = leases_of(database, "gone"), await jobs.add()

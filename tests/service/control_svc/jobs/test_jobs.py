@@ -96,14 +96,14 @@ async def test_a_refusal_buries_and_tells(database: Database, jobs: Jobs) -> Non
     """What cannot succeed later dies at once, with the reason, and its subject hears of it."""
     added = await jobs.add()
     handler = Handler()
-    leases = leases_of(database, "a", undertaker=handler)
+    leases = leases_of(database, "a", dead_letter_handler=handler)
     job = await leases.claim([KIND])
     assert job is not None
     await leases.end(job.claim, Ending(Outcome.REFUSED, FileNotFound(file="file-1")))
 
     dead = await jobs.get(added)
     assert (dead.state, dead.error and dead.error.reason) == (JobState.DEAD, "FILE_NOT_FOUND")
-    assert [each.id for each in handler.buried] == [added.id]
+    assert [each.id for each in handler.dead_jobs] == [added.id]
 
 
 async def test_what_waits_for_others_waits_for_ever(

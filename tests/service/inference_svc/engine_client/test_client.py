@@ -18,7 +18,7 @@ import pytest
 
 from inference_svc.engine.events import Cancelled, Delta, Event, Preempted, Resumed, Started
 from inference_svc.engine.request import (
-    DropArchived,
+    DropCachedPrefixes,
     RestoreSnapshot,
     SaveSnapshot,
     SequenceRequest,
@@ -305,7 +305,7 @@ async def test_a_saved_sequence_survives_the_death_of_its_engine(tmp_path: Path)
         with pytest.raises(EngineRestarting):
             await saving
         with pytest.raises(EngineRestarting):
-            await worker.snapshots.run(DropArchived(0, ()))
+            await worker.snapshots.run(DropCachedPrefixes(0, ()))
         while await states.get() is not EngineState.RESTARTING:
             pass
         while await states.get() is not EngineState.SERVING:

@@ -1,6 +1,6 @@
 """The demo model on GPUs: what it computes there, and what is counted of their memory.
 
-Needs a llama.cpp that was built with a GPU's backend, and the GPU (docs/operate/models.md says how).
+Needs llama.cpp built with a GPU backend, and the GPU (docs/operate/models.md has the steps).
 """
 
 import logging
@@ -25,7 +25,7 @@ from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.llama.weights import ModelLoadError
-from inference_svc.model_pool.catalog import Named
+from inference_svc.model_pool.catalog import ResolvedModel
 from inference_svc.models.metadata import Pooling, describe_model
 from inference_svc.models.placement import ON_PROCESSOR, Placement
 from inference_svc.models.sources import BUNDLED_PATH
@@ -190,7 +190,7 @@ async def test_an_operator_sees_what_a_model_has_of_each_gpu() -> None:
     )
     async with build(wanted) as inference:
         (known,) = inference.pool.catalog
-        shown = model_info.model(Named(known))
+        shown = model_info.model(ResolvedModel(known))
 
     assert shown.device_memory_bytes.keys() <= GPUS.keys()
     assert 0 < sum(shown.device_memory_bytes.values()) < shown.memory_bytes

@@ -21,15 +21,15 @@ from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampli
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
-from inference_svc.rpc.output_constraints import WRITINGS
+from inference_svc.rpc.output_constraints import TOOL_CALL_SYNTAXES
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import (
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
 )
 from svc_kit.errors import GrammarInvalid
 from svc_kit.sandbox.frames import InlineJobs
@@ -384,7 +384,7 @@ def test_a_form_without_text_is_over_at_once(backend: LlamaBackend) -> None:
     assert _finished(events).reason is FinishReason.STOP
 
 
-def _tools(**changes: Any) -> Calls:
+def _tools(**changes: Any) -> ToolCallSpec:
     weather: dict[str, Any] = {
         "type": "object",
         "properties": {"city": {"type": "string", "maxLength": 20}},
@@ -393,8 +393,8 @@ def _tools(**changes: Any) -> Calls:
         CallableTool("weather", json.dumps(weather | {"required": ["city"]}), False, "tools[0]"),
         CallableTool("now", "", False, "tools[1]"),
     )
-    ways = WRITINGS[ToolCallFormat.HERMES]
-    return replace(Calls(ways, tools, required=True, several=True), **changes)
+    ways = TOOL_CALL_SYNTAXES[ToolCallFormat.HERMES]
+    return replace(ToolCallSpec(ways, tools, required=True, several=True), **changes)
 
 
 CALL = (
@@ -421,7 +421,7 @@ def test_markers_may_be_control_tokens(backend: LlamaBackend) -> None:
     """They come as the very tokens, which no text could be."""
     vocabulary = backend.vocabulary
     marker = vocabulary.control_tokens["<|im_start|>"]
-    way = WRITINGS[ToolCallFormat.HERMES][0]
+    way = TOOL_CALL_SYNTAXES[ToolCallFormat.HERMES][0]
     marked = replace(way, head=way.head.replace("<tool_call>", "<|im_start|>"))
     constraint = _compile(backend, OutputSpec(None, _tools(ways=(marked,), several=False), None))
     events = _run(backend, _request(backend, constraint, special_tokens=True))

@@ -52,7 +52,7 @@ async def test_a_summary_is_as_urgent_as_the_turn_behind_it() -> None:
         options=b"",
         seed=1,
     )
-    narrator = ResponseRecorder("p", response, (), NullSink(nobody), cipher)
+    recorder = ResponseRecorder("p", response, (), NullSink(nobody), cipher)
     items = [said(PAST), question := said("b")]
     request = TurnRequest(
         project="p",
@@ -61,7 +61,7 @@ async def test_a_summary_is_as_urgent_as_the_turn_behind_it() -> None:
         seed=1,
         priority=JobPriority.BATCH,
     )
-    kept = await thresholds.kept(narrator, request, items, {question.id})
+    kept = await thresholds.kept(recorder, request, items, {question.id})
 
     assert kept[1:] == [question]
     assert [turn.priority for turn in turns.requests] == [JobPriority.BATCH]

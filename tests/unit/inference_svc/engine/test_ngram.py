@@ -2,7 +2,7 @@
 
 from array import array
 
-from inference_svc.engine.ngram import NGRAM, NgramProposer, ProposalStats, guess_next
+from inference_svc.engine.ngram import NGRAM, NgramProposer, ProposalStats, propose_tokens
 
 
 def _tokens(text: str) -> "array[int]":
@@ -15,34 +15,34 @@ def _text(tokens: "array[int]") -> str:
 
 def test_what_followed_before_is_guessed() -> None:
     """From the place where the last tokens stood before."""
-    assert _text(guess_next(_tokens("a red fox, a red"), 4)) == " fox"[:4]
-    assert _text(guess_next(_tokens("a red fox, a red"), 6)) == " fox, "
+    assert _text(propose_tokens(_tokens("a red fox, a red"), 4)) == " fox"[:4]
+    assert _text(propose_tokens(_tokens("a red fox, a red"), 6)) == " fox, "
 
 
 def test_longer_agreement_beats_a_nearer_place() -> None:
     """The nearest place wins only among equals."""
-    assert _text(guess_next(_tokens("the cat sat. a cat ran. the cat"), 4)) == " sat"
-    assert _text(guess_next(_tokens("1 cat sat. 2 cat ran. 3 cat"), 4)) == " ran"
+    assert _text(propose_tokens(_tokens("the cat sat. a cat ran. the cat"), 4)) == " sat"
+    assert _text(propose_tokens(_tokens("1 cat sat. 2 cat ran. 3 cat"), 4)) == " ran"
 
 
 def test_a_text_that_repeats_itself_is_continued_beyond_its_end() -> None:
     """A short period gives a guess of any length."""
-    assert _text(guess_next(_tokens("abababab"), 5)) == "ababa"
-    assert _text(guess_next(_tokens("aaaa"), 3)) == "aaa"
+    assert _text(propose_tokens(_tokens("abababab"), 5)) == "ababa"
+    assert _text(propose_tokens(_tokens("aaaa"), 3)) == "aaa"
 
 
 def test_nothing_is_guessed_without_a_place() -> None:
     """Short texts and new ones; bytes that only look alike across tokens are no place."""
-    assert not guess_next(_tokens("abc"), 4)
-    assert not guess_next(_tokens(""), 4)
-    assert not guess_next(_tokens("abcdefgh"), 4)
-    assert not guess_next(array("i", [0x0100, 0x0200, 0x0300, 0x01, 0x02, 0x03]), 4)
+    assert not propose_tokens(_tokens("abc"), 4)
+    assert not propose_tokens(_tokens(""), 4)
+    assert not propose_tokens(_tokens("abcdefgh"), 4)
+    assert not propose_tokens(array("i", [0x0100, 0x0200, 0x0300, 0x01, 0x02, 0x03]), 4)
 
 
 def test_places_are_found_among_tokens_of_zero() -> None:
     """Every offset of their bytes looks like a place; only whole tokens are."""
-    assert list(guess_next(array("i", [0] * 12), 3)) == [0, 0, 0]
-    assert list(guess_next(array("i", [5, *[0] * NGRAM, 7, *[0] * NGRAM]), 2)) == [7, 0]
+    assert list(propose_tokens(array("i", [0] * 12), 3)) == [0, 0, 0]
+    assert list(propose_tokens(array("i", [5, *[0] * NGRAM, 7, *[0] * NGRAM]), 2)) == [7, 0]
 
 
 def test_a_draft_is_judged_by_what_was_said() -> None:

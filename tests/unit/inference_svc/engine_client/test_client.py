@@ -25,7 +25,7 @@ from inference_svc.engine_client.process import FromEngine
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.snapshots.store import FolderUse
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import ModelUnloaded
@@ -103,7 +103,7 @@ async def test_what_an_engine_takes_of_gpus_is_its_memory_too(
     processes[0].says(DevicesTaken({"CUDA0": 1 << 41}))
     assert worker.memory.devices == {"CUDA0": 1 << 41}
     await worker.close(UNLOADED)
-    assert worker.memory == PlacedBytes()
+    assert worker.memory == DeviceBytes()
 
 
 async def test_a_closed_worker_hears_nothing(processes: list[IdleProcess], tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Started, TierLoad
 from inference_svc.engine.fake import FakeBackend
-from inference_svc.engine.request import DropArchived, KeepFor, SequenceRequest
+from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest, StoredObjectRef
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.prefix_offload import ArchiveDone, PrefixOffloader
-from inference_svc.engine_process.snapshot_io import Served
+from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOffloader
+from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import FolderLimits
 from tests.support.sequences import Bench, a_request
@@ -39,15 +39,15 @@ class Office:
         slot_tokens: int = LIMITS.slot_tokens,
     ) -> None:
         self.bench = Bench(FakeBackend(LIMITS), saved_bytes=room)
-        self.news: SimpleQueue[ArchiveDone] = SimpleQueue()
-        served = Served("m", self.bench.engine, FINGERPRINT, slot_tokens)
+        self.news: SimpleQueue[OffloadDone] = SimpleQueue()
+        served = ServedEngine("m", self.bench.engine, FINGERPRINT, slot_tokens)
         archive = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))
         self.desk = PrefixOffloader(served, archive, self.news.put)
         self._ids = iter(range(1000))
 
     def request(self, prompt: list[int], kept_for: str = "", **changes: Any) -> SequenceRequest:
         """A request, part of an object where one is named."""
-        keep_for = KeepFor(kept_for, FINGERPRINT.model) if kept_for else None
+        keep_for = StoredObjectRef(kept_for, FINGERPRINT.model) if kept_for else None
         fields = {"keep_for": keep_for, "max_tokens": 4, "ignore_eos": True, **changes}
         return a_request(next(self._ids), prompt, **fields)
 
@@ -69,7 +69,7 @@ class Office:
 
     def drop(self, *object_ids: str) -> object:
         """The answer to a command, which comes after all that was begun before."""
-        self.desk.drop(DropArchived(1, object_ids))
+        self.desk.drop(DropCachedPrefixes(1, object_ids))
         while True:
             for result in self.desk.hear(self.news.get(timeout=10)):
                 if isinstance(result, SnapshotDone):
@@ -197,7 +197,7 @@ def test_a_file_that_is_gone_is_computed_again(office: Office, folder: Path) -> 
 def test_a_file_of_another_model_is_left_alone(office: Office, folder: Path) -> None:
     """Models share the folder."""
     other = Office(folder)
-    keep_for = KeepFor("thread_1", "another digest")
+    keep_for = StoredObjectRef("thread_1", "another digest")
 
     assert other.ask(going_on(), keep_for=keep_for).cached_tokens == 0
     assert len(files(folder)) == 1
@@ -225,7 +225,7 @@ def test_a_file_that_is_read_while_its_object_is_dropped_is_not_written_again(
     waiting = office.request(going_on(80), "thread_1")
     assert office.desk.holds(waiting)
 
-    office.desk.drop(DropArchived(1, ("thread_1",)))
+    office.desk.drop(DropCachedPrefixes(1, ("thread_1",)))
     news = [office.news.get(timeout=10) for _ in range(2)]
     results = [result for done in news for result in office.desk.hear(done)]
     (released,) = (result for result in results if isinstance(result, SequenceRequest))

@@ -9,7 +9,7 @@ import pytest
 
 from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.snapshot_io import FileDone, Served, SnapshotIO
+from inference_svc.engine_process.snapshot_io import FileDone, ServedEngine, SnapshotIO
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderLimits, SnapshotStore
 from svc_kit.errors import (
@@ -35,7 +35,7 @@ class Office:
         self.folder = SnapshotStore(FolderLimits(folder, max_bytes, 9))
         self.news: SimpleQueue[FileDone] = SimpleQueue()
         slot_tokens = self.bench.backend.limits.slot_tokens
-        served = Served("m", self.bench.engine, FINGERPRINT, slot_tokens)
+        served = ServedEngine("m", self.bench.engine, FINGERPRINT, slot_tokens)
         self.desk = SnapshotIO(served, self.folder, self.news.put)
 
     def ask(self, *commands: SnapshotCommand) -> Iterator[SnapshotDone]:

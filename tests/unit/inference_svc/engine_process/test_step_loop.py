@@ -12,7 +12,7 @@ from inference_svc.engine.events import Delta, Event, Failed, Flushed
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.request import Command, Flush, Submit
 from inference_svc.engine_client.messages import DevicesTaken
-from inference_svc.engine_process.step_loop import StepLoop, _Arrived
+from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
 from tests.support.sequences import Bench, ManualClock, a_request
@@ -133,7 +133,7 @@ def test_commands_are_taken_and_news_told_between_the_calls_of_a_step() -> None:
     def hear(events: list[Event]) -> None:
         told.append(tuple(event.sequence_id for event in events if isinstance(event, Delta)))
         if len(told) == 1:
-            loop._inbox.put(_Arrived(Submit(a_request(1, max_tokens=50)), 1))
+            loop._inbox.put(_ReceivedCommand(Submit(a_request(1, max_tokens=50)), 1))
 
     loop._outbox = cast(Any, SimpleNamespace(put=hear))
     loop.make_turn()
@@ -149,7 +149,7 @@ def _hearing(loop: StepLoop, answer: Callable[[list[Event]], Command | None]) ->
     def hear(events: list[Event]) -> None:
         told.extend(events)
         if (command := answer(events)) is not None:
-            loop._inbox.put(_Arrived(command, 1))
+            loop._inbox.put(_ReceivedCommand(command, 1))
 
     loop._outbox = cast(Any, SimpleNamespace(put=hear))
     return told
@@ -159,7 +159,7 @@ def _turn(loop: StepLoop) -> None:
     """One turn, as the thread makes it; waiting for a command that never comes fails the test."""
     inbox = loop._inbox
 
-    def get(*, block: bool = True, timeout: float | None = None) -> _Arrived:
+    def get(*, block: bool = True, timeout: float | None = None) -> _ReceivedCommand:
         assert not block or timeout is not None or not inbox.empty(), "it waits for ever"
         return inbox.get(block=block, timeout=timeout)
 
@@ -177,7 +177,7 @@ def test_what_a_command_leaves_behind_at_the_end_of_a_step_is_told(command: Comm
     loop = StepLoop(cast(Any, None), Bench().engine, None, ManualClock())
     first = [True]
     told = _hearing(loop, lambda _: command if first and first.pop() else None)
-    loop._inbox.put(_Arrived(Flush(1), 0))
+    loop._inbox.put(_ReceivedCommand(Flush(1), 0))
     _turn(loop)
     _turn(loop)
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_svc.llama.state_convert import (
-    NOTE_BYTES,
+    LENGTHS_BYTES,
     CacheLengths,
-    StateMisfit,
+    StateMismatch,
     cache_lengths,
-    fit,
-    write_note,
+    convert_state,
+    write_lengths,
 )
 
 HEAD, TAIL = b"headhead", b"recurrent part"
@@ -26,9 +26,9 @@ def _cache(cells: bytes, slot: int, streams: int) -> bytes:
 
 
 def _state(caches: list[bytes], tail: bytes = b"") -> bytearray:
-    state = bytearray(HEAD + b"".join(caches) + tail + bytes(NOTE_BYTES))
+    state = bytearray(HEAD + b"".join(caches) + tail + bytes(LENGTHS_BYTES))
     lengths = [*map(len, caches), 0, 0][:2]
-    write_note(state, CacheLengths(*lengths))
+    write_lengths(state, CacheLengths(*lengths))
     return state
 
 
@@ -43,7 +43,7 @@ def test_a_state_fits_any_number_of_slots(
 ) -> None:
     """It is what a context of that number would have written from its first slot."""
     state = _state([_cache(each, slot, 5) for each in cells], tail)
-    fitting, length = fit(state, streams)
+    fitting, length = convert_state(state, streams)
 
     if streams == 5 or not cells:
         assert fitting is state
@@ -63,8 +63,8 @@ def test_lengths_come_from_what_llama_cpp_counts() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        bytearray(NOTE_BYTES),
-        _state([_cache(b"cells", 0, 2)])[:-20] + bytearray(NOTE_BYTES - 8) + b"\xff" * 8,
+        bytearray(LENGTHS_BYTES),
+        _state([_cache(b"cells", 0, 2)])[:-20] + bytearray(LENGTHS_BYTES - 8) + b"\xff" * 8,
         _state([struct.pack("<I", 0)]),
         _state([struct.pack("<I", 1 << 30) + bytes(40)]),
         _state([struct.pack("<III", 2, 3, 3)]),
@@ -74,15 +74,15 @@ def test_lengths_come_from_what_llama_cpp_counts() -> None:
 )
 def test_what_is_not_built_so_is_a_misfit(state: bytearray) -> None:
     """And nothing is guessed."""
-    with pytest.raises(StateMisfit):
-        fit(state, 7)
+    with pytest.raises(StateMismatch):
+        convert_state(state, 7)
 
 
 @given(data=st.binary(max_size=120), streams=st.integers(1, 4))
 def test_any_bytes_fit_or_do_not(data: bytes, streams: int) -> None:
     """No other error, and no more memory than a few streams take."""
     try:
-        fitting, length = fit(bytearray(data), streams)
-    except StateMisfit:
+        fitting, length = convert_state(bytearray(data), streams)
+    except StateMismatch:
         return
     assert length <= len(fitting) <= len(data) + 8 * streams

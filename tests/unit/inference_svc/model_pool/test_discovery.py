@@ -15,7 +15,7 @@ from inference_svc.config import (
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
-from inference_svc.models.device_memory import Spread
+from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.memory_plan import Layout, RequestedLimits, ResolvedLimits
 from inference_svc.models.metadata import ModelClass
@@ -116,7 +116,7 @@ def test_the_pool_plans_with_the_placement_that_the_engine_is_told() -> None:
     known = find_models(settings(devices=["CUDA1"])).find_model("special")
 
     told = backend("special", devices=["CUDA1"]).placement
-    assert known.resident.spread == Spread(told, known.file.num_layers)
+    assert known.resident.spread == LayerSplit(told, known.file.num_layers)
 
 
 @pytest.mark.parametrize("share", [-1.0, float("inf"), float("nan")])

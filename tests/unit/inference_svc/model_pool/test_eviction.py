@@ -4,16 +4,16 @@ import pytest
 
 from inference_svc.model_pool.eviction import (
     Fits,
-    IllegalMove,
+    InvalidTransition,
     MakeRoom,
     ModelState,
     Resident,
     Verdict,
     Wait,
-    judge,
-    surplus,
+    over_budget,
+    plan_load,
 )
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.placement import Placement
 from svc_kit.errors import ModelTooLarge
 
@@ -29,7 +29,7 @@ def a_resident(
 ) -> Resident:
     """A model in memory."""
     return Resident(
-        name, is_pinned=pinned, state=state, uses=uses, used_at=used_at, held=PlacedBytes(held)
+        name, is_pinned=pinned, state=state, uses=uses, used_at=used_at, held=DeviceBytes(held)
     )
 
 
@@ -37,7 +37,7 @@ def verdict(*others: Resident, needed: int = 20, available: int = 1000) -> Verdi
     """What a newcomer hears in a budget of 50."""
     newcomer = Resident("new", state=ModelState.LOADING)
     residents = [newcomer, *others]
-    return judge(newcomer, residents, needed, budget_bytes=50, available=PlacedBytes(available))
+    return plan_load(newcomer, residents, needed, budget_bytes=50, available=DeviceBytes(available))
 
 
 def test_what_fits_may_load() -> None:
@@ -86,23 +86,23 @@ def test_a_budget_that_is_overrun_costs_the_oldest_its_place() -> None:
     """Never the one just loaded, whoever was used since, and nobody who is used."""
     old, young = a_resident("old", 30, used_at=1), a_resident("young", 30, used_at=2)
 
-    assert surplus([old, young], 60, young) is None
-    assert surplus([old, young], 59, young) is old
-    assert surplus([old, young], 59, old) is young
-    assert surplus([a_resident("used", 30, uses=1), young], 59, young) is None
-    assert surplus([young], 10, young) is None
+    assert over_budget([old, young], 60, young) is None
+    assert over_budget([old, young], 59, young) is old
+    assert over_budget([old, young], 59, old) is young
+    assert over_budget([a_resident("used", 30, uses=1), young], 59, young) is None
+    assert over_budget([young], 10, young) is None
 
 
-ALL_ON_GPU = Spread(Placement(), num_layers=31)
+ALL_ON_GPU = LayerSplit(Placement(), num_layers=31)
 
 
 def verdict_on_gpus(
-    *others: Resident, needed: int = 20, spread: Spread = ALL_ON_GPU, **free: int
+    *others: Resident, needed: int = 20, spread: LayerSplit = ALL_ON_GPU, **free: int
 ) -> Verdict:
     """What one hears that is computed on GPUs alone, on a machine with much memory."""
     newcomer = Resident("new", state=ModelState.LOADING, spread=spread)
-    available = PlacedBytes(1000, free)
-    return judge(newcomer, [newcomer, *others], needed, budget_bytes=2000, available=available)
+    available = DeviceBytes(1000, free)
+    return plan_load(newcomer, [newcomer, *others], needed, budget_bytes=2000, available=available)
 
 
 def test_what_the_machine_has_is_no_room_on_a_gpu() -> None:
@@ -117,7 +117,7 @@ def test_who_gives_way_holds_what_is_short() -> None:
     """One in the machine's memory stays, though it was used less lately, and also where all have to
     wait for the one that holds it."""
     elsewhere, there = a_resident("elsewhere", 100, used_at=1), a_resident("there", used_at=2)
-    there.held = PlacedBytes(1, {"CUDA0": 9})
+    there.held = DeviceBytes(1, {"CUDA0": 9})
 
     assert verdict_on_gpus(elsewhere, there, CUDA0=15) == MakeRoom(there)
     there.uses = 1
@@ -128,8 +128,8 @@ def test_where_two_gpus_are_short_both_are_freed() -> None:
     """Neither model alone makes room for one that has equal shares of both."""
     elsewhere, *there = (a_resident(name, used_at=at) for at, name in enumerate("zab"))
     for resident, name in zip(there, ("CUDA0", "CUDA1"), strict=True):
-        resident.held = PlacedBytes(1, {name: 10})
-    spread = Spread(Placement(tensor_split=(1.0, 1.0)), num_layers=31)
+        resident.held = DeviceBytes(1, {name: 10})
+    spread = LayerSplit(Placement(tensor_split=(1.0, 1.0)), num_layers=31)
     free = {"CUDA0": 2, "CUDA1": 2}
 
     assert verdict_on_gpus(elsewhere, *there, spread=spread, **free) == MakeRoom(there[0])
@@ -141,14 +141,14 @@ def test_a_model_cannot_skip_a_state() -> None:
     """That would be a defect of the pool, not of a request."""
     model = Resident("a")
     for skip in (model.retire, model.gone, model.abandon, lambda: model.acquire(1.0)):
-        with pytest.raises(IllegalMove):
+        with pytest.raises(InvalidTransition):
             skip()
     model.begin()
-    model.plan(PlacedBytes(10))
+    model.plan(DeviceBytes(10))
     model.ready(1.0)
     model.acquire(2.0)
     model.retire()
-    with pytest.raises(IllegalMove):
+    with pytest.raises(InvalidTransition):
         model.gone()
     model.release(3.0)
     model.gone()

@@ -3,7 +3,7 @@
 import pytest
 
 from inference_svc.model_pool.pool import FreeMemory
-from inference_svc.models.device_memory import PlacedBytes
+from inference_svc.models.device_memory import DeviceBytes
 
 
 class Machine:
@@ -16,7 +16,7 @@ class Machine:
         self.held_meanwhile: dict[str, int] | None = None
         self.answers = True
         self.num_asked = 0
-        self.memory = FreeMemory(lambda: PlacedBytes(7, self.held), self.ask)
+        self.memory = FreeMemory(lambda: DeviceBytes(7, self.held), self.ask)
 
     def ask(self) -> dict[str, int] | None:
         """What they have free."""

@@ -4,13 +4,13 @@ import pytest
 
 from inference_svc.model_pool.catalog import KnownModel
 from inference_svc.model_pool.lifecycle import Memory, plan_start
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.memory_plan import plan_limits, planned_bytes
 from inference_svc.models.placement import ON_PROCESSOR, Placement
 from svc_kit.errors import ModelTooLarge
 from tests.support.pooled import GIB, a_known
 
-MACHINE = PlacedBytes(126 * GIB, {"CUDA0": 24 * GIB, "CUDA1": 24 * GIB})
+MACHINE = DeviceBytes(126 * GIB, {"CUDA0": 24 * GIB, "CUDA1": 24 * GIB})
 
 
 def on(*devices: str) -> Placement:
@@ -20,7 +20,7 @@ def on(*devices: str) -> Placement:
 
 def a_placed(name: str, gib: float, placement: Placement) -> KnownModel:
     """A model with 128 KiB of cache a token."""
-    spread = Spread(placement, num_layers=31)
+    spread = LayerSplit(placement, num_layers=31)
     return a_known(name, gib, spread=spread, file={"kv_bytes_per_token": 128 << 10})
 
 

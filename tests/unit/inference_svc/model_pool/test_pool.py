@@ -9,7 +9,7 @@ from inference_svc.engine_client.client import EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.eviction import ModelState
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy, Placement
@@ -152,8 +152,8 @@ async def test_what_can_never_fit_is_refused_with_the_sum() -> None:
 async def test_a_model_has_the_room_of_its_gpu() -> None:
     """Not that of the machine: what holds the GPU gives way, and what cannot fit there is refused
     with what it has."""
-    on_gpu = Spread(Placement(), num_layers=31)
-    free = PlacedBytes(100 * GIB, {"CUDA0": 8 * GIB})
+    on_gpu = LayerSplit(Placement(), num_layers=31)
+    free = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
     models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5), ("huge", 9))]
     pooled = await Pooled(a_known("c", 4), *models, budget=100 * GIB, free=free).started()
     for name in "cab":
@@ -170,8 +170,8 @@ async def test_a_model_has_the_room_of_its_gpu() -> None:
 
 async def test_an_engine_that_died_takes_its_room_again() -> None:
     """What it left of its GPU meanwhile is nobody else's: who needs it has the model go."""
-    on_gpu = Spread(Placement(), num_layers=31)
-    free = PlacedBytes(100 * GIB, {"CUDA0": 8 * GIB})
+    on_gpu = LayerSplit(Placement(), num_layers=31)
+    free = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
     models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5))]
     pooled = await Pooled(*models, budget=100 * GIB, free=free).started()
     await use(pooled, "a")
@@ -183,8 +183,8 @@ async def test_an_engine_that_died_takes_its_room_again() -> None:
 
 async def test_an_engine_that_died_takes_its_room_also_while_its_model_goes() -> None:
     """A call still uses it, so it is started again; who needs the room has to wait for that."""
-    on_gpu = Spread(Placement(), num_layers=31)
-    free = PlacedBytes(100 * GIB, {"CUDA0": 8 * GIB})
+    on_gpu = LayerSplit(Placement(), num_layers=31)
+    free = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
     models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5))]
     pooled = await Pooled(*models, budget=100 * GIB, free=free).started()
     async with AsyncExitStack() as stack:
@@ -202,8 +202,8 @@ async def test_an_engine_that_died_takes_its_room_also_while_its_model_goes() ->
 
 async def test_an_operator_is_refused_by_what_is_free_now() -> None:
     """A GPU may have been full when it was looked at last."""
-    on_gpu = Spread(Placement(), num_layers=31)
-    full, free = (PlacedBytes(100 * GIB, {"CUDA0": size}) for size in (0, 8 * GIB))
+    on_gpu = LayerSplit(Placement(), num_layers=31)
+    full, free = (DeviceBytes(100 * GIB, {"CUDA0": size}) for size in (0, 8 * GIB))
     pooled = await Pooled(a_known("a", 4, spread=on_gpu), free=full).started()
     with pytest.raises(ModelTooLarge):
         await pooled.pool.load(pooled["a"], wait=True)

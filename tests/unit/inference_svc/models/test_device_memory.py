@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.models.device_memory import PlacedBytes, Spread
+from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.placement import Placement, SplitMode
 
-FREE = PlacedBytes(1000, {"CUDA0": 240, "CUDA1": 80})
+FREE = DeviceBytes(1000, {"CUDA0": 240, "CUDA1": 80})
 
 
-def a_spread(**placement: Any) -> Spread:
+def a_spread(**placement: Any) -> LayerSplit:
     """31 layers and the output are 32 parts."""
-    return Spread(Placement(**placement), num_layers=31)
+    return LayerSplit(Placement(**placement), num_layers=31)
 
 
 def test_places_are_added_and_taken_one_by_one() -> None:
     """Nothing is ever less than nothing."""
-    more = PlacedBytes(1, {"CUDA1": 2})
+    more = DeviceBytes(1, {"CUDA1": 2})
 
-    assert FREE + more == PlacedBytes(1001, {"CUDA0": 240, "CUDA1": 82})
-    assert FREE.without(more) == PlacedBytes(999, {"CUDA0": 240, "CUDA1": 78})
-    assert FREE.without(PlacedBytes(2000, {"CUDA1": 100})) == PlacedBytes(
+    assert FREE + more == DeviceBytes(1001, {"CUDA0": 240, "CUDA1": 82})
+    assert FREE.without(more) == DeviceBytes(999, {"CUDA0": 240, "CUDA1": 78})
+    assert FREE.without(DeviceBytes(2000, {"CUDA1": 100})) == DeviceBytes(
         0, {"CUDA0": 240, "CUDA1": 0}
     )
     assert FREE.total == 1320
@@ -33,7 +33,7 @@ def test_bytes_are_on_a_place_where_there_are_any() -> None:
     """None is the machine."""
     assert FREE.is_on({"CUDA1"})
     assert FREE.is_on({None, "CUDA2"})
-    assert not PlacedBytes(0, {"CUDA0": 0, "CUDA1": 1}).is_on({None, "CUDA0"})
+    assert not DeviceBytes(0, {"CUDA0": 0, "CUDA1": 1}).is_on({None, "CUDA0"})
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_a_model_goes_where_its_placement_says(
 
 def test_without_a_gpu_all_is_the_machines() -> None:
     """Whatever was asked for."""
-    machine = PlacedBytes(1000)
+    machine = DeviceBytes(1000)
 
     assert a_spread().fitting_bytes(machine) == 1000
-    assert a_spread(gpu_layers=5).divide(300, machine) == PlacedBytes(300)
+    assert a_spread(gpu_layers=5).divide(300, machine) == DeviceBytes(300)
     assert a_spread(split_mode=SplitMode.NONE).places(machine) == {None}
 
 
 def test_a_full_gpu_takes_nothing() -> None:
     """It is not skipped."""
-    full = PlacedBytes(1000, {"CUDA0": 0})
+    full = DeviceBytes(1000, {"CUDA0": 0})
 
     assert a_spread().fitting_bytes(full) == 0
     assert a_spread(gpu_layers=1).fitting_bytes(full) == 0
@@ -103,7 +103,7 @@ def test_what_fits_fits_everywhere(
 ) -> None:
     """The largest model that fits, divided, is nowhere more than there is; and all of it is
     somewhere."""
-    free = PlacedBytes(host, {f"CUDA{index}": size for index, size in enumerate(devices)})
+    free = DeviceBytes(host, {f"CUDA{index}": size for index, size in enumerate(devices)})
     spread = a_spread(gpu_layers=layers, tensor_split=tuple(map(float, split)))
     size = spread.fitting_bytes(free)
     divided = spread.divide(size, free)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.models.file_identity import FileStamp, digest_of, recognise
+from inference_svc.models.file_identity import FileStamp, digest_of, verify_files
 from inference_svc.models.metadata import describe_model
 from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import write_model, write_split
@@ -21,20 +21,20 @@ def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
     """Whether it was moved there, written to, or is gone; a later part of several counts too."""
     first = write_split(tmp_path)
     model = describe_model(first, "m")
-    assert recognise(model.stamps) == model.stamps
+    assert verify_files(model.stamps) == model.stamps
 
     before = first.read_bytes()
     first.rename(tmp_path / "away")
     with pytest.raises(ModelFileInvalid, match="No such file"):
-        recognise(model.stamps)
+        verify_files(model.stamps)
     first.write_bytes(before)
     with pytest.raises(ModelFileInvalid, match="replaced"):
-        recognise(model.stamps)
+        verify_files(model.stamps)
 
     model = describe_model(first, "m")
     touch(model.paths[-1])
     with pytest.raises(ModelFileInvalid, match="written to"):
-        recognise(model.stamps)
+        verify_files(model.stamps)
 
 
 def test_the_same_bytes_are_the_same_model(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_same_bytes_are_the_same_model(tmp_path: Path) -> None:
     first.write_bytes(content)
     touch(model.paths[-1])
 
-    now = recognise(model.stamps, digest)
+    now = verify_files(model.stamps, digest)
 
     assert now == tuple(map(FileStamp.of, model.paths)) != model.stamps
     assert digest == hashlib.sha256(b"".join(p.read_bytes() for p in model.paths)).hexdigest()
@@ -64,7 +64,7 @@ def test_other_bytes_are_another_model(tmp_path: Path, size: str) -> None:
     path.write_bytes(content)
 
     with pytest.raises(ModelFileInvalid, match=r"written to.*Restart") as refused:
-        recognise(stamps, digest)
+        verify_files(stamps, digest)
 
     assert refused.value.path == path
 

@@ -10,18 +10,18 @@ from inference_svc.chat.conversation import Conversation, ToolChoice, ToolMode, 
 from inference_svc.chat.parsers import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.rpc.output_constraints import (
+    TOOL_CALL_SYNTAXES,
     TRIGGERS,
-    WRITINGS,
     chat_output_spec,
     constrained_format,
     text_output_spec,
 )
 from inference_svc.structured_output.spec import (
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
 )
 from svc_kit.errors import DomainError, InvalidField, MissingField, TooLong
 from tests.support.conversations import GET_WEATHER, assistant, conversation, user
@@ -53,7 +53,7 @@ def with_tools(mode: ToolMode, *names: str, parallel: bool = True) -> Conversati
     return conversation(user("q"), tools=TOOLS, choice=ToolChoice(mode, names, parallel))
 
 
-def calls_of(asked: OutputSpec | None) -> Calls:
+def calls_of(asked: OutputSpec | None) -> ToolCallSpec:
     assert asked is not None
     assert asked.calls is not None
     return asked.calls
@@ -109,7 +109,7 @@ def test_a_required_choice_asks_for_calls_alone() -> None:
     calls = calls_of(asked)
 
     assert asked == OutputSpec(None, calls, None)
-    assert calls.ways == WRITINGS[ToolCallFormat.LLAMA]
+    assert calls.ways == TOOL_CALL_SYNTAXES[ToolCallFormat.LLAMA]
     assert (calls.required, calls.several) == (True, True)
     assert [(tool.name, tool.strict, tool.field) for tool in calls.tools] == [
         ("get_weather", False, "tools[0].parameters_json"),
@@ -203,7 +203,7 @@ def test_a_constrained_turn_is_read_as_it_is_written() -> None:
 
     assert constrained_format(THINKING, calls) == THINKING
     assert constrained_format(THINKING, both) == THINKING._replace(tool_calls=ToolCallFormat.HERMES)
-    assert calls_of(both).ways == WRITINGS[ToolCallFormat.HERMES]
+    assert calls_of(both).ways == TOOL_CALL_SYNTAXES[ToolCallFormat.HERMES]
     assert constrained_format(THINKING, form) == THINKING
     assert constrained_format(HARMONY, calls) == TurnFormat(tool_calls=ToolCallFormat.HERMES)
     assert constrained_format(HARMONY, form) == TurnFormat()

@@ -6,15 +6,15 @@ from dataclasses import asdict
 import pytest
 
 from inference_svc.chat.parsers import ToolCallFormat, TurnFormat
-from inference_svc.rpc.output_constraints import WRITINGS, enforced_notation
+from inference_svc.rpc.output_constraints import TOOL_CALL_SYNTAXES, enforced_tool_call_format
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar
 from inference_svc.structured_output.matcher import build_matcher
 from inference_svc.structured_output.spec import (
     NUMBER,
     CallableTool,
-    Calls,
     OutputSpec,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 from tests.support.turns import Golden, Parsed
@@ -35,7 +35,7 @@ CONTROL = {
 END = 310
 WAYS = [
     pytest.param(notation, way, id=f"{notation}-{number}")
-    for notation, ways in WRITINGS.items()
+    for notation, ways in TOOL_CALL_SYNTAXES.items()
     for number, way in enumerate(ways)
 ]
 
@@ -74,8 +74,12 @@ def test_calls_are_enforced_and_read_in_every_way(
     notation: ToolCallFormat, way: ToolCallSyntax, control: dict[str, int]
 ) -> None:
     """One call, or several where that is allowed, and nothing else."""
-    asked = OutputSpec(None, Calls(WRITINGS[notation], (WEATHER, TIME), True, several=True), None)
-    alone = OutputSpec(None, Calls(WRITINGS[notation], (WEATHER, TIME), True, several=False), None)
+    asked = OutputSpec(
+        None, ToolCallSpec(TOOL_CALL_SYNTAXES[notation], (WEATHER, TIME), True, several=True), None
+    )
+    alone = OutputSpec(
+        None, ToolCallSpec(TOOL_CALL_SYNTAXES[notation], (WEATHER, TIME), True, several=False), None
+    )
     one, two = written(way, BOTH[:1]), written(way, BOTH)
 
     assert is_admitted(asked, one, control)
@@ -91,17 +95,24 @@ def test_calls_are_enforced_and_read_in_every_way(
 
 def test_a_family_without_json_writes_as_hermes_does() -> None:
     """So does one whose calls have no marker where they stand beside another form."""
-    assert enforced_notation(ToolCallFormat.MISTRAL, beside_form=True) is ToolCallFormat.MISTRAL
-    assert enforced_notation(ToolCallFormat.LLAMA, beside_form=False) is ToolCallFormat.LLAMA
-    assert enforced_notation(ToolCallFormat.LLAMA, beside_form=True) is ToolCallFormat.HERMES
-    for notation in set(ToolCallFormat) - set(WRITINGS):
-        assert enforced_notation(notation, beside_form=False) is ToolCallFormat.HERMES
+    assert (
+        enforced_tool_call_format(ToolCallFormat.MISTRAL, beside_form=True)
+        is ToolCallFormat.MISTRAL
+    )
+    assert (
+        enforced_tool_call_format(ToolCallFormat.LLAMA, beside_form=False) is ToolCallFormat.LLAMA
+    )
+    assert (
+        enforced_tool_call_format(ToolCallFormat.LLAMA, beside_form=True) is ToolCallFormat.HERMES
+    )
+    for notation in set(ToolCallFormat) - set(TOOL_CALL_SYNTAXES):
+        assert enforced_tool_call_format(notation, beside_form=False) is ToolCallFormat.HERMES
 
 
 def test_numbers_are_the_models_own() -> None:
     """It counts through the conversation; nothing else stands in their place."""
-    (way,) = WRITINGS[ToolCallFormat.KIMI]
-    asked = OutputSpec(None, Calls((way,), (TIME,), True, several=False), None)
+    (way,) = TOOL_CALL_SYNTAXES[ToolCallFormat.KIMI]
+    asked = OutputSpec(None, ToolCallSpec((way,), (TIME,), True, several=False), None)
     call = written(way, (("get_time", "{}"),))
 
     assert is_admitted(asked, call.replace(":0<", ":27<"), CONTROL)
@@ -111,5 +122,5 @@ def test_numbers_are_the_models_own() -> None:
 
 def test_every_way_says_where_a_call_begins_and_ends() -> None:
     """A way without a text before the name would force nothing."""
-    for ways in WRITINGS.values():
+    for ways in TOOL_CALL_SYNTAXES.values():
         assert all(asdict(way)["head"] and way.middle for way in ways)

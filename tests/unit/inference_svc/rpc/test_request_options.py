@@ -9,7 +9,13 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
-from inference_svc.engine.request import BASE, MAX_DRAFT, AppliedAdapter, KeepFor, SequenceRequest
+from inference_svc.engine.request import (
+    BASE,
+    MAX_DRAFT,
+    AppliedAdapter,
+    SequenceRequest,
+    StoredObjectRef,
+)
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.rpc.prefix_policy import NO_GROUPS, PrefixGroups
 from inference_svc.rpc.request_options import Prompt, Target, to_requests
@@ -284,7 +290,9 @@ SERVICE = replace(CALLER, is_service=True)
 KNOWN = replace(TARGET, digest="d1")
 
 
-def _kept_for(object_id: str, caller: Principal, target: Target, **fields: Any) -> KeepFor | None:
+def _kept_for(
+    object_id: str, caller: Principal, target: Target, **fields: Any
+) -> StoredObjectRef | None:
     options = _options(cache=pb.CacheOptions(keep_for=object_id), **fields)
     (request,) = to_requests(options, Prompt((1, 2), "prompt"), target, caller, None)
     return request.keep_for
@@ -292,7 +300,7 @@ def _kept_for(object_id: str, caller: Principal, target: Target, **fields: Any) 
 
 def test_a_service_says_which_object_a_request_is_part_of() -> None:
     """The engine hears for which model, once that is known."""
-    assert _kept_for("thread_1", SERVICE, KNOWN) == KeepFor("thread_1", "d1")
+    assert _kept_for("thread_1", SERVICE, KNOWN) == StoredObjectRef("thread_1", "d1")
     assert _kept_for("thread_1", SERVICE, TARGET) is None
     assert _kept_for("", CALLER, KNOWN) is None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
 
-from inference_svc.engine.request import DropArchived, FileCommand
+from inference_svc.engine.request import DropCachedPrefixes, FileCommand
 from inference_svc.model_pool.loader import compute_digest
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.placement import LoadPolicy
@@ -43,7 +43,7 @@ class Desk:
 
     async def run(self, command: FileCommand) -> object:
         """The answer."""
-        if isinstance(command, DropArchived):
+        if isinstance(command, DropCachedPrefixes):
             self.dropped += command.object_ids
             return len(command.object_ids)
         if isinstance(self._answer, DomainError):

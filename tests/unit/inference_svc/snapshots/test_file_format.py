@@ -7,7 +7,7 @@ import pytest
 
 from inference_svc.snapshots import file_format
 from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES, file_bytes
-from inference_svc.snapshots.snapshot import Receiver
+from inference_svc.snapshots.snapshot import RestoreTarget
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.snapshots import FINGERPRINT, RECEIVER, SECRET, a_file, a_snapshot, read
 
@@ -121,7 +121,7 @@ def test_a_snapshot_fits_where_it_was_made() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_misfit_is_named(receiver: Receiver, aspect: str, found: str) -> None:
+def test_each_misfit_is_named(receiver: RestoreTarget, aspect: str, found: str) -> None:
     """What it is, and what would be wanted."""
     with pytest.raises(SnapshotIncompatible) as failure:
         a_snapshot().check(receiver)

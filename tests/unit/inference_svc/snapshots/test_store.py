@@ -14,7 +14,7 @@ from inference_svc.snapshots import store as folder_module
 from inference_svc.snapshots.file_format import file_bytes, write
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import (
-    KEEP_NONE,
+    NO_SNAPSHOTS,
     FolderLimits,
     FolderUse,
     SnapshotStore,
@@ -261,7 +261,7 @@ def test_a_full_disk_leaves_nothing_behind(path: Path) -> None:
 
 def test_without_a_folder_nothing_is_kept() -> None:
     """Every command has its answer all the same."""
-    folder = SnapshotStore(KEEP_NONE)
+    folder = SnapshotStore(NO_SNAPSHOTS)
 
     assert folder.use == FolderUse(0, 0)
     with pytest.raises(SnapshotTooLarge):

@@ -8,14 +8,14 @@ import pytest
 
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import (
-    MAX_FORM_BYTES,
+    MAX_OUTPUT_FORMAT_BYTES,
     MAX_TOOL_SCHEMAS_BYTES,
     CallableTool,
-    Calls,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid, TooLong
@@ -166,7 +166,7 @@ async def test_tools_answer_for_their_own_schemas() -> None:
     bad = replace(
         TOOL, schema='{"properties": {"a": {"not": {}}}}', field="tools[1].parameters_json"
     )
-    calls = Calls((WAY,), (TOOL, bad), required=True, several=True)
+    calls = ToolCallSpec((WAY,), (TOOL, bad), required=True, several=True)
     error = await refusal(OutputSpec(None, calls, None))
 
     assert isinstance(error, SchemaInvalid)
@@ -177,7 +177,7 @@ async def test_tools_answer_for_their_own_schemas() -> None:
 
 async def test_markers_that_are_control_tokens_are_named_by_id() -> None:
     """Their text would never match the token."""
-    calls = Calls((WAY,), (TOOL,), required=True, several=False)
+    calls = ToolCallSpec((WAY,), (TOOL,), required=True, several=False)
     thought = Reasoning("a[CALLS]b", "<|end|>", is_open=False)
     rules = json.loads(await compiled(OutputSpec(DIGITS, calls, thought)))["grammars"][0][
         "lark_grammar"
@@ -192,14 +192,14 @@ async def test_sizes_are_refused_before_anything_runs() -> None:
     """With the limit in the error."""
     jobs = CountingJobs()
     large = OutputFormat(
-        OutputFormatKind.REGEX, "é" * (MAX_FORM_BYTES // 2 + 1), "constraint.regex"
+        OutputFormatKind.REGEX, "é" * (MAX_OUTPUT_FORMAT_BYTES // 2 + 1), "constraint.regex"
     )
     tools = tuple(replace(TOOL, schema=" " * (MAX_TOOL_SCHEMAS_BYTES // 4 + 1)) for _ in range(4))
     by_form = await refusal(OutputSpec(large, None, None), jobs)
-    by_tools = await refusal(OutputSpec(None, Calls((WAY,), tools, True, True), None), jobs)
+    by_tools = await refusal(OutputSpec(None, ToolCallSpec((WAY,), tools, True, True), None), jobs)
 
     assert isinstance(by_form, TooLong)
-    assert by_form.metadata["limit"] == str(MAX_FORM_BYTES)
+    assert by_form.metadata["limit"] == str(MAX_OUTPUT_FORMAT_BYTES)
     assert isinstance(by_tools, TooLong)
     assert (by_tools.metadata["field"], by_tools.metadata["limit"]) == (
         "tools",

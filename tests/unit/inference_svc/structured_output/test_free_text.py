@@ -4,15 +4,15 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_svc.chat.parsers import ToolCallFormat, delimited
-from inference_svc.rpc.output_constraints import OTHER_TRIGGERS, TRIGGERS, WRITINGS
+from inference_svc.rpc.output_constraints import OTHER_TRIGGERS, TOOL_CALL_SYNTAXES, TRIGGERS
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar
 from inference_svc.structured_output.spec import (
     NUMBER,
     CallableTool,
-    Calls,
     OutputSpec,
     Reasoning,
+    ToolCallSpec,
     ToolCallSyntax,
 )
 
@@ -46,8 +46,8 @@ class Turn:
         control = {"<end>": END, **{text: 300 + i for i, text in enumerate(texts)}}
         self._control = control
         self._tokenizer: LLTokenizer = byte_tokenizer(SIZE, control, [END])
-        calls = Calls(
-            WRITINGS[notation],
+        calls = ToolCallSpec(
+            TOOL_CALL_SYNTAXES[notation],
             (TOOL, OTHER),
             False,
             several,
@@ -76,7 +76,7 @@ class Turn:
 def test_text_is_free_and_calls_are_held(notation: ToolCallFormat, with_control: bool) -> None:
     """Text around calls, thoughts, markers that are only begun; arguments by their schemas."""
     turn, trigger = Turn(notation, with_control=with_control), TRIGGERS[notation]
-    for way in WRITINGS[notation]:
+    for way in TOOL_CALL_SYNTAXES[notation]:
         good = written(way, '{"a": 1}')
         assert turn.takes(good)
         assert turn.takes(f"<think>Hm.{good}")
@@ -98,7 +98,7 @@ def test_text_is_free_and_calls_are_held(notation: ToolCallFormat, with_control:
 def test_one_call_is_one(notation: ToolCallFormat, with_control: bool) -> None:
     """Where several are not wanted, the text behind the first begins no other."""
     turn = Turn(notation, with_control=with_control, several=False)
-    for way in WRITINGS[notation]:
+    for way in TOOL_CALL_SYNTAXES[notation]:
         good = written(way, '{"a": 1}')
         assert turn.takes(f"One. {good} Done.")
         assert not turn.takes(f"{good}{good}")
@@ -109,7 +109,7 @@ def test_one_call_is_one(notation: ToolCallFormat, with_control: bool) -> None:
 def test_no_call_begins_otherwise(notation: ToolCallFormat, with_control: bool) -> None:
     """What readers put up with is not written, be it text or a control token: it would hold no
     schema."""
-    others, way = OTHER_TRIGGERS[notation], WRITINGS[notation][0]
+    others, way = OTHER_TRIGGERS[notation], TOOL_CALL_SYNTAXES[notation][0]
     for in_control in (False, True):
         turn = Turn(notation, with_control=with_control, control_texts=others if in_control else ())
         for other in others:
@@ -120,7 +120,7 @@ def test_no_call_begins_otherwise(notation: ToolCallFormat, with_control: bool) 
 
 def test_all_that_begins_a_call_is_held_or_barred() -> None:
     """Of every family that writes JSON behind a marker."""
-    assert set(TRIGGERS) == set(WRITINGS) - {ToolCallFormat.LLAMA}
+    assert set(TRIGGERS) == set(TOOL_CALL_SYNTAXES) - {ToolCallFormat.LLAMA}
     for notation, marks in (
         (ToolCallFormat.DEEPSEEK, delimited.DEEPSEEK),
         (ToolCallFormat.KIMI, delimited.KIMI),
@@ -137,7 +137,9 @@ def test_a_thought_may_speak_of_calls(
 ) -> None:
     """It is never read for calls, so its markers begin none; behind it they do."""
     trigger = TRIGGERS[notation]
-    good, bad = (written(WRITINGS[notation][0], each) for each in ('{"a": 1}', '{"a": "x"}'))
+    good, bad = (
+        written(TOOL_CALL_SYNTAXES[notation][0], each) for each in ('{"a": 1}', '{"a": "x"}')
+    )
     for is_open in (True, False):
         turn = Turn(
             notation,

@@ -199,5 +199,5 @@ def test_foreign_errors_pickle_too() -> None:
 def test_repr_is_fit_for_a_log() -> None:
     """Class, reason and message on one line."""
     assert repr(errors.Draining()) == (
-        "Draining(DRAINING, 'The server is shutting down and takes no new requests.')"
+        "Draining(DRAINING, 'The server is shutting down. Retry the request.')"
     )

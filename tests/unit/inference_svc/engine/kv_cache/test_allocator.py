@@ -7,7 +7,7 @@ from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.request import KeepFor
+from inference_svc.engine.request import StoredObjectRef
 from tests.support.sequences import Bench, a_request, said_alone
 
 SYSTEM = [65 + i % 26 for i in range(80)]
@@ -259,7 +259,7 @@ def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> No
 def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
     """Its own file has to hold all of it."""
     bench = _bench(2, saved_bytes=10**6)
-    objects = [KeepFor(f"thread_{i}", "d" * 64) for i in range(2)]
+    objects = [StoredObjectRef(f"thread_{i}", "d" * 64) for i in range(2)]
     bench.submit(
         *(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, keep_for=objects[i]) for i in range(2))
     )

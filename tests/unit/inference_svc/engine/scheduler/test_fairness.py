@@ -5,12 +5,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.engine.scheduler.fairness import FairShare, Turns
+from inference_svc.engine.scheduler.fairness import FairShare, FairTurns
 
 
 def test_equal_takers_get_equal_cost_whatever_a_turn_costs() -> None:
     """One with turns ten times as dear gets a tenth of the turns."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     costs = {"dear": 10.0, "cheap": 1.0}
     served: Counter[str] = Counter()
     for _ in range(1100):
@@ -23,7 +23,7 @@ def test_equal_takers_get_equal_cost_whatever_a_turn_costs() -> None:
 
 def test_rest_is_no_credit() -> None:
     """Who comes back after others were served for long does not get everything."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     for _ in range(100):
         turns.charge(turns.next(["a"]), 1)
     order = []
@@ -36,7 +36,7 @@ def test_rest_is_no_credit() -> None:
 
 def test_a_debt_stays_over_a_pause() -> None:
     """Who took a dear turn and left does not come back as one that took nothing."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     turns.charge(turns.next(["a", "b"]), 5)
     turns.charge(turns.next(["b"]), 1)
 
@@ -50,7 +50,7 @@ def test_a_debt_stays_over_a_pause() -> None:
 )
 def test_nobody_who_keeps_asking_falls_behind(rounds: list[tuple[set[str], float]]) -> None:
     """Beside whoever comes and goes, one that always asks waits for at most one turn of each."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     waited = 0.0
     for others, cost in rounds:
         taker = turns.next(["always", *sorted(others)])

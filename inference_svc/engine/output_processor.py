@@ -1,23 +1,24 @@
-"""From a token to text, and to the end of a sequence where the text, the constraint or a length
-says so.
+"""Appends sampled tokens, detokenizes, and detects stop conditions.
 
-Every output token passes here: sampled ones, those that a constraint leaves no choice about, and
-those of an earlier life, which are only replayed.
+Every output token passes here: sampled ones, those that a constraint forces, and those of an
+accepted draft.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from inference_svc.engine.backend import Backend, Sampled, SampleFailed
+from inference_svc.engine.backend import Backend, Sampled, SampleFailed, Sampler
 from inference_svc.engine.constraint import MAX_FORCED, GuideFailed
 from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
+from inference_svc.engine.kv_cache.origin import restored_sampler_state
+from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
-from svc_kit.errors import DecodeFailed
+from svc_kit.errors import DecodeFailed, InvalidField, SnapshotNotFound
 
 
 class OutputProcessor:
-    """Says what the sequences of a roster have to say; `output_tokens` counts it."""
+    """Processes output of the sequences of a table; `output_tokens` counts it."""
 
     def __init__(self, backend: Backend, roster: SequenceTable, clock: Callable[[], float]) -> None:
         self.output_tokens = 0
@@ -28,7 +29,7 @@ class OutputProcessor:
         self._clock = clock
 
     def take(self, sequence: Sequence, sampled: Sampled | SampleFailed) -> None:
-        """Go on with what was sampled, and with what a constraint forces behind it."""
+        """Append the sampled token and the tokens that a constraint forces behind it."""
         if isinstance(sampled, SampleFailed):
             self._roster.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
             return
@@ -177,3 +178,49 @@ class OutputProcessor:
     def _piece(self, request: SequenceRequest, token: int) -> bytes:
         special = request.special_tokens or token in request.visible_tokens
         return self._backend.piece(token, special=special)
+
+
+class SequencePreparer:
+    """Prepares the sequences of a roster; `saved` has the snapshots that they may resume from."""
+
+    def __init__(
+        self, backend: Backend, roster: SequenceTable, speaker: OutputProcessor, saved: PrefixCache
+    ) -> None:
+        self._backend = backend
+        self._roster = roster
+        self._speaker = speaker
+        self._saved = saved
+
+    def is_left(self, sequence: Sequence) -> bool:
+        """Make the sampler and replay what is resumed, once; whether there is more to do.
+        A constrained one is replayed when it has a slot and its grammar is built."""
+        if sequence.sampler is None:
+            sequence.sampler = self._backend.new_sampler(sequence.request)
+            if sequence.request.snapshot_id and not self._recall(sequence, sequence.sampler):
+                return False
+            if sequence.request.constraint is None:
+                self._speaker.replay(sequence)
+            else:
+                sequence.guide = self._backend.new_guide(sequence.request.constraint)
+        return sequence in self._roster
+
+    def _recall(self, sequence: Sequence, sampler: Sampler) -> bool:
+        """Have a sampler know what it knew when a snapshot was taken; a sequence that the snapshot
+        is not of fails."""
+        try:
+            sampler.recall(restored_sampler_state(sequence, self._saved))
+        except (SnapshotNotFound, InvalidField) as error:
+            self._roster.fail(sequence, error)
+            return False
+        return True
+
+    def begin_guided(self, running: Iterable[Sequence], patience_s: float) -> None:
+        """Begin the sequences whose grammar has been built meanwhile; the first is waited for."""
+        for sequence in running:
+            try:
+                if sequence.guide is not None and sequence.guide.wait(patience_s):
+                    sequence.awaits_guide = False
+                    self._speaker.replay(sequence)
+            except GuideFailed as problem:
+                self._roster.fail_guide(sequence, problem)
+            patience_s = 0.0
