@@ -333,16 +333,16 @@ async def test_required_keys_may_all_be_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"), [({}, "admin, inference"), ({"require_keys": True}, "nothing")]
+    ("settings", "scopes"), [({}, "admin, inference"), ({"require_keys": True}, "none")]
 )
-def test_a_start_says_what_callers_without_a_key_may_do(
-    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+def test_a_start_logs_the_scopes_of_callers_without_a_key(
+    settings: dict[str, Any], scopes: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So that nobody finds out later that a server was open, or closed."""
+    """An operator sees at once whether a server is open or closed."""
     caplog.set_level("INFO")
     build_authenticator(listen="127.0.0.1:1", stored_keys=StoredKeys(""), **settings)
 
-    assert f"callers without a key may do {said}" in caplog.messages
+    assert f"callers without a key have the scopes: {scopes}" in caplog.messages
 
 
 def test_keys_that_nobody_could_have_are_not_required() -> None:
