@@ -88,25 +88,28 @@ def _stable_form(value: Any) -> Any:
             return {"seconds": value.total_seconds()}
         case Mapping():
             return {str(key): _stable_form(value[key]) for key in sorted(value)}
-        case _ if is_dataclass(value):
-            names = {
-                field.metadata.get(STORED_AS, field.name): getattr(value, field.name)
-                for field in fields(value)
-                if getattr(value, field.name) != _default_of(field)
-            }
-            return [getattr(value, STORED_AS, type(value).__name__), _stable_form(names)]
-        case tuple() if hasattr(value, "_asdict"):
-            defaults = value._field_defaults
-            names = {
-                name: part
-                for name, part in value._asdict().items()
-                if name not in defaults or part != defaults[name]
-            }
-            return [getattr(value, STORED_AS, type(value).__name__), _stable_form(names)]
+        case _ if is_dataclass(value) or hasattr(value, "_field_defaults"):
+            name = getattr(value, STORED_AS, type(value).__name__)
+            return [name, _stable_form(_changed_fields(value))]
         case tuple() | list():
             return [_stable_form(each) for each in value]
         case _:
             raise TypeError(f"no stable form: {type(value).__name__}")
+
+
+def _changed_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass or named tuple that differ from their defaults, by stored name."""
+    if is_dataclass(value):
+        return {
+            field.metadata.get(STORED_AS, field.name): getattr(value, field.name)
+            for field in fields(value)
+            if getattr(value, field.name) != _default_of(field)
+        }
+    return {
+        name: part
+        for name, part in value._asdict().items()
+        if name not in value._field_defaults or part != value._field_defaults[name]
+    }
 
 
 def _default_of(field: Field[Any]) -> object:
