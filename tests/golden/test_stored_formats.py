@@ -1,6 +1,7 @@
 """Formats that earlier releases stored are read and written alike. See the README beside this."""
 
 import ast
+import asyncio
 import io
 import json
 from array import array
@@ -9,15 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import pytest
+from corral.control.v1.assistant_pb2 import Assistant
+from corral.control.v1.assistant_service_pb2 import CreateAssistantRequest
+from corral.inference.v1.generation_pb2 import CacheOptions
 from pydantic import BaseModel, TypeAdapter
 
 from control_svc.assistants import queries as assistant_queries
 from control_svc.base.pagination import PageRequest, PageTokens
 from control_svc.base.versioning import etag_of
-from control_svc.batches.lines import answered, unanswered
+from control_svc.batches.lines import _order_of, answered, unanswered
 from control_svc.config import ControlSettings
-from control_svc.db.tables import pack_texts, unpack_texts
+from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
+from control_svc.files.model import Completion
 from control_svc.items import queries as item_queries
 from control_svc.responses import content_cipher
 from control_svc.responses import queries as response_queries
@@ -25,17 +31,24 @@ from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
 from control_svc.schema import METADATA
+from control_svc.vector_stores.search.chunk_queries import _STORED
+from corral_cli.migration.server import named_once
 from gateway.config import GatewaySettings
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
 from inference_svc.config import InferenceSettings
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.kv_cache.origin import recipe_of
-from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine.request import AppliedAdapter, SequenceRequest
+from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
 from inference_svc.engine.saved_state import Origin
+from inference_svc.llama.sampling.rng import SamplingRng
+from inference_svc.rpc.prefix_policy import cache_key
 from inference_svc.snapshots.file_format import SnapshotReader, write
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from svc_kit.auth.keys import hash_key
 from svc_kit.encryption import Sealer
+from svc_kit.errors import AssistantNotFound
+from svc_kit.settings.groups import ServiceSettings
 from tests.architecture.test_house_rules import ROOT, product_files
 
 GOLDEN: Final = Path(__file__).parent
@@ -166,14 +179,14 @@ def snapshot_file() -> str:
     return file.getvalue().hex()
 
 
-def recipe() -> str:
+def recipe(**options: Any) -> str:
     """What a sampler is rebuilt from."""
+    given: dict[str, Any] = {"sampling": Sampling()} | options
     return recipe_of(
         SequenceRequest(
             sequence_id=1,
             model="m",
             prompt=array("i", [1, 2]),
-            sampling=Sampling(),
             seed=7,
             choice=0,
             max_tokens=4,
@@ -181,23 +194,66 @@ def recipe() -> str:
             resumed=array("i"),
             project="p",
             request_id="r",
+            **given,
         )
     )
 
 
+SAMPLING: Final = Sampling(
+    dry=Dry(multiplier=0.5),
+    mirostat=Mirostat(version=2),
+    adaptive=Adaptive(target=0.25),
+    logit_bias=((3, -1.0),),
+    allowed_token_ids=(1, 2),
+    stages=(Stage.TOP_K, Stage.TEMPERATURE),
+)
+
+
+def import_request_id() -> str:
+    """The request id by which an import that is repeated creates nothing twice."""
+
+    async def create(request_id: str) -> str:
+        return request_id
+
+    request = CreateAssistantRequest(assistant=Assistant(model="m"))
+    return asyncio.run(named_once(create, "asst_old", request, AssistantNotFound))
+
+
+def line_order() -> str:
+    """The place of a line among those of its batch."""
+    messages = [{"role": "user", "content": "Grüße"}]
+    return _order_of({"model": "m", "messages": messages}).decode()
+
+
 FORMATS: Final[dict[str, Callable[[], str]]] = {
     "batch line answered": lambda: answered("batch_0123", 5, "a", 200, "req_1", {"x": 1}).decode(),
+    "batch line order": line_order,
     "batch line unanswered": lambda: unanswered(
         "batch_0123", 6, b'{"custom_id":"b"}', "batch_expired", "late"
     ).decode(),
+    "cache key": lambda: cache_key(
+        CacheOptions(salt="s"), "3:own", (AppliedAdapter("d", 0.5),)
+    ).hex(),
     "etag": lambda: etag_of("asst_1", 3),
+    "import request id": import_request_id,
     "key hash": lambda: hash_key("ck_secret"),
+    "packed numbers": lambda: pack_ints([1, 70_000, -1]).hex(),
     "packed texts": lambda: pack_texts([b"a", b"", b"bcd"]).hex(),
     "page token": page_token,
+    "random number": lambda: str(SamplingRng(7, 1).seed(3, b"draw")),
     "sealed reasoning": lambda: CIPHER.seal_thought("p", "because"),
     "sealed summary": lambda: CIPHER.seal_summary("p", SUMMARY),
     "snapshot file": snapshot_file,
     "snapshot recipe": recipe,
+    "snapshot recipe of all options": lambda: recipe(
+        sampling=SAMPLING,
+        constraint=Constraint(grammar="g", field="response_format"),
+        stop_tokens=frozenset({2, 1}),
+        min_tokens=1,
+        ignore_eos=True,
+    ),
+    "upload completion": lambda: Completion(["part_1", "part_2"], "A" * 32).fingerprint(),
+    "vector": lambda: np.array([0.5, -1, 0.1], np.float32).astype(_STORED).tobytes().hex(),
 }
 
 
@@ -227,6 +283,7 @@ def test_what_an_earlier_release_wrote_is_read() -> None:
     assert reader.snapshot == SNAPSHOT
     assert CIPHER.open_thought("p", stored["sealed reasoning"]) == "because"
     assert CIPHER.open_summary("p", stored["sealed summary"]) == SUMMARY
+    assert unpack_ints(bytes.fromhex(stored["packed numbers"])) == [1, 70_000, -1]
     assert unpack_texts(bytes.fromhex(stored["packed texts"]), 3) == [b"a", b"", b"bcd"]
     asked = PageRequest(size=1, token=stored["page token"])
     assert tokens.window(asked, ("p", "threads"), 100).after == "thread_1"
@@ -294,9 +351,10 @@ def test_tables_have_the_columns_that_migrations_made() -> None:
     ],
 )
 def test_settings_have_the_names_that_operators_wrote(
-    service: str, settings: type[BaseModel]
+    service: str, settings: type[ServiceSettings]
 ) -> None:
     """A setting that is unknown keeps a service from starting."""
+    assert (settings.env_prefix(), settings.toml_table) == (f"CORRAL_{service.upper()}_", service)
     assert setting_names(settings) >= set(golden("names")["settings"][service])
 
 
