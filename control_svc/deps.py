@@ -20,8 +20,7 @@ from control_svc.db.engine import Database
 from control_svc.db.notifications import Notifications
 from control_svc.db.transaction import Clock, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
-from control_svc.event_log.model import StreamReader, StreamWriters
-from control_svc.event_log.reader import GroupReader, LogStreamReader
+from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
 from control_svc.inference.models import Models, RpcModels
 from control_svc.inference.prefix_cleanup import PrefixCleanup
@@ -38,7 +37,7 @@ from svc_kit.sandbox.jobs import JobRunner
 class Streams:
     """What writes and reads the streams of a process."""
 
-    writers: StreamWriters
+    writers: GroupCommitter
     followers: StreamReader
 
 
@@ -52,7 +51,7 @@ async def streaming(
         database.transactions, tails, metrics, lease=timedelta(seconds=settings.jobs.lease_s)
     )
     reader = GroupReader(database.transactions, metrics)
-    followers = LogStreamReader(
+    followers = StreamReader(
         reader, tails, database.notifications, metrics, settings.jobs.poll_interval_s
     )
     running = [asyncio.create_task(committer.run()), asyncio.create_task(reader.run())]

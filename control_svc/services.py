@@ -90,7 +90,7 @@ from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
 from control_svc.runs.worker import RunHandler, RunTools
 from control_svc.vector_stores import membership
 from control_svc.vector_stores.files import VectorFiles
-from control_svc.vector_stores.ingest.extraction_job import DocumentTexts
+from control_svc.vector_stores.ingest.extraction_job import DocumentReader
 from control_svc.vector_stores.ingest.worker import FileReading
 from control_svc.vector_stores.membership import FileAdder, remove_from_all, retry_file
 from control_svc.vector_stores.search.model import Search
@@ -425,7 +425,7 @@ class Vectors:
     def handler(self) -> FileReading:
         """The job handler that ingests files."""
         deps = self._deps
-        reader = DocumentTexts(
+        reader = DocumentReader(
             deps.blobs, deps.sandbox, data_folder(deps.settings), self._bounds.file_bytes
         )
         return FileReading(

@@ -37,10 +37,7 @@ class Dropped(NamedTuple):
 
 
 class CleanupQueries:
-    """What has to be done whoever it belongs to, in one transaction.
-
-    Rows that another control process is sweeping are skipped, not waited for.
-    """
+    """SQL of the sweeper, over all projects. Rows that another process is sweeping are skipped."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
@@ -265,7 +262,7 @@ class Sweeper:
                 swept = await self.sweep()
             except DomainError as error:
                 _log.warning("sweeping failed: %s", error)
-            except Exception:  # nobody else hears of it, and the next round may do better
+            except Exception:  # logged only: the next round may succeed
                 _log.exception("sweeping failed")
             else:
                 if any(swept):
@@ -294,8 +291,9 @@ class Sweeper:
         return total
 
     async def _forget(self, now: datetime) -> None:
-        """What nobody asks for any more: events of ended streams, ended jobs, lines of ended
-        batches, requests, reports of usage."""
+        """Delete events of ended streams, ended jobs, lines of ended batches, idempotency records
+        and usage reports.
+        """
         ended_before = now - self._streams_kept_for
         await self._until_none(
             lambda tx: CleanupQueries(tx).sweep_streams(ended_before, ROWS_AT_ONCE)

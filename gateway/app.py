@@ -165,7 +165,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         ) as control_channel,
         _stored_keys(settings, token) as stored_keys,
     ):
-        # The service token is no credential here: HTTP callers are nobody's services.
+        # The service token is no credential here: HTTP callers are not Corral's services.
         authenticator = build_authenticator(
             listen=settings.listen,
             keys=settings.keys,
@@ -258,7 +258,9 @@ async def _drain(live: ActiveCalls, listener: Listener, grace_s: float) -> None:
     live.close()
     listener.stop_accepting()
     if not await live.finished(grace_s):
-        _log.warning("the grace is over", extra={"fields": {"ended_answers": len(live)}})
+        _log.warning(
+            "the shutdown grace period has ended", extra={"fields": {"ended_answers": len(live)}}
+        )
         live.stop_all(Draining())
 
 

@@ -140,7 +140,7 @@ async def serve(settings: InferenceSettings) -> None:
         events = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, events), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            # Loading a large model takes minutes; nobody should have to wait for it to stop.
+            # Loading a large model takes minutes; stopping must not wait for it.
             starting.cancel()
             await asyncio.wait((starting,))
             return

@@ -136,8 +136,9 @@ class TurnFormatSettings(SettingsGroup):
 
 
 class SamplingSettings(SettingsGroup):
-    """How a model chooses tokens where a request does not say. Unset: as the model's file says,
-    else llama.cpp's defaults."""
+    """A model's sampling defaults, used where a request sets no value. An unset field falls back to
+    the model file's metadata, then to llama.cpp's default.
+    """
 
     temperature: float | None = None
     """Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the likeliest token."""

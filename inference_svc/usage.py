@@ -121,7 +121,7 @@ class UsageReporter:
                 await self._send(report)
             except InvalidArgument as error:
                 # It will never be taken (it is days late, say), and must not hold up the others.
-                _log.error("a usage report is lost: %s", error)
+                _log.error("a usage report was dropped: %s", error)
             except DomainError as error:
                 _log.warning("usage is not reported yet: %s", error)
                 return

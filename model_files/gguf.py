@@ -79,8 +79,9 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What one GGUF file says of itself. `tensors` is empty unless they were asked for; their
-    offsets count from `data_start`. `value_types` are GGUF's numbers of the metadata's types."""
+    """The header of one GGUF file. `tensors` is empty unless it was requested; tensor offsets are
+    relative to `data_start`. `value_types` are GGUF's type numbers of the metadata values.
+    """
 
     path: Path
     version: int

@@ -218,7 +218,7 @@ PART = Part(
         f" active: {ALLOWED_SHARE} times the engine's own time for as many bare chats, {CALLERS} at"
         f" once. On threads of {SHORT} and {LONG:,} messages under `last_messages:"
         f" {LAST_MESSAGES}`: what a run takes outside the engine. (That its statements and their"
-        " rows are the same, `tests/service/control_svc/test_run_contexts.py` checks.)"
+        " rows are the same, `tests/service/control_svc/runs/test_run_contexts.py` checks.)"
     ),
     measure=measure,
     conclude=conclude,

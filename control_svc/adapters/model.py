@@ -70,9 +70,8 @@ class NewAdapter:
     request_id: str = ""
 
     def check(self) -> None:
-        """Everything that can be told before the bytes.
-
-        Raises MissingField, TooLong, InvalidField or OutOfRange.
+        """Validate what is known before the bytes. Raises MissingField, TooLong, InvalidField or
+        OutOfRange.
         """
         check_adapter_name(self.name)
         if is_id(self.name, ADAPTER):

@@ -182,8 +182,9 @@ class AdapterSyncQueries:
         self._announce = tx.announce
 
     async def next_revision(self) -> int:
-        """A number above all before. Whoever changes the registry takes one first: then changes
-        are committed in the order of their numbers, and no reader misses one."""
+        """Return the next revision of the registry. Every change takes one first, so that changes
+        are committed in the order of their revisions and no reader misses one.
+        """
         found = await self._session.scalar(
             update(CounterRow)
             .where(CounterRow.name == REVISION)
@@ -220,8 +221,7 @@ class AdapterSyncQueries:
         return None if row is None else (row.blob_key, row.file_bytes)
 
     async def replace_reports(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
-        """Keep what a frontend says, in place of what it said; not what it says of adapters that
-        are gone."""
+        """Replace the reports of a frontend; reports about deleted adapters are ignored."""
         await self._session.execute(
             delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend)
         )

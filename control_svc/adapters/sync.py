@@ -31,9 +31,8 @@ class AdapterSync:
         self._notifications = notifications
 
     async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
-        """Everything, unless the caller's `revision` is the newest, then changes, without end.
-
-        To a caller that has everything an empty change says so.
+        """Yield the desired state, unless `revision` is the newest, and then changes, without end.
+        A caller that is up to date first gets an empty change.
         """
         with self._notifications.listen(ADAPTERS_TOPIC) as changed:
             sent = await self._state()

@@ -144,9 +144,8 @@ class TurnDraft:
         new_id: Callable[[str], str],
         clock: Callable[[], datetime],
     ) -> None:
-        """`drafts` are those that there are already: empty, or rebuilt from what was told.
-
-        `callees` are the tools by name; what is not among them is a function of the client's.
+        """`drafts` are existing ones, rebuilt from stored events; `callees` are the tools by name:
+        all others are functions of the client.
         """
         self.drafts = drafts
         self._callees = callees

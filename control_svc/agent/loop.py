@@ -52,10 +52,9 @@ class AgentLoop:
         progress: Progress,
         cancelled: asyncio.Event,
     ) -> LoopResult:
-        """Work until the end. Once `cancelled` is set it ends with what has been said.
-
-        Raises LeaseLost, errors that another attempt would meet again, and those that it may not;
-        then what was told is in the next attempt's progress.
+        """Run until the end, or until `cancelled` is set. Raises LeaseLost, errors that another
+        attempt would repeat, and retryable errors; the next attempt continues from the recorded
+        progress.
         """
         work = _Work(settings, context, hosted, recorder, progress, cancelled, self._turns)
         return await _Attempt(work, self._ids, self._clock).run()
@@ -135,8 +134,9 @@ class _Attempt:
             raise
 
     async def _fitting_turn(self) -> tuple[TurnResult, Outcome | None]:
-        """The next turn, with fewer items where there is no room for all: once for the model's
-        context, and once for a limit of the object's own, which is told when that has room."""
+        """Start the next turn, with fewer items if the prompt is too long: first for the model's
+        context, then for the object's own limit.
+        """
         limits: set[str] = set()
         while True:
             try:

@@ -119,9 +119,8 @@ def check_approvals(before: Sequence[Item], given: Sequence[Item]) -> None:
 
 
 def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
-    """The calls that a response is to make because a person has allowed them, and has not begun.
-
-    `items` is everything that was said, `own` the response's own part of it.
+    """The approved calls of a response that have not started. `items` are all items, `own` those of
+    the response.
     """
     wanted = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
     contents = [item.content for item in own]

@@ -162,7 +162,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """As above."""
         request.headers["accept-encoding"] = "identity"
-        if request.method == "DELETE":  # a goodbye, with which nobody is kept waiting
+        if request.method == "DELETE":  # a farewell message; nothing waits for it
             request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_S).as_dict()
         response = await super().handle_async_request(request)
         if (problem := _problem(request, response)) is not None:
@@ -179,8 +179,9 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
 
 def _problem(request: httpx2.Request, response: httpx2.Response) -> str | None:
-    """Why an answer is not read; None: it is. Where it leads to is not said: that is an address
-    within the operator's network."""
+    """Why a response is not read; None if it is. The target of a redirect is not named: it may be
+    an address of the operator's network.
+    """
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         return "The answer is packed, and what is small may unpack to anything."
     if response.has_redirect_location:
@@ -214,8 +215,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def _failure(label: str, error: Exception) -> McpFailed:
-    """What the model and the caller are told: the server's own words, or the kind of trouble. The
-    rest, which may name addresses within the operator's network, is for the log."""
+    """The error that model and caller get: the server's own message, or the kind of failure. Other
+    details, which may name internal addresses, are logged.
+    """
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, McpFailed):

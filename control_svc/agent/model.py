@@ -142,8 +142,7 @@ class Context(Protocol):
         calls that are in progress."""
 
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
-        """What a turn that has not begun is shown: fewer items, where the caller wants what was
-        said summed up."""
+        """The items of a new turn, compacted if the caller wants that."""
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
@@ -212,10 +211,9 @@ class HostedTool(Protocol):
         """Whether a call whose result is not known may be made again."""
 
     def intent(self, call: HostedCall) -> Content:
-        """The item of a call before it is carried out.
-
-        Arguments that make no sense are no error: the item says so, and `run` ends it. A request
-        for a person's approval is an intent that is never run: the loop ends with it.
+        """The item of a call before it is carried out. Invalid arguments are not an error here: the
+        item records them, and `run` ends it. A request for approval is never run: the loop ends
+        with it.
         """
 
     def runs(self, content: Content) -> bool:

@@ -131,7 +131,7 @@ class _Spoken:
                 self._hosted(call, called.output or called.problem)
             case McpApprovalResponse(approve=False) as word:
                 self._refuse(word)
-            case _:  # what the model is told of in another way
+            case _:  # what the prompt contains in another form
                 pass
 
     def _say(self, said: Message) -> None:
@@ -145,8 +145,9 @@ class _Spoken:
         self._group.reasoning += text
 
     def _hosted(self, call: TurnCall, result: str) -> None:
-        """A call whose item holds its result. Those of one turn are shown one after the other, as
-        those of several turns are: items do not tell them apart."""
+        """Add a hosted call with its result. Calls of one turn are shown one after the other, since
+        items do not mark turns.
+        """
         self._group.calls.append(call)
         self._close()
         self._done.append(_answered(call.id, result))

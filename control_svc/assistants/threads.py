@@ -95,9 +95,8 @@ class Threads:
         return await self._transactions.write(change)
 
     async def delete(self, project: str, thread_id: str) -> None:
-        """Delete a thread and all that is in it. Raises ThreadNotFound or ThreadBusy.
-
-        An active run is not given up by this: whoever wants that says so, and knows what is lost.
+        """Delete a thread with its messages and runs. Raises ThreadNotFound or ThreadBusy: an
+        active run must be cancelled first.
         """
 
         async def drop(tx: Transaction) -> None:

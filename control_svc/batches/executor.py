@@ -200,7 +200,7 @@ class _Ends:
                     progress=bool(group.results),
                 )
             except Unavailable as error:
-                _log.warning("results of %s are not kept yet: %s", self._batch.id, error)
+                _log.warning("results of %s are not stored yet: %s", self._batch.id, error)
                 await asyncio.sleep(error.retry_after or _PAUSE_S)
             else:
                 return

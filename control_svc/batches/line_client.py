@@ -105,10 +105,10 @@ class LineClient:
         }
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
-        """How the line ended.
+        """Run the request of one line; an error that the request causes is a result, too.
 
-        Raises what another try may end better: ResourceExhausted, Unavailable (EngineRestarting
-        among them, with its phase), Aborted.
+        Raises the retryable errors: ResourceExhausted, Unavailable, Aborted, and EngineRestarting
+        with a phase if the engine died while it ran the request.
         """
         metadata = acting_for(self._token, project, Priority.BATCH, "batch")
         call = _Call(project, metadata, self._timeout_s, [])
@@ -177,8 +177,9 @@ class LineClient:
 
 
 def _yielding(request: GenerationT) -> GenerationT:
-    """The request at the priority of batches: it says so itself, because a service without a token
-    of ours believes nothing of what the call says."""
+    """The request with the priority of batches in its body, since a service without the service
+    token ignores it in metadata.
+    """
     scheduling = request.options.scheduling
     scheduling.priority = scheduling.priority or PRIORITY_BATCH
     return request

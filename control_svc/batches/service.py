@@ -90,7 +90,7 @@ class Batches:
 
         async def give_up(tx: Transaction) -> Batch:
             await BatchQueries(tx).get(project, batch_id)
-            # The job's row comes first, as it does for whoever works on the batch.
+            # Lock the job's row first, as the batch's worker does.
             job = await JobQueries(tx).request_cancel(project, KIND, batch_id)
             now = await tx.now()
             if job is not None and job.state is JobState.QUEUED:

@@ -82,8 +82,9 @@ class BatchHandler:
 
 
 async def retry_batch(tx: Transaction, job: Job) -> str:
-    """Bring the batch of a dead job back to where it can go on, and return the kind of job that it
-    needs. Raises JobNotRetriable."""
+    """Reopen the batch of a dead job, and return the kind of job that it needs. Raises
+    JobNotRetriable.
+    """
     project, batch_id = job.project, job.subject
     batch = await BatchQueries(tx).lock(project, batch_id)
     if not batch.can_begin_again:

@@ -43,10 +43,8 @@ class FolderBlobs:
         self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def claim(self, installation: str) -> None:
-        """Bind the folder to a database by the id that is kept there.
-
-        To another database everything here would be bytes that no row names, which are swept away.
-        Raises StartupError where the folder is another one's, or nobody knows whose; OSError.
+        """Bind the folder to the database with this id; blobs of another database would be swept.
+        Raises StartupError if the folder belongs to another database or has no owner; OSError.
         """
         is_used = any(any(shelf.iterdir()) for shelf in self._shelves())
         path = self._folder / _INSTALLATION
@@ -158,10 +156,8 @@ class _FileSink:
         return self._size_bytes
 
     async def write(self, chunk: bytes) -> None:
-        """Append, while the next bytes are on their way; a failure is told by the call after.
-
-        Small chunks are gathered, because each write is a thread's turn; not too many of them,
-        because each is an object that may be larger than its bytes.
+        """Append, while the bytes before are being written; a failure is raised by the next call.
+        Small chunks are collected, since each write takes a thread.
         """
         if not chunk:
             return
@@ -224,9 +220,8 @@ class _FileSink:
             self._push(file)
 
     def _push(self, file: FileIO) -> None:
-        """Have the system begin to store what it was given, so that little is left for the end.
-
-        It is told that nobody will read it soon; large files would take its memory from others.
+        """Start writing dirty pages to the disk, so that little is left for the end, and drop them
+        from the page cache.
         """
         written = file.tell()
         if written - self._pushed_bytes >= _PUSHED_BYTES and hasattr(os, "posix_fadvise"):

@@ -56,10 +56,8 @@ class S3Blobs:
         self._name = name
 
     async def claim(self, installation: str) -> None:
-        """Bind the prefix to a database by the id that is kept there.
-
-        Raises StartupError where the prefix is another one's, or nobody knows whose, or where the
-        bucket cannot be used.
+        """Bind the prefix to the database with this id. Raises StartupError if it belongs to
+        another database or has no owner, or if the bucket cannot be used.
         """
         try:
             found = await self._installation()

@@ -132,9 +132,8 @@ class PostgresNotifications(LocalNotifications):
 
 
 async def wait_for_notification(changed: asyncio.Event, at_most_s: float) -> bool:
-    """Return at the next notice, or after so many seconds: one may get lost. Whether one came.
-
-    `changed` is what `Notices.listen` gives; whoever looks after this has missed nothing since.
+    """Wait for the next notification, at most so many seconds, since one may get lost; return
+    whether one came. `changed` comes from `Notifications.listen`.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(at_most_s):

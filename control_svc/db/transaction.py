@@ -88,9 +88,8 @@ class Transactions:
         notifications: Notifications,
         clock: Clock | None = None,
     ) -> None:
-        """`turn` is held by whoever writes: a lock where there can be one writer only.
-
-        `clock` None: the database has one.
+        """`turn` is entered by writers: a lock where only one may write. `clock` None means the
+        clock of the database.
         """
         self._writer = writer
         self._reader = reader

@@ -14,7 +14,7 @@ from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.model import Addition, StreamKey, StreamState
 from control_svc.event_log.queries import EventLogQueries, StreamQueries
 from control_svc.event_log.tail_cache import Tails
-from control_svc.event_log.writer import Writer, pause_after
+from control_svc.event_log.writer import StreamWriter, pause_after
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import lock_held
 from control_svc.jobs.model import LeaseLost
@@ -48,7 +48,7 @@ class GroupCommitter:
         self._metrics = metrics
         self._lease = lease
         self._interval_s = interval_s
-        self._writers: list[Writer] = []
+        self._writers: list[StreamWriter] = []
         self._ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -60,14 +60,14 @@ class GroupCommitter:
             await asyncio.sleep(self._interval_s)
 
     @asynccontextmanager
-    async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[Writer]:
+    async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[StreamWriter]:
         """Open the writer of a stream, behind the committed events. Raises LeaseLost."""
         key = StreamKey(context.claim.project, stream_id)
         stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
         if stream is None or stream.state is not StreamState.OPEN:
             raise LeaseLost(f"the stream {stream_id} is closed")
         with self._tails.written(key, stream.next_number) as tail:
-            writer = Writer(context, key, stream, tail, self._ready.set)
+            writer = StreamWriter(context, key, stream, tail, self._ready.set)
             self._writers.append(writer)
             self._metrics.written.inc()
             try:
@@ -86,13 +86,13 @@ class GroupCommitter:
             if free:
                 await self._write_group(free)
 
-    async def _write_group(self, group: Sequence[Writer]) -> None:
+    async def _write_group(self, group: Sequence[StreamWriter]) -> None:
         async with AsyncExitStack() as turns:
             for writer in group:  # all are free, so what they have to say does not grow meanwhile
                 await turns.enter_async_context(writer.turn)
             await self._write({writer: writer.addition() for writer in group})
 
-    async def _write(self, additions: Mapping[Writer, Addition]) -> None:
+    async def _write(self, additions: Mapping[StreamWriter, Addition]) -> None:
         try:
             with self._metrics.commit_seconds.time():
                 written = await self._transactions.write(lambda each: self._append(each, additions))
@@ -106,16 +106,19 @@ class GroupCommitter:
         else:
             self._notify(additions, written)
 
-    async def _append(self, tx: Transaction, additions: Mapping[Writer, Addition]) -> set[Writer]:
-        """Those whose events are written. A stream may have two writers here: one that has lost
-        its job and does not know it yet, and the one that goes on with it."""
+    async def _append(
+        self, tx: Transaction, additions: Mapping[StreamWriter, Addition]
+    ) -> set[StreamWriter]:
+        """Append events; return the claims whose events were written. A stream can briefly have two
+        writers here: one that has lost its job without knowing, and its successor.
+        """
         claims = await lock_held(tx, {writer.claim for writer in additions}, self._lease)
         held = {writer: each for writer, each in additions.items() if writer.claim in claims}
         had = await EventLogQueries(tx).append(held.values())
         return {writer for writer in held if writer.key in had}
 
     async def _write_one_by_one(
-        self, additions: Mapping[Writer, Addition], error: Exception
+        self, additions: Mapping[StreamWriter, Addition], error: Exception
     ) -> None:
         if len(additions) == 1:
             next(iter(additions)).fail(error)
@@ -123,7 +126,9 @@ class GroupCommitter:
         for writer, addition in additions.items():
             await self._write({writer: addition})
 
-    def _notify(self, additions: Mapping[Writer, Addition], written: Container[Writer]) -> None:
+    def _notify(
+        self, additions: Mapping[StreamWriter, Addition], written: Container[StreamWriter]
+    ) -> None:
         num_events = 0
         for writer, addition in additions.items():
             if writer in written:
@@ -133,9 +138,9 @@ class GroupCommitter:
         self._metrics.events_per_commit.observe(num_events)
 
 
-def _groups(writers: Sequence[Writer]) -> Iterator[list[Writer]]:
+def _groups(writers: Sequence[StreamWriter]) -> Iterator[list[StreamWriter]]:
     """Writers whose events go into one transaction."""
-    group: list[Writer] = []
+    group: list[StreamWriter] = []
     num_bytes = 0
     for writer in writers:
         if group and num_bytes + writer.num_bytes > GROUP_BYTES:

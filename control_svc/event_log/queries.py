@@ -213,9 +213,8 @@ class EventLogQueries:
         self._announce = tx.announce
 
     async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
-        """Append to open streams, each named once; how many of its chunks each had already.
-
-        A stream that is closed is left out, and so is one that another writer has gone on with.
+        """Append events and return the number of the first; the stream stays locked until the end
+        of the transaction. Raises StreamClosed.
         """
         streams = await _streams(self._session, [each.key for each in additions], locked=True)
         had: dict[StreamKey, int] = {}

@@ -78,8 +78,8 @@ class GroupReader:
                 future.set_result(found.get(place))
 
 
-class LogStreamReader:
-    """The followers of a process."""
+class StreamReader:
+    """Reads streams, whichever process writes them."""
 
     def __init__(
         self,
@@ -101,7 +101,9 @@ class LogStreamReader:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events beyond the one numbered `after`, those of a commit together, until the end.
 
-        Raises `missing`, StreamExpired or OutOfRange.
+        `BEFORE_FIRST`: all. Raises `missing` if there is no such stream or it is deleted meanwhile,
+        StreamExpired if its events have expired, and OutOfRange, naming `field`, for a number that
+        no event has yet.
         """
         key, number = StreamKey(project, stream_id), after + 1
         with (

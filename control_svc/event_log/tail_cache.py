@@ -63,8 +63,7 @@ class Tail:
         self.wake()
 
     def close(self, opened: int) -> None:
-        """A writer is gone; if the stream has not ended, others may go on with it. One that does
-        so here already keeps the tail."""
+        """Unregister a writer. A successor in this process that writes to it keeps the tail."""
         if opened == self._num_opened:
             self.is_live = self.is_ended
             self.wake()

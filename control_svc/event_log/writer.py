@@ -42,8 +42,13 @@ class _Write(Protocol):
     def __call__(self, work: Change[ResultT], /) -> Awaitable[ResultT]: ...
 
 
-class Writer:
-    """A `StreamWriter` whose events are committed with those of others."""
+class StreamWriter:
+    """The one writer of a stream, during one attempt of its job.
+
+    Events become visible in the order in which they are written, committed together with those of
+    other streams. While the database is unreachable, they are buffered. Methods raise LeaseLost
+    once the job belongs to another worker, or the stream has ended.
+    """
 
     def __init__(
         self,
@@ -76,13 +81,16 @@ class Writer:
 
     @property
     def next_number(self) -> int:
-        """The number of the event that is added next."""
+        """The number of the event that is added next, for events that contain it."""
         return self._next_number
 
     async def add(
         self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
     ) -> None:
-        """Append events, and tokens of a turn; they are visible after the next group commit."""
+        """Append events, and tokens of a turn; they are visible after the next group commit.
+
+        Returns at once, unless more than `UNWRITTEN_BYTES` is unwritten.
+        """
         while self._num_bytes > UNWRITTEN_BYTES and self._failure is None:
             await self._progressed()
         self._check()
@@ -98,11 +106,15 @@ class Writer:
         self._check()
 
     async def commit(self, change: Change[ResultT], *, progress: bool = False) -> ResultT:
-        """Commit everything that was added, and a change of rows, in one transaction."""
+        """Commit everything that was added, and a change of rows, in one transaction.
+
+        The change is committed once, even if the database's reply is lost. `progress`: as for
+        `JobContext.write`.
+        """
         return await self._change(partial(self._context.write, progress=progress), change)
 
     async def finish(self, change: Change[None]) -> None:
-        """As `commit`, and the job and the stream are done with it."""
+        """As `commit`, and end the job and the stream."""
 
         async def last(tx: Transaction) -> FinalEvents:
             await change(tx)
@@ -111,7 +123,9 @@ class Writer:
         await self.conclude(last)
 
     async def conclude(self, change: Change[FinalEvents]) -> None:
-        """As `commit`, and end the job; the change returns the last events."""
+        """As `commit`, and end the job. The change returns the last events, which may depend on
+        the rows that it reads.
+        """
         said: list[FinalEvents] = []
 
         async def last(tx: Transaction) -> None:
@@ -169,11 +183,9 @@ class Writer:
         *,
         said: Sequence[FinalEvents] = (),
     ) -> ResultT:
-        """Commit a change with what was said before it, as soon as the database takes it; `said`
-        is what the change appends itself.
-
-        It has a chunk of its own, perhaps an empty one, which tells whether it was committed: the
-        chunks that a group tried to commit may be there without it.
+        """Commit a change with the events before it, retrying while the database is unreachable;
+        `said` are the events of the change itself. Its segment, perhaps empty, shows whether it was
+        committed.
         """
         results: list[ResultT] = []
         async with self._changing():

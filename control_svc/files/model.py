@@ -84,9 +84,8 @@ class NewFile:
     request_id: str = ""
 
     def check(self, limits: "FileLimits") -> None:
-        """Everything that can be told before the bytes.
-
-        Raises MissingField, TooLong, InvalidField, OutOfRange or RequestTooLarge.
+        """Validate what is known before the bytes. Raises MissingField, TooLong, InvalidField,
+        OutOfRange or RequestTooLarge.
         """
         check_text("filename", self.filename)
         limit = limits.of(check_purpose(self.purpose))

@@ -16,9 +16,8 @@ Metadata = Sequence[tuple[str, str]]
 def acting_for(
     token: ServiceToken | None, project: str, priority: Priority, key_id: str
 ) -> Metadata:
-    """The metadata of a call for a project; `key_id` says in the logs which work it is.
-
-    Without a token the service must serve callers without a key, all as one project.
+    """The metadata of a call on behalf of a project; `key_id` names the kind of work in logs.
+    Without a token the service must accept callers without a key.
     """
     if token is None:
         return ()

@@ -59,9 +59,8 @@ class PrefixCleanup:
         *,
         is_worked_on: bool = False,
     ) -> None:
-        """Have what is kept for an object deleted, in the transaction that deletes the object.
-
-        `is_worked_on`: a worker may be about to compute more, and hears of the end soon.
+        """Queue the deletion of an object's stored prefixes, in the transaction that deletes the
+        object. `is_worked_on` delays it while a worker may still compute.
         """
         if not self._is_used:
             return
@@ -94,7 +93,10 @@ class PrefixCleanupWorker:
         except Unavailable:
             if claim.num_postponed < MOST_POSTPONED:
                 raise
-            _log.warning("what is archived for %s is left to the inference service", object_id)
+            _log.warning(
+                "the archived prefixes of %s are left for the inference service to expire",
+                object_id,
+            )
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Nothing: the object is gone."""

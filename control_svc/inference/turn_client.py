@@ -73,8 +73,7 @@ _REASONS: Final[Mapping[int, FinishReason]] = {
 
 
 class RpcTurnClient:
-    """A `TurnClient` over a channel, which must not try calls again: whoever runs a turn has to
-    hear of each engine that died."""
+    """A `TurnClient` over a channel that must not retry: workers count engines that died."""
 
     def __init__(
         self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float

@@ -341,7 +341,7 @@ _INCLUDES: Final[Mapping[int, Include]] = {
 
 
 def includes_of(values: Iterable[int]) -> frozenset[Include]:
-    """What a caller wants to see. Raises InvalidField for what this release does not know."""
+    """The `include` values of a request. Raises InvalidField for one that is not supported."""
     found = set()
     for index, value in enumerate(values):
         known = _INCLUDES.get(value)

@@ -109,8 +109,7 @@ async def _names(
 
 
 async def _free(tx: Transaction, project: str, kept: Sequence[str]) -> set[str]:
-    """Those of the ids that no item has. What is being written tells its ids before it is stored:
-    ids that may be of it are left to it."""
+    """The ids that no item has. Ids of a turn that is being written count as taken."""
     if not kept:
         return set()
     oldest = await StreamQueries(tx).oldest_open(project)

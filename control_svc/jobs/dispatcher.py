@@ -106,9 +106,9 @@ class Dispatcher:
                 await self._take_over()
             await self._claim()
         except DomainError as error:
-            _log.warning("no jobs can be claimed: %s", error)
-        except Exception:  # nobody else hears of it, and the next round may do better
-            _log.exception("no jobs can be claimed")
+            _log.warning("jobs cannot be claimed: %s", error)
+        except Exception:  # logged only: the next round may succeed
+            _log.exception("jobs cannot be claimed")
 
     async def _look_after(self) -> None:
         """Signal cancellations to attempts, and end jobs that never started."""
@@ -197,7 +197,7 @@ class Dispatcher:
         try:
             job = await step
         except LeaseLost:
-            _log.info("job %s is not ours any more", claim.job_id)
+            _log.info("lost the lease of job %s", claim.job_id)
         except Unavailable as error:
             _log.warning("the end of job %s is not written yet: %s", claim.job_id, error)
             return False
@@ -237,7 +237,7 @@ class JobGauges:
                 await self.count()
             except DomainError as error:
                 _log.debug("jobs cannot be counted: %s", error)
-            except Exception:  # nobody else hears of it, and the next count may do better
+            except Exception:  # logged only: the next count may succeed
                 _log.exception("jobs cannot be counted")
             await asyncio.sleep(interval_s)
 

@@ -66,12 +66,12 @@ class JobHandler(DeadLetterHandler, Protocol):
         """How many of them run at the same time in one process."""
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Do the job, or what is left of it; returning means that it is done.
+        """Run the job, or what is left of it; returning means that it is done.
 
-        An error that a retry can help is tried again: later, where something that the job needs is
-        not there (UNAVAILABLE, RESOURCE_EXHAUSTED), however often; else at most three times in
-        all without progress. Any other DomainError buries the job at once. EngineDied says that an
-        engine died over the work. CancelledError means to leave at once, without a word.
+        Retryable errors are retried: UNAVAILABLE and RESOURCE_EXHAUSTED later and without limit,
+        others at most three times without progress. Any other DomainError makes the job a dead
+        letter. EngineDied counts a death of an engine over the job. CancelledError means to stop at
+        once.
         """
 
 

@@ -33,8 +33,9 @@ class LeaseTerms:
 
 
 async def lock_held(tx: Transaction, claims: Collection[Claim], lease: timedelta) -> set[Claim]:
-    """Those of the claims that count, for a transaction that writes for all of them. Their jobs are
-    locked, and their leases kept as those of whoever writes."""
+    """Lock the jobs of those claims that are still valid, for a transaction that writes for all of
+    them.
+    """
     jobs = await JobQueueQueries(tx).lock_all(claims)
     now = await tx.now()
     for job in jobs:

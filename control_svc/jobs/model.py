@@ -28,9 +28,8 @@ DEAD_KEPT_FOR: Final = timedelta(days=30)
 
 
 class LeaseLost(Exception):
-    """Another worker has been given the job, or it has ended; the transaction is rolled back.
-
-    Never an answer to a caller: the worker that gets it has nothing more to say.
+    """The job belongs to another worker, or has ended; the transaction is rolled back. Internal:
+    the worker stops.
     """
 
 
@@ -180,8 +179,9 @@ class Job:
             raise LeaseLost(f"{self.id} with fence {claim.fence}")
 
     def is_orphan(self, owner: str, now: datetime, *, is_alone: bool) -> bool:
-        """Whether its worker is gone, as `owner` sees it: its lease ran out, or nobody else can be
-        there."""
+        """Whether its worker is gone, as seen by `owner`: the lease has expired, or no other
+        process can exist.
+        """
         if self.lease_owner in (None, owner) or self.lease_expires_at is None:
             return False
         return is_alone or self.lease_expires_at <= now

@@ -168,10 +168,8 @@ class JobQueueQueries:
         self._announce = tx.announce
 
     async def due(self, kinds: Collection[str]) -> Job | None:
-        """The job that comes next; nobody else gets it.
-
-        By priority, then of the project with the fewest running jobs, then the one that has been
-        due for longest.
+        """Select and lock the next job: by priority, then of the project with the fewest running
+        jobs, then by age.
         """
         running = aliased(JobRow)
         num_running = (

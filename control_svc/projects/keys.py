@@ -318,7 +318,7 @@ class Keys:
             await self._transactions.write(lambda tx: KeyQueries(tx).note_use(found.key.id, now))
         except DomainError as error:
             # A disk that is full is no reason to refuse the key.
-            _log.warning("the use of %s is not noted: %s", found.key.id, error)
+            _log.warning("the last use of %s is not recorded: %s", found.key.id, error)
 
     def _new(self, described: NewKey, secret: str) -> ApiKey:
         return ApiKey(

@@ -90,8 +90,9 @@ class ProjectQueries:
         await self._session.execute(insert(ProjectRow).values(**asdict(project)))
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
-        """Raises ProjectNotFound. Of a locked project nobody else changes the row until the end of
-        the transaction."""
+        """Raises ProjectNotFound. A locked project stays unchanged until the end of the
+        transaction.
+        """
         row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
         if row is None:
             raise ProjectNotFound(project=project_id)

@@ -238,7 +238,9 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         """Make a key."""
         created = await self._keys.create(new_key(request))
         if self._serves_keyless:
-            _log.warning("a key was made, and callers without one are served too: require_keys")
+            _log.warning(
+                "an API key was created, and callers without one are still served: set require_keys"
+            )
         return key_pb.CreateKeyResponse(
             key=key_to_pb(created.key),
             secret=created.secret,

@@ -226,8 +226,7 @@ class AutoCompaction:
     async def _compact(
         self, recorder: ResponseRecorder, request: TurnRequest, split: _Split
     ) -> list[Item]:
-        """What stands for the items; empty where the model had nothing to say, as one that only
-        thinks: a summary without words would stand for all that was said."""
+        """Summarize items; empty if the model returned no text, so that nothing is replaced."""
         text, usage = await self._compactor.sum_up(
             request.project, recorder.response, split.summed, request.priority
         )

@@ -153,8 +153,7 @@ class ResponseContext:
         return list(items[start:])
 
     def _starts(self, items: Sequence[Item]) -> list[int]:
-        """Where what is shown may begin: with something that a user said, or with the response's
-        own input. Callers who keep the past themselves have all of it there."""
+        """Where truncated items may begin: at a user message, or at the response's own input."""
         own = next((place for place, item in enumerate(items) if item.id in self._own), 0)
         return [
             place for place, item in enumerate(items) if place and (place == own or is_users(item))

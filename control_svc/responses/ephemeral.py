@@ -97,10 +97,8 @@ class EphemeralResponses:
     async def stream(
         self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """What happens, from the first event to the last.
-
-        Raises as `answer`, before the first event: that the response was created is told once its
-        model has begun.
+        """Yield all events. Raises as `answer`, before the first event, which is sent once the
+        model has started.
         """
         if not request.settings.store:
             telling = self._record(project, request)
@@ -254,8 +252,7 @@ async def _silence(_events: Sequence[ResponseEvent]) -> None:
 
 
 async def _break_off(recorder: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
-    """An error that another attempt may not meet is the caller's to try again, where nobody knows
-    of the response yet; else it is how the response ends."""
+    """Raise a retryable error if no event has been sent yet; otherwise end the response with it."""
     if not is_known:
         raise error
     await fail(recorder, error)

@@ -174,8 +174,9 @@ class TurnProjection:
     def __init__(
         self, first_index: int, show: Callable[[Item], Item], drafts: Sequence[Draft] = ()
     ) -> None:
-        """`first_index` is the place of the turn's first item in the output; `show` makes of
-        an item what its caller sees of it; `drafts` have been told before."""
+        """`first_index` is the position of the turn's first item in the output; `show` converts an
+        item for the caller; `drafts` were sent before.
+        """
         self._first_index = first_index
         self._show = show
         self._open = next((draft for draft in drafts if not draft.is_done), None)
@@ -186,8 +187,9 @@ class TurnProjection:
         arguments readers see nothing, and what they do not see cannot be rebuilt."""
 
     def record(self, said: Sequence[DraftEvent]) -> list[ResponseEvent]:
-        """What readers hear at once. That an item is whole they hear when the next one begins, or
-        the turn has ended: only then it is known whether it was broken off."""
+        """The events of a delta. An item is reported complete when the next one starts or the turn
+        ends, since only then it is known whether it was interrupted.
+        """
         return [event for each in said for event in self._record(each)]
 
     def end(self, items: Sequence[Item]) -> list[ResponseEvent]:

@@ -166,8 +166,7 @@ class ResponseQueries:
         return (await self._session.execute(query)).scalar_one() or 0
 
     async def words_after(self, project: str, response_id: str) -> list[Item]:
-        """What has become of a response's questions in those that go on from it: their remote
-        calls, and the words of those that have not ended, and may make some."""
+        """Approvals and remote calls in the responses that continue this one."""
         later = select(ResponseRow.id, ResponseRow.state)
         later = later.where(ResponseRow.project == project, ResponseRow.previous_id == response_id)
         going_on = later.subquery()

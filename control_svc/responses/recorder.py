@@ -11,8 +11,8 @@ from control_svc.agent.file_search import citations_of
 from control_svc.agent.model import NO_USAGE, TurnResult, added
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import StreamWriter
 from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.input_items import Include, visible
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Message, Reasoning, Text
@@ -83,8 +83,7 @@ class StoredSink:
 
 
 class TransactionSink:
-    """Keeps a response in a transaction of somebody else's, which has locked its job and its
-    row."""
+    """Stores events in a caller's transaction, which has locked the job and the row."""
 
     def __init__(self, project: str, tx: Transaction, codec: EventCodec) -> None:
         self._project = project

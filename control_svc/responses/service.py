@@ -11,8 +11,9 @@ from control_svc.base.ids import JOB, IdSource, age_of
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import BEFORE_FIRST, Event, StreamReader
+from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.reader import StreamReader
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.model import GIVEN_ITEMS, Item, ItemFilter
 from control_svc.items.queries import TimelineQueries
@@ -137,7 +138,7 @@ class Responses:
 
         async def forget(tx: Transaction) -> None:
             await ResponseQueries(tx).get(project, response_id)
-            # The job's row comes first, as it does for whoever works on the response.
+            # Lock the job's row first, as the response's worker does.
             await JobQueries(tx).request_cancel(project, KIND, response_id)
             found = await ResponseQueries(tx).lock(project, response_id)
             is_worked_on = not found.state.is_final
@@ -203,10 +204,7 @@ def check_not_refused(response: Response) -> None:
 async def _what_was_said(
     tx: Transaction, project: str, response: Response
 ) -> tuple[list[Item], Response]:
-    """The calls that may be open, and the response with its place in what was said before.
-
-    Those of a chain are in its last response: the calls before it were answered by then.
-    """
+    """The open calls, and the response with its position in the history."""
     if response.previous_id:
         previous = await previous_of(tx, project, response)
         own = await TimelineQueries(tx).since(project, previous.id)
@@ -225,8 +223,9 @@ async def _what_was_said(
 
 
 async def previous_of(tx: Transaction, project: str, response: Response) -> Response:
-    """The response that this one goes on from. Raises PreviousResponseNotFound or
-    PreviousResponseUnfinished."""
+    """The response that this one continues. Raises PreviousResponseNotFound or
+    PreviousResponseUnfinished.
+    """
     try:
         previous = await ResponseQueries(tx).get(project, response.previous_id)
     except ResponseNotFound:

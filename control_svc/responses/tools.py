@@ -76,9 +76,8 @@ async def check_approvals_once(
     *,
     locks: bool,
 ) -> None:
-    """That the words of a new response are about calls that wait for them, and for nobody else's.
-
-    `locks`: whoever else goes on with such words waits until the transaction has ended. Raises
+    """Validate that approvals of a new response refer to calls that still wait for them. `locks`
+    serializes other responses with such approvals until the end of the transaction. Raises
     InvalidField.
     """
     spent: Sequence[Item] = ()
@@ -151,8 +150,9 @@ class McpPreparing:
 
 
 def _unasked(tools: Sequence[Tool], items: Sequence[Item], own: Sequence[Item]) -> list[str]:
-    """The servers that have not said what they offer. One that could not be asked is asked again
-    by the next response, not by the same one."""
+    """The servers whose tools are not listed yet. One that failed is asked again by the next
+    response.
+    """
     known = {label for label, listed in lists_of(items).items() if not listed.problem}
     known |= set(lists_of(own))
     return [t.server_label for t in tools if isinstance(t, McpTool) and t.server_label not in known]

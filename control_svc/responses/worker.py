@@ -9,7 +9,7 @@ from control_svc.agent.drafts import Draft
 from control_svc.agent.loop import AgentLoop
 from control_svc.agent.model import LoopLimits, LoopResult, LoopSettings, Outcome, Progress
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import StreamWriters
+from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FileSearchCall, Item, ItemStatus
@@ -228,7 +228,7 @@ class ResponseHandler:
     def __init__(
         self,
         transactions: Transactions,
-        writers: StreamWriters,
+        writers: GroupCommitter,
         worker: ResponseWorker,
         endings: Endings,
         codec: EventCodec,

@@ -14,7 +14,7 @@ from control_svc.agent.truncation import first_that_fits
 from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.pagination import Window
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.event_log.model import StreamWriter
+from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemFilter, Message, PlacedItem, Role

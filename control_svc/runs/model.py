@@ -186,9 +186,8 @@ class NewRun:
     def settings(
         self, assistant: AssistantSettings, thread: ToolResources, seed: int
     ) -> RunSettings:
-        """What the run does: as its assistant says, but for what is said here.
-
-        Raises InvalidField for a choice of a tool that there is not.
+        """The settings of the run: the assistant's, overridden by the request. Raises InvalidField
+        for the choice of an unknown tool.
         """
         tools = assistant.tools if self.tools is None else self.tools
         check_choice(self.choice, tools)

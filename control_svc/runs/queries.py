@@ -126,8 +126,7 @@ _Found = Select[bytes, bytes]
 
 
 class RunQueries:
-    """The rows of runs. Whoever locks a run and its job, its thread or its stream locks the job
-    before it, and the others behind it."""
+    """SQL of runs. Lock order: the job first, then the run, then its thread or stream."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
@@ -149,8 +148,7 @@ class RunQueries:
         return found
 
     async def lock(self, project: str, run_id: str) -> Run:
-        """The run, which until the end of the transaction nobody else changes. Raises
-        RunNotFound."""
+        """As `get` by id, locked until the end of the transaction. Raises RunNotFound."""
         return await self._one(_select(project).with_for_update(), run_id)
 
     async def page(self, project: str, thread_id: str, window: Window) -> list[Run]:

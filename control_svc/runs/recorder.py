@@ -16,7 +16,8 @@ from control_svc.assistants.message_model import ThreadMessage, started_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import FinalEvents, StreamWriter
+from control_svc.event_log.model import FinalEvents
+from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries

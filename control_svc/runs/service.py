@@ -15,8 +15,8 @@ from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata, check_request_id
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import StreamReader
 from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.reader import StreamReader
 from control_svc.items.model import ITEM_PREFIXES, FunctionCallOutput, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.queries import JobQueries
@@ -61,8 +61,7 @@ class _Situation(NamedTuple):
     is_waiting: bool
 
     def is_last(self, number: int) -> bool:
-        """Whether the watching ends with this event, which says that the run waits. Waits that
-        were over before are passed by."""
+        """Whether watching ends with this event, because the run waits for its client now."""
         return number > self.newest or (self.is_waiting and number == self.newest)
 
 
@@ -220,10 +219,8 @@ class Runs:
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
     ) -> AsyncGenerator[NumberedEvent, None]:
-        """The events beyond a number, until the run has ended or waits for its client.
-
-        A wait that is over is told, and what came behind it. Raises RunNotFound, StreamExpired or
-        OutOfRange.
+        """Yield events beyond a number until the run has ended or waits for its client. Raises
+        RunNotFound, StreamExpired or OutOfRange.
         """
         started = await self._transactions.read(
             lambda each: self._situation(each, project, thread_id, run_id)
@@ -275,7 +272,7 @@ class Runs:
 
         async def give_up(tx: Transaction) -> Run | None:
             await RunQueries(tx).get(project, thread_id, run_id)
-            # The job's row comes first, as it does for whoever works on the run.
+            # Lock the job's row first, as the run's worker does.
             job = await JobQueries(tx).request_cancel(project, KIND, run_id)
             run = await RunQueries(tx).lock(project, run_id)
             cancelling = run.cancelling()
@@ -302,10 +299,8 @@ class Runs:
         outputs: Sequence[ToolOutput],
         request_id: str,
     ) -> Submitted:
-        """Give a run what its calls gave; it goes on with them.
-
-        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete, TooLong and
-        RequestIdReused.
+        """Submit the outputs of calls; the run resumes. Raises RunNotFound, ToolOutputsNotAccepted,
+        ToolOutputsIncomplete, TooLong and RequestIdReused.
         """
         check_request_id(request_id)
         check_outputs(outputs)

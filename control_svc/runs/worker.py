@@ -17,7 +17,7 @@ from control_svc.agent.model import (
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.event_log.model import StreamWriters
+from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.items.model import (
@@ -79,7 +79,7 @@ class RunHandler:
     def __init__(
         self,
         transactions: Transactions,
-        writers: StreamWriters,
+        writers: GroupCommitter,
         codec: RunEventCodec,
         loop: AgentLoop,
         counter: TokenCounter,

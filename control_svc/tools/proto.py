@@ -105,9 +105,8 @@ def resources_to_pb(resources: ToolResources) -> pb.ToolResources | None:
 
 
 def options_from_pb(options: GenerationOptions, field: str = "options") -> bytes:
-    """Options of generations as the domain keeps them; whether a model can is said when it runs.
-
-    Raises UnsupportedField for those that belong to whoever runs a generation.
+    """Convert generation options; whether a model supports them is decided when it runs. Raises
+    UnsupportedField for options that callers may not set.
     """
     for place, message in (("", options), ("output.", options.output), ("cache.", options.cache)):
         for said, _ in message.ListFields():

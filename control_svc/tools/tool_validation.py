@@ -150,11 +150,9 @@ def _check_tool(path: str, tool: Tool) -> None:
 def check_enforceable(
     tools: Sequence[Tool], choice: ToolChoice | None, answer: ResponseFormat | None
 ) -> None:
-    """That no custom tool is called without its grammar.
-
-    Calls are held to a form where there must be one, or where the answer has a form beside which a
-    call is told from it; a model that is free to answer is free in its calls. Behind the calls of
-    the server's own tools it is. Raises InvalidField.
+    """Validate that custom tools with a grammar are only used where calls can be constrained: with
+    a required call, or with an output format that calls can be told apart from. Raises
+    InvalidField.
     """
     is_held = answer is not None and answer.kind is not FormatKind.TEXT
     mode = ChoiceMode.AUTO if choice is None else choice.mode

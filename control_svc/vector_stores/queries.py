@@ -221,8 +221,9 @@ class StoreFileQueries:
         return [(row.project, row.file_id) for row in await self._session.execute(query)]
 
     async def left_behind(self) -> tuple[str, StoreFile] | None:
-        """A file whose passages are of no use any more, with its project, locked; over all
-        projects. None: there is none that nobody else sweeps."""
+        """Lock a removed file whose chunks are not deleted yet, of any project; None if there is
+        none.
+        """
         row = await self._session.scalar(
             select(StoreFileRow)
             .where(StoreFileRow.state.in_(_LEFT_BEHIND))

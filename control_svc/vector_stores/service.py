@@ -105,8 +105,9 @@ class VectorStores:
                 yield store
 
     async def update(self, project: str, store_id: str, changes: StoreChanges) -> VectorStore:
-        """Change what its owner says. Raises VectorStoreNotFound, VectorStoreExpired,
-        MissingField, InvalidField, OutOfRange or TooLong."""
+        """Update a store. Raises VectorStoreNotFound, VectorStoreExpired, MissingField,
+        InvalidField, OutOfRange or TooLong.
+        """
         changes.check()
 
         async def change(tx: Transaction) -> VectorStore:

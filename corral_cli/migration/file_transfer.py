@@ -34,9 +34,10 @@ def bytes_at(folder: Path, file_id: str) -> Path | None:
 
 
 async def download(files: "FileServiceAsyncStub", file: file_pb2.File, folder: Path) -> None:
-    """Write a file's bytes, unless they are there: what a file says never changes.
+    """Write a file's bytes to `folder`, unless they are there already: a file's content is
+    immutable.
 
-    Raises click.ClickException for an id that is no name of a file.
+    Raises click.ClickException for an id that cannot be a file name.
     """
     target = bytes_at(folder, file.id)
     if target is None:

@@ -188,10 +188,8 @@ async def announcement(plan: Plan, elapsed_s: float) -> Announcement:
 
 
 async def list_models(plan: Plan) -> list[model_pb2.Model]:
-    """The models with their resolved limits; none where the service does not say.
-
-    A service that has just become ready may already have died again: that is the supervisor's
-    business, and no reason to end everything.
+    """The models with their resolved limits; empty if the service does not answer. A service that
+    fails right after it became ready is restarted by the supervisor.
     """
     request = inference_service_pb2.ListModelsRequest()
     upstream = plan.gateway.inference_tls

@@ -229,11 +229,11 @@ class Plan:
 
 
 def _settled(settings: ServiceWithPorts, name: str, others: list[Address]) -> Address:
-    """The address of a listener with its port decided, and unlike those of the others where that is
+    """A listener's address with its port chosen, different from those of the others where that is
     free. The supervisor needs the management ones.
 
-    Port 0 becomes a free port. So does the port of a management listener that nobody asked for:
-    a second Corral on the same machine should not fail over a port that its operator never named.
+    Port 0 becomes a free port. A management port that is not set and already in use becomes a free
+    one too, so that a second Corral on the same machine starts.
     """
     address = parse_address(getattr(settings, name) or ANY_LOOPBACK_PORT)
     is_default = name not in settings.model_fields_set

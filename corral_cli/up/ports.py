@@ -53,12 +53,12 @@ def _problem(address: Address, error: OSError) -> str:
 
 @contextmanager
 def held(addresses: Iterable[Address]) -> Iterator[None]:
-    """Keep addresses for services of ours, those too that start again. Raises StartupError.
+    """Reserve the addresses for the services, restarts included. Raises StartupError.
 
-    A port that something is bound to, if only this, is given to no connection: one of our own
-    could have the port of a service that does not listen yet (50052, say, is among those that Linux
-    gives away), and keep it for as long as that service is tried again. Servers bind it too, for
-    nobody listens on this. Elsewhere than on Linux they could not, and nothing is kept.
+    A bound port is not given to outgoing connections, which could otherwise take the port of a
+    service that does not listen yet (50052 is in Linux's ephemeral range). Servers can bind it as
+    well, because the reserving socket does not listen. Other systems do not allow that, so there
+    nothing is reserved.
     """
     with ExitStack() as stack:
         if sys.platform == "linux":

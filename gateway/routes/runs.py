@@ -282,9 +282,8 @@ def _run_response(run: run_pb2.Run) -> Response:
 
 
 class FollowedRun:
-    """The `Calls` of a run that is begun, or gone on with, and then followed.
-
-    A client that goes away stops the following, never the run.
+    """The `Calls` of a run that is created, or resumed, and then followed. A client that
+    disconnects ends the stream but not the run.
     """
 
     def __init__(

@@ -76,4 +76,4 @@ def _logged() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        log.warning("a load cannot be marked: %s", error)
+        log.warning("the start of an adapter load cannot be recorded: %s", error)

@@ -51,8 +51,8 @@ class Reconciler:
         address: str,
         look_s: float = 1.0,
     ) -> None:
-        """`folder` is where the wanted state is kept for a start without control. The engines are
-        looked at every `look_s` seconds: nobody tells when one has loaded its adapters again."""
+        """`folder` holds the desired state for a start without the control service. The engines are
+        polled every `look_s` seconds, because a reload of adapters is not announced."""
         self._control = control
         self._installer = installer
         self._path = folder / "state.json"
@@ -103,9 +103,9 @@ class Reconciler:
                     await self._take(state)
             except DomainError as error:
                 if pause == _FIRST_PAUSE_S:
-                    log.warning("the adapters that are wanted cannot be followed: %s", error)
-            except Exception:  # nobody else hears of it, and the next try may do better
-                log.exception("the adapters that are wanted cannot be followed")
+                    log.warning("the desired adapters cannot be watched: %s", error)
+            except Exception:  # logged only: the next attempt may succeed
+                log.exception("the desired adapters cannot be watched")
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -120,7 +120,7 @@ class Reconciler:
         try:
             await asyncio.to_thread(save_state, self._path, state)
         except OSError as error:
-            log.warning("the wanted adapters cannot be kept in %s: %s", self._path, error)
+            log.warning("the desired adapters cannot be saved in %s: %s", self._path, error)
         self._start_work()
         self._wanted_changed.ring()
 
@@ -186,7 +186,7 @@ class Reconciler:
                 log.warning("adapter %s of %s: %s", wanted.name, wanted.project, error)
             self._failures[wanted.id] = wanted, error
             return not isinstance(error, _PASSING)
-        except Exception:  # nobody else hears of it, and the other adapters go on
+        except Exception:  # logged only: the other adapters continue
             log.exception("adapter %s of %s", wanted.name, wanted.project)
             self._failures[wanted.id] = wanted, InternalError(request_id="")
         else:
@@ -216,7 +216,7 @@ class Reconciler:
         while True:
             reports = [self._report(wanted) for wanted in self._state.adapters.values()]
             if reports != said or clock() - said_at > REPORT_INTERVAL_S:
-                with suppress(DomainError):  # control is away: it is told at the next look
+                with suppress(DomainError):  # control is unreachable: reported at the next poll
                     await self._control.report(self._frontend, self._address, reports)
                     said, said_at = reports, clock()
             await self._news.wait(self._look_s)

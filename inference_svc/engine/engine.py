@@ -235,10 +235,12 @@ class Engine:
         return [event for events in self.calls(patience_s=patience_s) for event in events]
 
     def calls(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> Iterator[list[Event]]:
-        """Make one step: a token for everybody who decodes, then a chunk of prompts. After each of
-        its decode calls, and at its end, tell what has happened since, in order: no text waits for
-        the prompts behind it. Meanwhile any command may be given, and who is submitted then has a
-        part in the prompts' call. Where only a grammar is missing, it is waited for `patience_s`.
+        """Run one step: a token for each decoding sequence, then a chunk of prompts.
+
+        Yields the events since the last yield after each decode call and at the end: a call for
+        prompts takes 0.4 to 1.1 s with half a billion parameters, and finished texts must not wait
+        for it. Commands may be given between calls; a request submitted then takes part in the
+        prompts' call. If only a grammar is missing, waits for it for `patience_s`.
         """
         self._expire()
         self._admitter.admit(self._preparer.is_left)
@@ -266,7 +268,7 @@ class Engine:
             yield plan
             has_changed = self._roster.num_changes != num_changes
             if len(texts) == len(ready) and not has_changed:
-                return  # which is most steps: there is nobody for another call
+                return  # which is most steps: no other sequence needs a call
             self._expire()
             if has_changed or self._roster.num_changes != num_changes:
                 self._admitter.admit(self._preparer.is_left)

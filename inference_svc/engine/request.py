@@ -67,19 +67,22 @@ class StoredObjectRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """One choice of one generation: everything the engine needs to know of it.
+    """One choice of one generation, as the engine receives it.
 
-    `prompt` and `resumed` are token ids (`array("i")`, to travel compactly). `resumed` are output
-    tokens that were produced before: they count as output, samplers are replayed over them and
-    nothing of them is emitted again; `snapshot_id` is a restored snapshot of just these tokens,
-    from which the sampler knows what they do not tell. `deadline` is on the machine's monotonic
-    clock, and so is `queue_deadline`, by which it must have a slot. `cache_key` keeps prefixes of
-    different owners apart, and those of different `adapters`; with `keep` the state is held when
-    the sequence has ended, and with `keep_for` it may be archived as a part of that object.
-    `project` shares the engine fairly. `max_draft` bounds the tokens guessed at once, 0 forbids it;
-    `predicted` is what the caller expects the output to repeat. A `deterministic` sequence is
-    computed by itself (see `solo`) and must neither `reuse` nor guess. `request_id` is the RPC's,
-    for errors.
+    `prompt` and `resumed` are token ids (`array("i")`, which pickles compactly). `resumed` are
+    output tokens of an earlier attempt: they count as output, the samplers are replayed over them
+    and they are not emitted again. `snapshot_id` names a restored snapshot of exactly these tokens,
+    which holds the sampler state that the tokens alone do not determine.
+
+    `deadline` and `queue_deadline` (the time by which it must have a slot) are on the machine's
+    monotonic clock. `cache_key` separates the cached prefixes of different owners; prefixes
+    computed with different `adapters` are separate too. With `keep` the KV state is retained after
+    the sequence ends; with `keep_for` it may be archived for that object. Slots are shared fairly
+    between the values of `project`.
+
+    `max_draft` is the number of tokens speculated at once at most, 0 for none; `predicted` is the
+    caller's predicted output. A `deterministic` sequence is computed alone (see `solo`) and must
+    neither `reuse` a prefix nor speculate. `request_id` is the RPC's, for errors.
     """
 
     sequence_id: int

@@ -108,9 +108,12 @@ class _Awaited(NamedTuple):
 
 
 class AdapterRegistry:
-    """All generations of one model, whose engines come and go. Use on the event loop; `send`
-    reaches the engine while there is one, `count_requests` says how many live requests use a
-    generation, `marks` hears what is being loaded."""
+    """All generations of one model's adapters; outlives the engine processes. Use on the event
+    loop.
+
+    `send` delivers a message to the engine while one is running, `count_requests` returns the
+    number of live requests that use a generation, and `marks` records what is being loaded.
+    """
 
     def __init__(
         self,

@@ -59,12 +59,12 @@ class EngineState(enum.Enum):
 
 
 class EngineClient:
-    """The engine process of one model and its streams. All methods run on the event loop.
+    """The engine process of one model and its streams. Call all methods on the event loop.
 
-    `ready` says what the process loaded last, `report` how busy it is and `archive` how the archive
-    was when it was last used (None while it is down).
-    `on_state` hears each change; `on_event` hears every engine event, for metrics; `on_progress`
-    hears how far the model is loaded. `adapters` may outlive it, and be its successor's.
+    `ready` is the process's last load report, `report` its load and `archive` the archive's state
+    when last used (both None while it is down). `on_state` is called at each state change,
+    `on_event` with every engine event, for metrics, and `on_progress` with the progress of loading.
+    `adapters` may outlive it and be passed to its successor.
     """
 
     def __init__(

@@ -25,9 +25,12 @@ from inference_svc.engine_client.messages import (
 
 _VARIABLE = "GLIBC_TUNABLES"
 _TUNABLES = {
+    # Weights in huge pages: 10.5 ms a step instead of 11.5 (half a billion parameters, one row).
     "glibc.malloc.hugetlb": 1,
+    # glibc raises it to 32 MB by itself; freed prefix states then leave holes in the heap.
     "glibc.malloc.mmap_threshold": 1 << 20,  # bytes
-    # Without it glibc would give back, and ask for again, what each row's temporaries take.
+    # Setting the threshold above ends glibc's own choice of this one: a copy of 262,000 logits
+    # would take 0.4 ms instead of 0.02, since its memory is released and requested each time.
     "glibc.malloc.trim_threshold": 64 << 20,  # bytes
 }
 

@@ -36,8 +36,9 @@ ReportProgress = Callable[[LoadProgress], None]
 
 
 def load(boot: EngineConfig, tell: ReportProgress = lambda _: None) -> LoadedEngine:
-    """Load and warm the model; `tell` hears how far it is. Raises `ModelLoadError` or
-    `ModelTooLarge`."""
+    """Load and warm the model, reporting progress through `tell`. Raises `ModelLoadError` or
+    `ModelTooLarge`.
+    """
     stamps = _verify_files(boot.model.stamps, boot.model.digest)
     library.start()
     memory = EngineMemory(boot.model.backend.placement)

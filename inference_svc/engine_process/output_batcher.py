@@ -27,14 +27,19 @@ from inference_svc.engine.events import (
 from inference_svc.engine_client.messages import DevicesTaken, SnapshotDone
 
 Outputs = list[Event] | SnapshotDone | DevicesTaken
-# With more streams than so many the interval grows as their number does, up to a factor.
+# With more streams the interval grows in proportion to their number, up to a factor: each stream is
+# a message. Sixteen streams in 7.2 s: 220 ms of processor time with 80 ms, 160 with 128.
 _FEW_STREAMS = 10
 _MOST_INTERVALS = 2.0
 
 
 def usual_interval_s(*, threads: int, cores: int) -> float:
-    """How long tokens wait where the operator does not say: what wakes frontends costs more where
-    no core is left for them."""
+    """The default interval between messages, in seconds: longer where the engine uses every core.
+
+    Measured with half a billion parameters on two cores: a message costs 0.9 ms of processor time
+    in frontend and gateway. One stream, 12 ms a token: 0.39 ms a token with 40 ms instead of 0.94
+    with none. Where the engine uses every core: 11.7 ms a token with 80 ms instead of 12.05.
+    """
     return 0.08 if threads >= cores else 0.04
 
 

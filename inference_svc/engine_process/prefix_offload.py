@@ -71,8 +71,9 @@ _MOST_UNWRITTEN_BYTES = 256 << 20
 
 
 class OffloadDone(NamedTuple):
-    """The other thread has finished something: `PrefixOffloader.hear` is to be told, on the step
-    thread."""
+    """A notice from the offload thread that work is finished; pass it to `PrefixOffloader.hear` on
+    the step thread.
+    """
 
     take_in: Callable[[], None]
     measured: DiskMeasurement

@@ -125,7 +125,7 @@ class StepLoop:
             self._tell(stepper.step())
             return
         if any(_computes(other) for other in self._steppers if other is not stepper):
-            calls = stepper.calls(patience_s=0.0)  # nobody waits for another's grammar
+            calls = stepper.calls(patience_s=0.0)  # one request does not wait for another's grammar
         else:
             calls = stepper.calls()
         for events in calls:
@@ -144,7 +144,7 @@ class StepLoop:
             self._outbox.put(DevicesTaken(taken))
 
     def _drain(self) -> None:
-        # Commands between the calls of a step may leave news behind that no step has told.
+        # Commands between the calls of a step may leave events that no step has emitted.
         idle = not any(stepper.has_work or stepper.has_news for stepper in self._steppers)
         # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
         watching = any(stepper.has_sequences for stepper in self._steppers)

@@ -81,7 +81,7 @@ def free_bytes_from_outside() -> dict[str, int] | None:
         events = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
         found: dict[str, int] = json.loads(events.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
-        log.warning("the memory of GPUs cannot be told: %s", problem)
+        log.warning("the free memory of the GPUs cannot be read: %s", problem)
         return None
     return found
 

@@ -27,11 +27,11 @@ class InvalidTransition(Exception):
 
 @dataclass(slots=True)
 class Resident:
-    """The place of one model in memory.
+    """One model's residency in memory, as the eviction policy sees it.
 
-    `used_at` is when its last use began or ended, on any clock that grows. `awaited` is how many
-    calls wait for it to be loaded. `is_pinned`: it never gives way to another. `spread` says where
-    its bytes go, `held` where they are.
+    `used_at` is when its last use began or ended, on any monotonic clock. `awaited` is the number
+    of calls that wait for it to load. A model with `is_pinned` is never evicted. `spread` gives the
+    placement of its bytes as planned, `held` as measured.
     """
 
     name: str
@@ -189,9 +189,9 @@ def plan_load(
 def over_budget(
     residents: Iterable[Resident], budget_bytes: int, newest: Resident
 ) -> Resident | None:
-    """The model that has to go because together they take more than the budget, as measured.
+    """The model to evict because the residents exceed the budget together, as measured.
 
-    None: they fit, or nobody may go. `newest`, which was just loaded, never does.
+    None if they fit, or if none may be evicted. `newest`, which was just loaded, never is.
     """
     loaded = [each for each in residents if each.uses_memory]
     if sum(each.held_bytes for each in loaded) <= budget_bytes:

@@ -34,9 +34,8 @@ from svc_kit.lifecycle import StartupError
 
 
 class ModelChangeSignal:
-    """Wakes waiters at every change; a number says which changes a watcher has seen.
-
-    `on_change` hears of each change that others may see.
+    """Wakes waiters at every change of a model; the version number identifies the changes that a
+    watcher has seen. `on_change` is called at each externally visible change.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -302,7 +301,7 @@ class ModelLifecycle:
         """A load that took more than planned costs those used least lately their place."""
         budget = self._memory.budget_bytes
         while (extra := over_budget(self._residents(), budget, loaded.resident)) is not None:
-            log.info("model %s gives way: the models take more than the budget", extra.name)
+            log.info("evicting model %s: the models exceed the memory budget", extra.name)
             await self._evict_idle(extra)
 
     async def _evict_idle(self, resident: Resident) -> None:

@@ -34,8 +34,11 @@ from svc_kit.lifecycle import StartupError
 
 
 class FreeMemory:
-    """`held` is what all engines have now; `ask` tells what each GPU has free, None where that
-    cannot be told. Use on the event loop."""
+    """The free memory of the machine and of each GPU. Use on the event loop.
+
+    `held` returns what all engines hold now; `ask` returns the free bytes of each GPU, None where
+    they cannot be read.
+    """
 
     def __init__(
         self,
@@ -48,8 +51,9 @@ class FreeMemory:
         self._held_then = DeviceBytes()
 
     async def look(self) -> None:
-        """Ask what is free; where that cannot be told, what was known stays. A GPU that was there
-        and tells nothing any more is too full for the process that asks."""
+        """Refresh the free memory; a value that cannot be read keeps its last reading. A GPU that
+        was reported before and no longer answers is taken to be full.
+        """
         if self._seen is not None and not self._seen.devices:
             return  # no GPU appears while we run
         before = self._held()

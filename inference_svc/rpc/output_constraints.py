@@ -218,8 +218,9 @@ def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec
 
 
 def _reasoning(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
-    """Where the template has begun a thought it must end first; where thinking was asked for, the
-    model may begin one."""
+    """The reasoning part of the constraint: required first where the template has opened it,
+    optional where the request enables thinking.
+    """
     markers = prompt.turn_format.reasoning_markers
     if markers is None or prompt.turn_format.is_harmony:
         return None

@@ -175,7 +175,7 @@ class SnapshotStore:
             left = len(files) - num_gone
             if left < self._limits.max_files and total + size <= self._limits.max_bytes:
                 return num_gone
-            log.info("snapshot %s makes room", path.stem)
+            log.info("evicting snapshot %s", path.stem)
             path.unlink(missing_ok=True)
             total -= facts.st_size
         return len(files)

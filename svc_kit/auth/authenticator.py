@@ -104,14 +104,15 @@ def keyless_scopes(
     require_keys: bool = False,
     has_service_token: bool = False,
 ) -> frozenset[str] | None:
-    """What callers without a key may do on this address; None: nothing, a key is needed.
+    """The scopes of callers without a key on this address; None if a key is required.
 
-    Without keys in the settings a loopback address serves everything to everybody on the machine.
-    `require_keys` ends that: keys of the control service count as keys then. `allow_keyless` opens
-    inference, never admin, to whoever reaches the address. Keys that the control service keeps do
-    not change the answer by themselves: it must not depend on whether control can be reached.
-    Raises StartupError for an address that others reach, with neither a credential configured nor
-    one of the flags; and where the flags contradict one another.
+    With no keys in the settings, a loopback address grants every scope. `require_keys` ends that;
+    keys of the control service count as keys then. `allow_keyless` grants inference, but not admin,
+    on any address. Keys stored by the control service do not change the result by themselves,
+    because it must not depend on whether control is reachable.
+
+    Raises StartupError for an address other than loopback with neither a credential nor one of the
+    flags, and for flags that contradict one another.
     """
     address = parse_address(listen)
     if allow_keyless and require_keys:
@@ -214,7 +215,9 @@ def build_authenticator(
             "require_keys leaves nobody who may call: there is no key in the settings, and keys "
             "of the control service need service_token_file and control_target."
         )
-    _log.info("callers without a key may do %s", ", ".join(sorted(keyless or ())) or "nothing")
+    _log.info(
+        "callers without a key have the scopes: %s", ", ".join(sorted(keyless or ())) or "none"
+    )
     return Authenticator(
         verifier=KeyChain(verifiers) if verifiers else None,
         service_token=token,

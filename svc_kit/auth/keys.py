@@ -21,8 +21,9 @@ class KeyVerifier(Protocol):
     """Resolves an API key."""
 
     async def verify(self, key: str) -> Principal:
-        """Raises ApiKeyInvalid where the key is not known, Unauthenticated or PermissionDenied
-        where it is and may not be used; Unavailable where nobody can tell now."""
+        """Raises ApiKeyInvalid for an unknown key, Unauthenticated or PermissionDenied for a known
+        one that may not be used, and Unavailable if the key cannot be checked now.
+        """
         ...
 
 

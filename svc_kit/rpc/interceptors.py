@@ -203,7 +203,7 @@ class RpcStack(grpc.aio.ServerInterceptor):
         except DomainError as raised:
             error = raised
         except (asyncio.CancelledError, grpc.aio.InternalError):
-            # The caller has gone, or a write has found that it has. Nobody is left to be told.
+            # The caller has disconnected; there is nowhere to send the error.
             is_late = context.time_remaining() == 0
             error = DeadlineExpired(phase="call") if is_late else CallerCancelled()
             raise

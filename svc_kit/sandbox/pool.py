@@ -252,4 +252,4 @@ class SandboxPool:
         self._tasks.discard(task)
         self._closing.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may have gone; then nobody else looks at it
+            task.exception()  # its caller may have gone; then nothing else retrieves the exception

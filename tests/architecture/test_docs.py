@@ -45,3 +45,23 @@ def test_every_fragment_of_a_link_is_a_heading() -> None:
     ]
 
     assert broken == []
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    """A module that was moved is named by its new path; a page may leave out leading folders."""
+    modules = [f"/{path.relative_to(ROOT).as_posix()}" for path in source_files()]
+    unknown = [
+        f"{page.relative_to(ROOT).as_posix()}: {name}"
+        for page in PAGES
+        for name in re.findall(r"`([\w./-]+\.py)`", page.read_text(encoding="utf-8"))
+        if not any(module.endswith(f"/{name}") for module in modules)
+    ]
+
+    assert unknown == []
+
+
+def source_files() -> Iterator[Path]:
+    """Every Python file of the repository, without environments and build outputs."""
+    for folder in ROOT.iterdir():
+        if folder.is_dir() and not folder.name.startswith((".", "build")):
+            yield from folder.rglob("*.py")

@@ -19,7 +19,7 @@ from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event
 from control_svc.event_log.queries import StreamQueries
-from control_svc.event_log.writer import Writer
+from control_svc.event_log.writer import StreamWriter
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LONGEST_BACKOFF, Job, JobState, LeaseLost
 from tests.support.control import SetClock
@@ -58,7 +58,7 @@ class Attempt:
 
     process: "Process"
     context: JobContext
-    writer: Writer
+    writer: StreamWriter
     stack: AsyncExitStack
     said: list[bytes] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.event_log.queries import StreamQueries
-from control_svc.event_log.reader import GroupReader, LogStreamReader
+from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms
@@ -72,7 +72,7 @@ class StreamProcess:
     leases: Leases
     committer: GroupCommitter
     reader: GroupReader
-    followers: LogStreamReader
+    followers: StreamReader
     transactions: TroubledTransactions
     registry: CollectorRegistry
 
@@ -109,7 +109,7 @@ def a_process(
     metrics = StreamMetrics(registry)
     committer = GroupCommitter(transactions, tails, metrics, lease=LEASE)
     reader = GroupReader(transactions, metrics)
-    followers = LogStreamReader(reader, tails, database.notifications, metrics, poll_s)
+    followers = StreamReader(reader, tails, database.notifications, metrics, poll_s)
     terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
     leases = Leases(transactions, {KIND: dead_letter_handler or Handler()}, terms, lambda: 0.0)
     return StreamProcess(leases, committer, reader, followers, transactions, registry)

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from control_svc.base.private_file import temporary_file
 from control_svc.blobs.store import BlobStore
@@ -20,13 +20,6 @@ class Unreadable(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class DocumentReader(Protocol):
-    """Gets text out of files."""
-
-    async def read(self, file: File) -> str:
-        """The text. Raises Unreadable, BlobMissing, StorageFailed or ResourceExhausted."""
 
 
 READ_TEXT: Final = Job(
@@ -47,8 +40,8 @@ _PROBLEMS: Final = {
 }
 
 
-class DocumentTexts:
-    """Reads files of at most `limit` bytes."""
+class DocumentReader:
+    """Extracts the text of files of at most `limit` bytes."""
 
     def __init__(self, blobs: BlobStore, jobs: JobRunner, scratch: Path, limit: int) -> None:
         """`scratch` is where private files lie."""

@@ -31,12 +31,11 @@ _BLOCK_TAGS: Final = frozenset(
 
 
 def _markup(*, is_xml: bool) -> re.Pattern[str]:
-    """What a page does not say: comments, elements that nobody reads, tags, declarations.
+    """Remove comments, invisible elements, tags and declarations.
 
-    Whatever is not closed ends with the page, as in a browser, so that every character is looked at
-    a few times only: parsers that go back to try something else take hours for a megabyte of
-    `<!--`, and those that build trees for one of nested tags. In XML alone elements can close
-    themselves.
+    Unclosed constructs end with the page, as in a browser, so that every character is scanned a few
+    times only: backtracking parsers take hours for a megabyte of `<!--`, and tree builders for
+    nested tags. Only in XML can elements close themselves.
     """
     attributes = r"(?:[^>=]++|=\s*+(?:\"[^\"]*+\"?|'[^']*+'?|[^\s>]*+))*+"
     empty = r"(?<=/)>|" if is_xml else ""

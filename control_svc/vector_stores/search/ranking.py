@@ -29,9 +29,8 @@ def meaning_scores(query: Vector, vectors: Vectors) -> Vector:
 
 
 def word_scores(wanted: Sequence[str], passages: Sequence[Set[str]]) -> Vector:
-    """How much of the question's words each passage has, the rare ones counting more.
-
-    Rare is what few of these passages have: a word that all of them have tells none apart.
+    """Score each chunk by the share of the query's words that it contains, weighted by their rarity
+    among the chunks.
     """
     having = Counter(word for passage in passages for word in wanted if word in passage)
     weights = {word: _rarity(having[word], len(passages)) for word in wanted}

@@ -79,7 +79,13 @@ class CopyCosts(NamedTuple):
 
 
 class CacheCopier:
-    """The door to a backend's slots; `queued` copies wait for the next decode."""
+    """The only way to save, restore, copy and decode a backend's cells.
+
+    `llama_memory_seq_cp` between KV streams changes lengths at once and the cells with the next
+    `llama_decode`. Saving the target before then, or restoring into either slot, would mix two
+    sequences without an error. So queued copies are recorded, and an operation that would read or
+    replace their cells raises ForbiddenOrder. A refused batch leaves its copies queued.
+    """
 
     def __init__(self, backend: Backend, costs: CopyCosts) -> None:
         self._backend = backend

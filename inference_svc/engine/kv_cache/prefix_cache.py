@@ -153,8 +153,9 @@ class PrefixCache:
 
 
 def _replaces(entry: SavedPrefix, old: SavedPrefix) -> bool:
-    """Whether nobody needs `old` beside `entry`; one that was kept or restored is asked for by
-    name, and gives way only to the next one of that name."""
+    """Whether `entry` makes `old` redundant. A kept or restored entry is looked up by its key and
+    is replaced only by the next entry with the same key.
+    """
     if _name(entry) is not None and _name(entry) == _name(old):
         return True
     length = len(old.tokens)

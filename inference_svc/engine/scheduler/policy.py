@@ -11,12 +11,19 @@ from itertools import groupby, takewhile
 from typing import NamedTuple
 
 LEAST_CHUNK = 16
-_BALANCED_FLOOR = 4  # at least this part of the cap,
-_MOST_FLOORS = 3.0  # and up to as many such parts where prompts outnumber who decodes
-_LITTLE_MORE = 4  # a prompt that ends within this part of a floor behind it is not cut
-_LEFT_TO_OTHERS = 8  # this part of a budget, where less urgent prompts wait
-# Attention takes so many queries of a row at once, and all others one by one: a token of rows of 85
-# takes a fifth longer than one of rows of 64, and one of rows of unequal length a fourth.
+_BALANCED_FLOOR = 4
+"""A chunk is at least this part of the cap. Two prompts that each fit it share a step: 48 prompts
+of 128 tokens, sixteen at once, take 36.3 s instead of 38.1."""
+_MOST_FLOORS = 3.0
+"""The most floors of a chunk where prompts outnumber decoding rows, as each step pays for these."""
+_LITTLE_MORE = 4
+"""A prompt that ends within this part of a floor is computed to its end. Without it, prompts of 126
+to 131 tokens took 6 % longer than of 128; half a floor made pauses of 384 tokens."""
+_LEFT_TO_OTHERS = 8
+"""The part of a budget left to less urgent prompts. With it in each step an urgent prompt of 32
+tokens took 174 to 322 ms instead of 54, so they are passed over for up to `_PATIENCE_STEPS`."""
+# llama.cpp's attention computes this many queries of a row at once and the rest one by one: a token
+# of rows of 85 takes a fifth longer than one of rows of 64, and one of unequal rows a fourth.
 _BLOCK = 64
 _MOST_ENDING = 4  # prompts that share a step because all end in it, if they have a block or more
 _PATIENCE_STEPS = 4  # for how long the less urgent wait for short urgent ones

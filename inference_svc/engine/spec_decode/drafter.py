@@ -20,7 +20,7 @@ from inference_svc.engine.request import MAX_DRAFT
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import common_prefix
 
-_LENGTHS = (1, 3, 7, 15, MAX_DRAFT)  # rows of 2, 4, 8 ... tokens, as kernels like them
+_LENGTHS = (1, 3, 7, 15, MAX_DRAFT)  # rows of 2, 4, 8, 16 and 32 tokens
 _LONGEST_STEP = 1.5  # times what it takes without drafts, where others wait for it
 
 

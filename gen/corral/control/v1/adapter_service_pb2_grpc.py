@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AdapterServiceStub:
-    """AdapterService keeps adapters and says what every inference frontend should have. A caller sees those of its own
-    project; others' do not exist for it. A name belongs to a project.
+    """AdapterService registers adapters and distributes them to all inference frontends. A caller sees
+    only adapters of its own project; those of others are NOT_FOUND. A name belongs to a project.
     """
 
     def __init__(self, channel):
@@ -84,16 +84,18 @@ class AdapterServiceStub:
 
 
 class AdapterServiceServicer:
-    """AdapterService keeps adapters and says what every inference frontend should have. A caller sees those of its own
-    project; others' do not exist for it. A name belongs to a project.
+    """AdapterService registers adapters and distributes them to all inference frontends. A caller sees
+    only adapters of its own project; those of others are NOT_FOUND. A name belongs to a project.
     """
 
     def CreateAdapter(self, request_iterator, context):
-        """CreateAdapter registers an adapter: bytes of a stream, of a file, or of a path in an operator's folder. It is checked
-        in a limited process and exists, whole, from the reply on; frontends load it then.
-        Errors include: FAILED_PRECONDITION: the file is no adapter, or too many are registered. ALREADY_EXISTS: the name is
-        taken. INVALID_ARGUMENT: a field, a size over the limit, a digest other than announced. NOT_FOUND: no such file.
-        PERMISSION_DENIED: a path without the scope admin.
+        """CreateAdapter registers an adapter from the bytes of a stream, of a file, or of a path in an
+        operator's folder. It is checked in a sandboxed process and exists when the response is sent;
+        frontends load it afterwards.
+        Errors include: FAILED_PRECONDITION: the file is not an adapter, or too many are registered.
+        ALREADY_EXISTS: the name is taken. INVALID_ARGUMENT: a field, a size over the limit, a digest
+        other than announced. NOT_FOUND: no such file. PERMISSION_DENIED: a path without the scope
+        admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,21 +118,23 @@ class AdapterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAdapter(self, request, context):
-        """UpdateAdapter changes an adapter's scales or description. Errors: as GetAdapter; ABORTED: the etag is another's.
+        """UpdateAdapter changes an adapter's scales or description.
+        Errors: as GetAdapter; ABORTED: the etag does not match.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAdapter(self, request, context):
-        """DeleteAdapter deletes an adapter. What runs with it goes on to its end. Errors: as UpdateAdapter.
+        """DeleteAdapter deletes an adapter. Running requests finish with it. Errors: as UpdateAdapter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetryAdapter(self, request, context):
-        """RetryAdapter has frontends in which the adapter failed try again, also where an engine ended while it loaded it.
+        """RetryAdapter makes frontends in which the adapter failed load it again, also if an engine
+        crashed during the load.
         Errors: as GetAdapter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -138,22 +142,25 @@ class AdapterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchDesired(self, request, context):
-        """WatchDesired sends what every frontend should have, of all projects, then what changes. For our own services only.
-        Errors include: PERMISSION_DENIED: the caller is no service.
+        """WatchDesired sends the adapters that every frontend should have, of all projects, then changes.
+        For Corral's own services only.
+        Errors include: PERMISSION_DENIED: the caller is not a service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportAdapters(self, request, context):
-        """ReportAdapters says how all adapters are in a frontend; what it reported before is forgotten. Errors: as WatchDesired.
+        """ReportAdapters reports the state of all adapters in a frontend and replaces its earlier report.
+        Errors: as WatchDesired.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadAdapter(self, request, context):
-        """DownloadAdapter sends the bytes of a registered digest. Errors: as WatchDesired; NOT_FOUND: nobody has registered it.
+        """DownloadAdapter sends the bytes of a registered digest.
+        Errors: as WatchDesired; NOT_FOUND: it is not registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -216,8 +223,8 @@ def add_AdapterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdapterService:
-    """AdapterService keeps adapters and says what every inference frontend should have. A caller sees those of its own
-    project; others' do not exist for it. A name belongs to a project.
+    """AdapterService registers adapters and distributes them to all inference frontends. A caller sees
+    only adapters of its own project; those of others are NOT_FOUND. A name belongs to a project.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdapterServiceStub:
-    """AdapterService keeps adapters and says what every inference frontend should have. A caller sees those of its own
-    project; others' do not exist for it. A name belongs to a project.
+    """AdapterService registers adapters and distributes them to all inference frontends. A caller sees
+    only adapters of its own project; those of others are NOT_FOUND. A name belongs to a project.
     """
 
     @_typing.overload
@@ -36,11 +36,13 @@ class AdapterServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdapterServiceAsyncStub: ...
     CreateAdapter: _grpc.StreamUnaryMultiCallable[_adapter_service_pb2.CreateAdapterRequest, _adapter_service_pb2.CreateAdapterResponse]
-    """CreateAdapter registers an adapter: bytes of a stream, of a file, or of a path in an operator's folder. It is checked
-    in a limited process and exists, whole, from the reply on; frontends load it then.
-    Errors include: FAILED_PRECONDITION: the file is no adapter, or too many are registered. ALREADY_EXISTS: the name is
-    taken. INVALID_ARGUMENT: a field, a size over the limit, a digest other than announced. NOT_FOUND: no such file.
-    PERMISSION_DENIED: a path without the scope admin.
+    """CreateAdapter registers an adapter from the bytes of a stream, of a file, or of a path in an
+    operator's folder. It is checked in a sandboxed process and exists when the response is sent;
+    frontends load it afterwards.
+    Errors include: FAILED_PRECONDITION: the file is not an adapter, or too many are registered.
+    ALREADY_EXISTS: the name is taken. INVALID_ARGUMENT: a field, a size over the limit, a digest
+    other than announced. NOT_FOUND: no such file. PERMISSION_DENIED: a path without the scope
+    admin.
     """
     GetAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_service_pb2.GetAdapterRequest, _adapter_service_pb2.GetAdapterResponse]
     """GetAdapter describes one adapter, with its state in every engine.
@@ -51,35 +53,45 @@ class AdapterServiceStub:
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     UpdateAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_service_pb2.UpdateAdapterRequest, _adapter_service_pb2.UpdateAdapterResponse]
-    """UpdateAdapter changes an adapter's scales or description. Errors: as GetAdapter; ABORTED: the etag is another's."""
+    """UpdateAdapter changes an adapter's scales or description.
+    Errors: as GetAdapter; ABORTED: the etag does not match.
+    """
     DeleteAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_service_pb2.DeleteAdapterRequest, _adapter_service_pb2.DeleteAdapterResponse]
-    """DeleteAdapter deletes an adapter. What runs with it goes on to its end. Errors: as UpdateAdapter."""
+    """DeleteAdapter deletes an adapter. Running requests finish with it. Errors: as UpdateAdapter."""
     RetryAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_service_pb2.RetryAdapterRequest, _adapter_service_pb2.RetryAdapterResponse]
-    """RetryAdapter has frontends in which the adapter failed try again, also where an engine ended while it loaded it.
+    """RetryAdapter makes frontends in which the adapter failed load it again, also if an engine
+    crashed during the load.
     Errors: as GetAdapter.
     """
     WatchDesired: _grpc.UnaryStreamMultiCallable[_adapter_service_pb2.WatchDesiredRequest, _adapter_service_pb2.WatchDesiredResponse]
-    """WatchDesired sends what every frontend should have, of all projects, then what changes. For our own services only.
-    Errors include: PERMISSION_DENIED: the caller is no service.
+    """WatchDesired sends the adapters that every frontend should have, of all projects, then changes.
+    For Corral's own services only.
+    Errors include: PERMISSION_DENIED: the caller is not a service.
     """
     ReportAdapters: _grpc.UnaryUnaryMultiCallable[_adapter_service_pb2.ReportAdaptersRequest, _adapter_service_pb2.ReportAdaptersResponse]
-    """ReportAdapters says how all adapters are in a frontend; what it reported before is forgotten. Errors: as WatchDesired."""
+    """ReportAdapters reports the state of all adapters in a frontend and replaces its earlier report.
+    Errors: as WatchDesired.
+    """
     DownloadAdapter: _grpc.UnaryStreamMultiCallable[_adapter_service_pb2.DownloadAdapterRequest, _adapter_service_pb2.DownloadAdapterResponse]
-    """DownloadAdapter sends the bytes of a registered digest. Errors: as WatchDesired; NOT_FOUND: nobody has registered it."""
+    """DownloadAdapter sends the bytes of a registered digest.
+    Errors: as WatchDesired; NOT_FOUND: it is not registered.
+    """
 
 @_typing.type_check_only
 class AdapterServiceAsyncStub(AdapterServiceStub):
-    """AdapterService keeps adapters and says what every inference frontend should have. A caller sees those of its own
-    project; others' do not exist for it. A name belongs to a project.
+    """AdapterService registers adapters and distributes them to all inference frontends. A caller sees
+    only adapters of its own project; those of others are NOT_FOUND. A name belongs to a project.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAdapter: _aio.StreamUnaryMultiCallable[_adapter_service_pb2.CreateAdapterRequest, _adapter_service_pb2.CreateAdapterResponse]  # type: ignore[assignment]
-    """CreateAdapter registers an adapter: bytes of a stream, of a file, or of a path in an operator's folder. It is checked
-    in a limited process and exists, whole, from the reply on; frontends load it then.
-    Errors include: FAILED_PRECONDITION: the file is no adapter, or too many are registered. ALREADY_EXISTS: the name is
-    taken. INVALID_ARGUMENT: a field, a size over the limit, a digest other than announced. NOT_FOUND: no such file.
-    PERMISSION_DENIED: a path without the scope admin.
+    """CreateAdapter registers an adapter from the bytes of a stream, of a file, or of a path in an
+    operator's folder. It is checked in a sandboxed process and exists when the response is sent;
+    frontends load it afterwards.
+    Errors include: FAILED_PRECONDITION: the file is not an adapter, or too many are registered.
+    ALREADY_EXISTS: the name is taken. INVALID_ARGUMENT: a field, a size over the limit, a digest
+    other than announced. NOT_FOUND: no such file. PERMISSION_DENIED: a path without the scope
+    admin.
     """
     GetAdapter: _aio.UnaryUnaryMultiCallable[_adapter_service_pb2.GetAdapterRequest, _adapter_service_pb2.GetAdapterResponse]  # type: ignore[assignment]
     """GetAdapter describes one adapter, with its state in every engine.
@@ -90,25 +102,33 @@ class AdapterServiceAsyncStub(AdapterServiceStub):
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     UpdateAdapter: _aio.UnaryUnaryMultiCallable[_adapter_service_pb2.UpdateAdapterRequest, _adapter_service_pb2.UpdateAdapterResponse]  # type: ignore[assignment]
-    """UpdateAdapter changes an adapter's scales or description. Errors: as GetAdapter; ABORTED: the etag is another's."""
+    """UpdateAdapter changes an adapter's scales or description.
+    Errors: as GetAdapter; ABORTED: the etag does not match.
+    """
     DeleteAdapter: _aio.UnaryUnaryMultiCallable[_adapter_service_pb2.DeleteAdapterRequest, _adapter_service_pb2.DeleteAdapterResponse]  # type: ignore[assignment]
-    """DeleteAdapter deletes an adapter. What runs with it goes on to its end. Errors: as UpdateAdapter."""
+    """DeleteAdapter deletes an adapter. Running requests finish with it. Errors: as UpdateAdapter."""
     RetryAdapter: _aio.UnaryUnaryMultiCallable[_adapter_service_pb2.RetryAdapterRequest, _adapter_service_pb2.RetryAdapterResponse]  # type: ignore[assignment]
-    """RetryAdapter has frontends in which the adapter failed try again, also where an engine ended while it loaded it.
+    """RetryAdapter makes frontends in which the adapter failed load it again, also if an engine
+    crashed during the load.
     Errors: as GetAdapter.
     """
     WatchDesired: _aio.UnaryStreamMultiCallable[_adapter_service_pb2.WatchDesiredRequest, _adapter_service_pb2.WatchDesiredResponse]  # type: ignore[assignment]
-    """WatchDesired sends what every frontend should have, of all projects, then what changes. For our own services only.
-    Errors include: PERMISSION_DENIED: the caller is no service.
+    """WatchDesired sends the adapters that every frontend should have, of all projects, then changes.
+    For Corral's own services only.
+    Errors include: PERMISSION_DENIED: the caller is not a service.
     """
     ReportAdapters: _aio.UnaryUnaryMultiCallable[_adapter_service_pb2.ReportAdaptersRequest, _adapter_service_pb2.ReportAdaptersResponse]  # type: ignore[assignment]
-    """ReportAdapters says how all adapters are in a frontend; what it reported before is forgotten. Errors: as WatchDesired."""
+    """ReportAdapters reports the state of all adapters in a frontend and replaces its earlier report.
+    Errors: as WatchDesired.
+    """
     DownloadAdapter: _aio.UnaryStreamMultiCallable[_adapter_service_pb2.DownloadAdapterRequest, _adapter_service_pb2.DownloadAdapterResponse]  # type: ignore[assignment]
-    """DownloadAdapter sends the bytes of a registered digest. Errors: as WatchDesired; NOT_FOUND: nobody has registered it."""
+    """DownloadAdapter sends the bytes of a registered digest.
+    Errors: as WatchDesired; NOT_FOUND: it is not registered.
+    """
 
 class AdapterServiceServicer:
-    """AdapterService keeps adapters and says what every inference frontend should have. A caller sees those of its own
-    project; others' do not exist for it. A name belongs to a project.
+    """AdapterService registers adapters and distributes them to all inference frontends. A caller sees
+    only adapters of its own project; those of others are NOT_FOUND. A name belongs to a project.
     """
 
     def CreateAdapter(
@@ -116,11 +136,13 @@ class AdapterServiceServicer:
         request_iterator: _MaybeAsyncIterator[_adapter_service_pb2.CreateAdapterRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_service_pb2.CreateAdapterResponse, _abc.Awaitable[_adapter_service_pb2.CreateAdapterResponse]]:
-        """CreateAdapter registers an adapter: bytes of a stream, of a file, or of a path in an operator's folder. It is checked
-        in a limited process and exists, whole, from the reply on; frontends load it then.
-        Errors include: FAILED_PRECONDITION: the file is no adapter, or too many are registered. ALREADY_EXISTS: the name is
-        taken. INVALID_ARGUMENT: a field, a size over the limit, a digest other than announced. NOT_FOUND: no such file.
-        PERMISSION_DENIED: a path without the scope admin.
+        """CreateAdapter registers an adapter from the bytes of a stream, of a file, or of a path in an
+        operator's folder. It is checked in a sandboxed process and exists when the response is sent;
+        frontends load it afterwards.
+        Errors include: FAILED_PRECONDITION: the file is not an adapter, or too many are registered.
+        ALREADY_EXISTS: the name is taken. INVALID_ARGUMENT: a field, a size over the limit, a digest
+        other than announced. NOT_FOUND: no such file. PERMISSION_DENIED: a path without the scope
+        admin.
         """
 
     def GetAdapter(
@@ -146,21 +168,24 @@ class AdapterServiceServicer:
         request: _adapter_service_pb2.UpdateAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_service_pb2.UpdateAdapterResponse, _abc.Awaitable[_adapter_service_pb2.UpdateAdapterResponse]]:
-        """UpdateAdapter changes an adapter's scales or description. Errors: as GetAdapter; ABORTED: the etag is another's."""
+        """UpdateAdapter changes an adapter's scales or description.
+        Errors: as GetAdapter; ABORTED: the etag does not match.
+        """
 
     def DeleteAdapter(
         self,
         request: _adapter_service_pb2.DeleteAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_service_pb2.DeleteAdapterResponse, _abc.Awaitable[_adapter_service_pb2.DeleteAdapterResponse]]:
-        """DeleteAdapter deletes an adapter. What runs with it goes on to its end. Errors: as UpdateAdapter."""
+        """DeleteAdapter deletes an adapter. Running requests finish with it. Errors: as UpdateAdapter."""
 
     def RetryAdapter(
         self,
         request: _adapter_service_pb2.RetryAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_service_pb2.RetryAdapterResponse, _abc.Awaitable[_adapter_service_pb2.RetryAdapterResponse]]:
-        """RetryAdapter has frontends in which the adapter failed try again, also where an engine ended while it loaded it.
+        """RetryAdapter makes frontends in which the adapter failed load it again, also if an engine
+        crashed during the load.
         Errors: as GetAdapter.
         """
 
@@ -169,8 +194,9 @@ class AdapterServiceServicer:
         request: _adapter_service_pb2.WatchDesiredRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_adapter_service_pb2.WatchDesiredResponse], _abc.AsyncIterator[_adapter_service_pb2.WatchDesiredResponse]]:
-        """WatchDesired sends what every frontend should have, of all projects, then what changes. For our own services only.
-        Errors include: PERMISSION_DENIED: the caller is no service.
+        """WatchDesired sends the adapters that every frontend should have, of all projects, then changes.
+        For Corral's own services only.
+        Errors include: PERMISSION_DENIED: the caller is not a service.
         """
 
     def ReportAdapters(
@@ -178,13 +204,17 @@ class AdapterServiceServicer:
         request: _adapter_service_pb2.ReportAdaptersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_service_pb2.ReportAdaptersResponse, _abc.Awaitable[_adapter_service_pb2.ReportAdaptersResponse]]:
-        """ReportAdapters says how all adapters are in a frontend; what it reported before is forgotten. Errors: as WatchDesired."""
+        """ReportAdapters reports the state of all adapters in a frontend and replaces its earlier report.
+        Errors: as WatchDesired.
+        """
 
     def DownloadAdapter(
         self,
         request: _adapter_service_pb2.DownloadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_adapter_service_pb2.DownloadAdapterResponse], _abc.AsyncIterator[_adapter_service_pb2.DownloadAdapterResponse]]:
-        """DownloadAdapter sends the bytes of a registered digest. Errors: as WatchDesired; NOT_FOUND: nobody has registered it."""
+        """DownloadAdapter sends the bytes of a registered digest.
+        Errors: as WatchDesired; NOT_FOUND: it is not registered.
+        """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

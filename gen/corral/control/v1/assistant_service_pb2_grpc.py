@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AssistantServiceStub:
-    """AssistantService keeps assistants. A caller sees those of its own project; others' do not exist for it.
+    """AssistantService manages assistants. A caller sees only assistants of its own project; those of
+    others are NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -63,7 +64,8 @@ class AssistantServiceStub:
 
 
 class AssistantServiceServicer:
-    """AssistantService keeps assistants. A caller sees those of its own project; others' do not exist for it.
+    """AssistantService manages assistants. A caller sees only assistants of its own project; those of
+    others are NOT_FOUND.
     """
 
     def CreateAssistant(self, request, context):
@@ -90,8 +92,9 @@ class AssistantServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAssistant(self, request, context):
-        """UpdateAssistant changes an assistant. Runs that have begun go on with what it was.
-        Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+        """UpdateAssistant changes an assistant. Runs that exist keep its earlier settings.
+        Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag does
+        not match.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,7 +144,8 @@ def add_AssistantServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AssistantService:
-    """AssistantService keeps assistants. A caller sees those of its own project; others' do not exist for it.
+    """AssistantService manages assistants. A caller sees only assistants of its own project; those of
+    others are NOT_FOUND.
     """
 
     @staticmethod

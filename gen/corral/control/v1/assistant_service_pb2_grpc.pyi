@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AssistantServiceStub:
-    """AssistantService keeps assistants. A caller sees those of its own project; others' do not exist for it."""
+    """AssistantService manages assistants. A caller sees only assistants of its own project; those of
+    others are NOT_FOUND.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -44,15 +46,18 @@ class AssistantServiceStub:
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     UpdateAssistant: _grpc.UnaryUnaryMultiCallable[_assistant_service_pb2.UpdateAssistantRequest, _assistant_service_pb2.UpdateAssistantResponse]
-    """UpdateAssistant changes an assistant. Runs that have begun go on with what it was.
-    Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+    """UpdateAssistant changes an assistant. Runs that exist keep its earlier settings.
+    Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag does
+    not match.
     """
     DeleteAssistant: _grpc.UnaryUnaryMultiCallable[_assistant_service_pb2.DeleteAssistantRequest, _assistant_service_pb2.DeleteAssistantResponse]
     """DeleteAssistant deletes an assistant. Threads and runs keep its id. Errors: as GetAssistant."""
 
 @_typing.type_check_only
 class AssistantServiceAsyncStub(AssistantServiceStub):
-    """AssistantService keeps assistants. A caller sees those of its own project; others' do not exist for it."""
+    """AssistantService manages assistants. A caller sees only assistants of its own project; those of
+    others are NOT_FOUND.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAssistant: _aio.UnaryUnaryMultiCallable[_assistant_service_pb2.CreateAssistantRequest, _assistant_service_pb2.CreateAssistantResponse]  # type: ignore[assignment]
@@ -66,14 +71,17 @@ class AssistantServiceAsyncStub(AssistantServiceStub):
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     UpdateAssistant: _aio.UnaryUnaryMultiCallable[_assistant_service_pb2.UpdateAssistantRequest, _assistant_service_pb2.UpdateAssistantResponse]  # type: ignore[assignment]
-    """UpdateAssistant changes an assistant. Runs that have begun go on with what it was.
-    Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+    """UpdateAssistant changes an assistant. Runs that exist keep its earlier settings.
+    Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag does
+    not match.
     """
     DeleteAssistant: _aio.UnaryUnaryMultiCallable[_assistant_service_pb2.DeleteAssistantRequest, _assistant_service_pb2.DeleteAssistantResponse]  # type: ignore[assignment]
     """DeleteAssistant deletes an assistant. Threads and runs keep its id. Errors: as GetAssistant."""
 
 class AssistantServiceServicer:
-    """AssistantService keeps assistants. A caller sees those of its own project; others' do not exist for it."""
+    """AssistantService manages assistants. A caller sees only assistants of its own project; those of
+    others are NOT_FOUND.
+    """
 
     def CreateAssistant(
         self,
@@ -105,8 +113,9 @@ class AssistantServiceServicer:
         request: _assistant_service_pb2.UpdateAssistantRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_assistant_service_pb2.UpdateAssistantResponse, _abc.Awaitable[_assistant_service_pb2.UpdateAssistantResponse]]:
-        """UpdateAssistant changes an assistant. Runs that have begun go on with what it was.
-        Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+        """UpdateAssistant changes an assistant. Runs that exist keep its earlier settings.
+        Errors include: NOT_FOUND: no such assistant. INVALID_ARGUMENT: a field. ABORTED: the etag does
+        not match.
         """
 
     def DeleteAssistant(

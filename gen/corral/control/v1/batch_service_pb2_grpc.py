@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class BatchServiceStub:
-    """BatchService carries out files of requests. A caller sees the batches of its own project.
+    """BatchService runs files of requests. A caller sees only batches of its own project.
     """
 
     def __init__(self, channel):
@@ -63,13 +63,13 @@ class BatchServiceStub:
 
 
 class BatchServiceServicer:
-    """BatchService carries out files of requests. A caller sees the batches of its own project.
+    """BatchService runs files of requests. A caller sees only batches of its own project.
     """
 
     def CreateBatch(self, request, context):
-        """CreateBatch begins a batch. Its file is checked after the reply, before anything runs.
-        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another purpose.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateBatch creates a batch. Its file is checked after the response, before anything runs.
+        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another
+        purpose. ALREADY_EXISTS: the request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,15 +90,17 @@ class BatchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelBatch(self, request, context):
-        """CancelBatch gives a batch up; what has run is kept. It is idempotent.
-        Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are being written.
+        """CancelBatch cancels a batch; its results so far remain. It is idempotent.
+        Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
+        being written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchBatch(self, request, context):
-        """WatchBatch sends a batch now and whenever its state or its counts have changed, and ends with the batch's end.
+        """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
+        ended.
         Errors: as GetBatch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,7 +144,7 @@ def add_BatchServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BatchService:
-    """BatchService carries out files of requests. A caller sees the batches of its own project.
+    """BatchService runs files of requests. A caller sees only batches of its own project.
     """
 
     @staticmethod

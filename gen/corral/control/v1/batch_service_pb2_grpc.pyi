@@ -27,64 +27,68 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BatchServiceStub:
-    """BatchService carries out files of requests. A caller sees the batches of its own project."""
+    """BatchService runs files of requests. A caller sees only batches of its own project."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BatchServiceAsyncStub: ...
     CreateBatch: _grpc.UnaryUnaryMultiCallable[_batch_service_pb2.CreateBatchRequest, _batch_service_pb2.CreateBatchResponse]
-    """CreateBatch begins a batch. Its file is checked after the reply, before anything runs.
-    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another purpose.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateBatch creates a batch. Its file is checked after the response, before anything runs.
+    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another
+    purpose. ALREADY_EXISTS: the request_id belongs to another request.
     """
     GetBatch: _grpc.UnaryUnaryMultiCallable[_batch_service_pb2.GetBatchRequest, _batch_service_pb2.GetBatchResponse]
     """GetBatch describes a batch. Errors include: NOT_FOUND: no such batch."""
     ListBatches: _grpc.UnaryUnaryMultiCallable[_batch_service_pb2.ListBatchesRequest, _batch_service_pb2.ListBatchesResponse]
     """ListBatches lists the project's batches, newest first. Errors include: INVALID_ARGUMENT: a page token of another list."""
     CancelBatch: _grpc.UnaryUnaryMultiCallable[_batch_service_pb2.CancelBatchRequest, _batch_service_pb2.CancelBatchResponse]
-    """CancelBatch gives a batch up; what has run is kept. It is idempotent.
-    Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are being written.
+    """CancelBatch cancels a batch; its results so far remain. It is idempotent.
+    Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
+    being written.
     """
     WatchBatch: _grpc.UnaryStreamMultiCallable[_batch_service_pb2.WatchBatchRequest, _batch_service_pb2.WatchBatchResponse]
-    """WatchBatch sends a batch now and whenever its state or its counts have changed, and ends with the batch's end.
+    """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
+    ended.
     Errors: as GetBatch.
     """
 
 @_typing.type_check_only
 class BatchServiceAsyncStub(BatchServiceStub):
-    """BatchService carries out files of requests. A caller sees the batches of its own project."""
+    """BatchService runs files of requests. A caller sees only batches of its own project."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateBatch: _aio.UnaryUnaryMultiCallable[_batch_service_pb2.CreateBatchRequest, _batch_service_pb2.CreateBatchResponse]  # type: ignore[assignment]
-    """CreateBatch begins a batch. Its file is checked after the reply, before anything runs.
-    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another purpose.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateBatch creates a batch. Its file is checked after the response, before anything runs.
+    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another
+    purpose. ALREADY_EXISTS: the request_id belongs to another request.
     """
     GetBatch: _aio.UnaryUnaryMultiCallable[_batch_service_pb2.GetBatchRequest, _batch_service_pb2.GetBatchResponse]  # type: ignore[assignment]
     """GetBatch describes a batch. Errors include: NOT_FOUND: no such batch."""
     ListBatches: _aio.UnaryUnaryMultiCallable[_batch_service_pb2.ListBatchesRequest, _batch_service_pb2.ListBatchesResponse]  # type: ignore[assignment]
     """ListBatches lists the project's batches, newest first. Errors include: INVALID_ARGUMENT: a page token of another list."""
     CancelBatch: _aio.UnaryUnaryMultiCallable[_batch_service_pb2.CancelBatchRequest, _batch_service_pb2.CancelBatchResponse]  # type: ignore[assignment]
-    """CancelBatch gives a batch up; what has run is kept. It is idempotent.
-    Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are being written.
+    """CancelBatch cancels a batch; its results so far remain. It is idempotent.
+    Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
+    being written.
     """
     WatchBatch: _aio.UnaryStreamMultiCallable[_batch_service_pb2.WatchBatchRequest, _batch_service_pb2.WatchBatchResponse]  # type: ignore[assignment]
-    """WatchBatch sends a batch now and whenever its state or its counts have changed, and ends with the batch's end.
+    """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
+    ended.
     Errors: as GetBatch.
     """
 
 class BatchServiceServicer:
-    """BatchService carries out files of requests. A caller sees the batches of its own project."""
+    """BatchService runs files of requests. A caller sees only batches of its own project."""
 
     def CreateBatch(
         self,
         request: _batch_service_pb2.CreateBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_service_pb2.CreateBatchResponse, _abc.Awaitable[_batch_service_pb2.CreateBatchResponse]]:
-        """CreateBatch begins a batch. Its file is checked after the reply, before anything runs.
-        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another purpose.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateBatch creates a batch. Its file is checked after the response, before anything runs.
+        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field, or a file of another
+        purpose. ALREADY_EXISTS: the request_id belongs to another request.
         """
 
     def GetBatch(
@@ -106,8 +110,9 @@ class BatchServiceServicer:
         request: _batch_service_pb2.CancelBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_service_pb2.CancelBatchResponse, _abc.Awaitable[_batch_service_pb2.CancelBatchResponse]]:
-        """CancelBatch gives a batch up; what has run is kept. It is idempotent.
-        Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are being written.
+        """CancelBatch cancels a batch; its results so far remain. It is idempotent.
+        Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
+        being written.
         """
 
     def WatchBatch(
@@ -115,7 +120,8 @@ class BatchServiceServicer:
         request: _batch_service_pb2.WatchBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_batch_service_pb2.WatchBatchResponse], _abc.AsyncIterator[_batch_service_pb2.WatchBatchResponse]]:
-        """WatchBatch sends a batch now and whenever its state or its counts have changed, and ends with the batch's end.
+        """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
+        ended.
         Errors: as GetBatch.
         """
 

@@ -26,10 +26,12 @@ if _version_not_supported:
 
 
 class ConversationServiceStub:
-    """ConversationService keeps conversations and their items. A caller sees those of its own project.
+    """ConversationService manages conversations and their items. A caller sees only those of its own
+    project.
 
-    In a request an item without an id is new; one with an id and no content stands for a stored item of the project, which
-    the conversation then shares; one with both is new as well, and gets an id of its own.
+    In a request an item without an id is new; one with an id and no content refers to a stored item
+    of the project, which the conversation then shares; one with both is new too, and gets an id of
+    its own.
     """
 
     def __init__(self, channel):
@@ -81,15 +83,18 @@ class ConversationServiceStub:
 
 
 class ConversationServiceServicer:
-    """ConversationService keeps conversations and their items. A caller sees those of its own project.
+    """ConversationService manages conversations and their items. A caller sees only those of its own
+    project.
 
-    In a request an item without an id is new; one with an id and no content stands for a stored item of the project, which
-    the conversation then shares; one with both is new as well, and gets an id of its own.
+    In a request an item without an id is new; one with an id and no content refers to a stored item
+    of the project, which the conversation then shares; one with both is new too, and gets an id of
+    its own.
     """
 
     def CreateConversation(self, request, context):
-        """CreateConversation makes a conversation. Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateConversation creates a conversation.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,24 +108,27 @@ class ConversationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateConversation(self, request, context):
-        """UpdateConversation changes what is attached to a conversation. Errors include: NOT_FOUND: no such conversation.
-        INVALID_ARGUMENT: a field.
+        """UpdateConversation replaces a conversation's metadata.
+        Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteConversation(self, request, context):
-        """DeleteConversation forgets a conversation; its items stay where a response or another conversation has them.
-        Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to it.
+        """DeleteConversation deletes a conversation; items that a response or another conversation has
+        remain.
+        Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to
+        it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateConversationItems(self, request, context):
-        """CreateConversationItems adds items at the end. Errors include: NOT_FOUND: no such conversation, item or file.
-        INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
+        """CreateConversationItems appends items.
+        Errors include: NOT_FOUND: no such conversation, item or file. INVALID_ARGUMENT: a field.
+        FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,8 +150,10 @@ class ConversationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteConversationItem(self, request, context):
-        """DeleteConversationItem takes an item out; it stays where a response or another conversation has it.
-        Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is writing to it.
+        """DeleteConversationItem removes an item; it remains if a response or another conversation has
+        it.
+        Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is
+        writing to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,10 +211,12 @@ def add_ConversationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ConversationService:
-    """ConversationService keeps conversations and their items. A caller sees those of its own project.
+    """ConversationService manages conversations and their items. A caller sees only those of its own
+    project.
 
-    In a request an item without an id is new; one with an id and no content stands for a stored item of the project, which
-    the conversation then shares; one with both is new as well, and gets an id of its own.
+    In a request an item without an id is new; one with an id and no content refers to a stored item
+    of the project, which the conversation then shares; one with both is new too, and gets an id of
+    its own.
     """
 
     @staticmethod

@@ -27,10 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ConversationServiceStub:
-    """ConversationService keeps conversations and their items. A caller sees those of its own project.
+    """ConversationService manages conversations and their items. A caller sees only those of its own
+    project.
 
-    In a request an item without an id is new; one with an id and no content stands for a stored item of the project, which
-    the conversation then shares; one with both is new as well, and gets an id of its own.
+    In a request an item without an id is new; one with an id and no content refers to a stored item
+    of the project, which the conversation then shares; one with both is new too, and gets an id of
+    its own.
     """
 
     @_typing.overload
@@ -38,22 +40,26 @@ class ConversationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ConversationServiceAsyncStub: ...
     CreateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateConversationRequest, _conversation_service_pb2.CreateConversationResponse]
-    """CreateConversation makes a conversation. Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateConversation creates a conversation.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]
     """GetConversation describes a conversation. Errors include: NOT_FOUND: no such conversation."""
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]
-    """UpdateConversation changes what is attached to a conversation. Errors include: NOT_FOUND: no such conversation.
-    INVALID_ARGUMENT: a field.
+    """UpdateConversation replaces a conversation's metadata.
+    Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a field.
     """
     DeleteConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteConversationRequest, _conversation_service_pb2.DeleteConversationResponse]
-    """DeleteConversation forgets a conversation; its items stay where a response or another conversation has them.
-    Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to it.
+    """DeleteConversation deletes a conversation; items that a response or another conversation has
+    remain.
+    Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to
+    it.
     """
     CreateConversationItems: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateConversationItemsRequest, _conversation_service_pb2.CreateConversationItemsResponse]
-    """CreateConversationItems adds items at the end. Errors include: NOT_FOUND: no such conversation, item or file.
-    INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
+    """CreateConversationItems appends items.
+    Errors include: NOT_FOUND: no such conversation, item or file. INVALID_ARGUMENT: a field.
+    FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
     """
     GetConversationItem: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationItemRequest, _conversation_service_pb2.GetConversationItemResponse]
     """GetConversationItem describes an item. Errors include: NOT_FOUND: no such conversation or item."""
@@ -62,36 +68,44 @@ class ConversationServiceStub:
     of another list.
     """
     DeleteConversationItem: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteConversationItemRequest, _conversation_service_pb2.DeleteConversationItemResponse]
-    """DeleteConversationItem takes an item out; it stays where a response or another conversation has it.
-    Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is writing to it.
+    """DeleteConversationItem removes an item; it remains if a response or another conversation has
+    it.
+    Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is
+    writing to it.
     """
 
 @_typing.type_check_only
 class ConversationServiceAsyncStub(ConversationServiceStub):
-    """ConversationService keeps conversations and their items. A caller sees those of its own project.
+    """ConversationService manages conversations and their items. A caller sees only those of its own
+    project.
 
-    In a request an item without an id is new; one with an id and no content stands for a stored item of the project, which
-    the conversation then shares; one with both is new as well, and gets an id of its own.
+    In a request an item without an id is new; one with an id and no content refers to a stored item
+    of the project, which the conversation then shares; one with both is new too, and gets an id of
+    its own.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateConversationRequest, _conversation_service_pb2.CreateConversationResponse]  # type: ignore[assignment]
-    """CreateConversation makes a conversation. Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateConversation creates a conversation.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]  # type: ignore[assignment]
     """GetConversation describes a conversation. Errors include: NOT_FOUND: no such conversation."""
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
-    """UpdateConversation changes what is attached to a conversation. Errors include: NOT_FOUND: no such conversation.
-    INVALID_ARGUMENT: a field.
+    """UpdateConversation replaces a conversation's metadata.
+    Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a field.
     """
     DeleteConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteConversationRequest, _conversation_service_pb2.DeleteConversationResponse]  # type: ignore[assignment]
-    """DeleteConversation forgets a conversation; its items stay where a response or another conversation has them.
-    Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to it.
+    """DeleteConversation deletes a conversation; items that a response or another conversation has
+    remain.
+    Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to
+    it.
     """
     CreateConversationItems: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateConversationItemsRequest, _conversation_service_pb2.CreateConversationItemsResponse]  # type: ignore[assignment]
-    """CreateConversationItems adds items at the end. Errors include: NOT_FOUND: no such conversation, item or file.
-    INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
+    """CreateConversationItems appends items.
+    Errors include: NOT_FOUND: no such conversation, item or file. INVALID_ARGUMENT: a field.
+    FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
     """
     GetConversationItem: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationItemRequest, _conversation_service_pb2.GetConversationItemResponse]  # type: ignore[assignment]
     """GetConversationItem describes an item. Errors include: NOT_FOUND: no such conversation or item."""
@@ -100,15 +114,19 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     of another list.
     """
     DeleteConversationItem: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteConversationItemRequest, _conversation_service_pb2.DeleteConversationItemResponse]  # type: ignore[assignment]
-    """DeleteConversationItem takes an item out; it stays where a response or another conversation has it.
-    Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is writing to it.
+    """DeleteConversationItem removes an item; it remains if a response or another conversation has
+    it.
+    Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is
+    writing to it.
     """
 
 class ConversationServiceServicer:
-    """ConversationService keeps conversations and their items. A caller sees those of its own project.
+    """ConversationService manages conversations and their items. A caller sees only those of its own
+    project.
 
-    In a request an item without an id is new; one with an id and no content stands for a stored item of the project, which
-    the conversation then shares; one with both is new as well, and gets an id of its own.
+    In a request an item without an id is new; one with an id and no content refers to a stored item
+    of the project, which the conversation then shares; one with both is new too, and gets an id of
+    its own.
     """
 
     def CreateConversation(
@@ -116,8 +134,9 @@ class ConversationServiceServicer:
         request: _conversation_service_pb2.CreateConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.CreateConversationResponse, _abc.Awaitable[_conversation_service_pb2.CreateConversationResponse]]:
-        """CreateConversation makes a conversation. Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateConversation creates a conversation.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such item or file. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
 
     def GetConversation(
@@ -132,8 +151,8 @@ class ConversationServiceServicer:
         request: _conversation_service_pb2.UpdateConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.UpdateConversationResponse, _abc.Awaitable[_conversation_service_pb2.UpdateConversationResponse]]:
-        """UpdateConversation changes what is attached to a conversation. Errors include: NOT_FOUND: no such conversation.
-        INVALID_ARGUMENT: a field.
+        """UpdateConversation replaces a conversation's metadata.
+        Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a field.
         """
 
     def DeleteConversation(
@@ -141,8 +160,10 @@ class ConversationServiceServicer:
         request: _conversation_service_pb2.DeleteConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.DeleteConversationResponse, _abc.Awaitable[_conversation_service_pb2.DeleteConversationResponse]]:
-        """DeleteConversation forgets a conversation; its items stay where a response or another conversation has them.
-        Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to it.
+        """DeleteConversation deletes a conversation; items that a response or another conversation has
+        remain.
+        Errors include: NOT_FOUND: no such conversation. FAILED_PRECONDITION: a response is writing to
+        it.
         """
 
     def CreateConversationItems(
@@ -150,8 +171,9 @@ class ConversationServiceServicer:
         request: _conversation_service_pb2.CreateConversationItemsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.CreateConversationItemsResponse, _abc.Awaitable[_conversation_service_pb2.CreateConversationItemsResponse]]:
-        """CreateConversationItems adds items at the end. Errors include: NOT_FOUND: no such conversation, item or file.
-        INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
+        """CreateConversationItems appends items.
+        Errors include: NOT_FOUND: no such conversation, item or file. INVALID_ARGUMENT: a field.
+        FAILED_PRECONDITION: a response is writing to it. ALREADY_EXISTS: as CreateConversation.
         """
 
     def GetConversationItem(
@@ -175,8 +197,10 @@ class ConversationServiceServicer:
         request: _conversation_service_pb2.DeleteConversationItemRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.DeleteConversationItemResponse, _abc.Awaitable[_conversation_service_pb2.DeleteConversationItemResponse]]:
-        """DeleteConversationItem takes an item out; it stays where a response or another conversation has it.
-        Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is writing to it.
+        """DeleteConversationItem removes an item; it remains if a response or another conversation has
+        it.
+        Errors include: NOT_FOUND: no such conversation or item. FAILED_PRECONDITION: a response is
+        writing to it.
         """
 
 def add_ConversationServiceServicer_to_server(servicer: ConversationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

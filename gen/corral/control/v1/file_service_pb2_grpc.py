@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class FileServiceStub:
-    """FileService keeps files. A caller sees those of its own project; others' do not exist for it.
+    """FileService manages files. A caller sees only files of its own project; those of others are
+    NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -63,13 +64,16 @@ class FileServiceStub:
 
 
 class FileServiceServicer:
-    """FileService keeps files. A caller sees those of its own project; others' do not exist for it.
+    """FileService manages files. A caller sees only files of its own project; those of others are
+    NOT_FOUND.
     """
 
     def CreateFile(self, request_iterator, context):
-        """CreateFile stores the bytes of a stream. The file exists, whole, from the reply on; a stream that breaks leaves nothing.
-        Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than announced.
-        ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage is full, or fails.
+        """CreateFile stores the bytes of a stream. The file exists when the response is sent; an
+        interrupted stream leaves nothing.
+        Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than
+        announced. ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage
+        is full or fails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -99,8 +103,8 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DownloadFile(self, request, context):
-        """DownloadFile sends the bytes of a file, or a part of them. Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the
-        end.
+        """DownloadFile sends the bytes of a file, or a range of them.
+        Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,7 +147,8 @@ def add_FileServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FileService:
-    """FileService keeps files. A caller sees those of its own project; others' do not exist for it.
+    """FileService manages files. A caller sees only files of its own project; those of others are
+    NOT_FOUND.
     """
 
     @staticmethod

@@ -27,16 +27,20 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FileServiceStub:
-    """FileService keeps files. A caller sees those of its own project; others' do not exist for it."""
+    """FileService manages files. A caller sees only files of its own project; those of others are
+    NOT_FOUND.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FileServiceAsyncStub: ...
     CreateFile: _grpc.StreamUnaryMultiCallable[_file_service_pb2.CreateFileRequest, _file_service_pb2.CreateFileResponse]
-    """CreateFile stores the bytes of a stream. The file exists, whole, from the reply on; a stream that breaks leaves nothing.
-    Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than announced.
-    ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage is full, or fails.
+    """CreateFile stores the bytes of a stream. The file exists when the response is sent; an
+    interrupted stream leaves nothing.
+    Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than
+    announced. ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage
+    is full or fails.
     """
     GetFile: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.GetFileRequest, _file_service_pb2.GetFileResponse]
     """GetFile describes one file.
@@ -49,19 +53,23 @@ class FileServiceStub:
     DeleteFile: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]
     """DeleteFile deletes a file and its bytes. Errors: as GetFile."""
     DownloadFile: _grpc.UnaryStreamMultiCallable[_file_service_pb2.DownloadFileRequest, _file_service_pb2.DownloadFileResponse]
-    """DownloadFile sends the bytes of a file, or a part of them. Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the
-    end.
+    """DownloadFile sends the bytes of a file, or a range of them.
+    Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the end.
     """
 
 @_typing.type_check_only
 class FileServiceAsyncStub(FileServiceStub):
-    """FileService keeps files. A caller sees those of its own project; others' do not exist for it."""
+    """FileService manages files. A caller sees only files of its own project; those of others are
+    NOT_FOUND.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateFile: _aio.StreamUnaryMultiCallable[_file_service_pb2.CreateFileRequest, _file_service_pb2.CreateFileResponse]  # type: ignore[assignment]
-    """CreateFile stores the bytes of a stream. The file exists, whole, from the reply on; a stream that breaks leaves nothing.
-    Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than announced.
-    ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage is full, or fails.
+    """CreateFile stores the bytes of a stream. The file exists when the response is sent; an
+    interrupted stream leaves nothing.
+    Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than
+    announced. ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage
+    is full or fails.
     """
     GetFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GetFileRequest, _file_service_pb2.GetFileResponse]  # type: ignore[assignment]
     """GetFile describes one file.
@@ -74,21 +82,25 @@ class FileServiceAsyncStub(FileServiceStub):
     DeleteFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]  # type: ignore[assignment]
     """DeleteFile deletes a file and its bytes. Errors: as GetFile."""
     DownloadFile: _aio.UnaryStreamMultiCallable[_file_service_pb2.DownloadFileRequest, _file_service_pb2.DownloadFileResponse]  # type: ignore[assignment]
-    """DownloadFile sends the bytes of a file, or a part of them. Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the
-    end.
+    """DownloadFile sends the bytes of a file, or a range of them.
+    Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the end.
     """
 
 class FileServiceServicer:
-    """FileService keeps files. A caller sees those of its own project; others' do not exist for it."""
+    """FileService manages files. A caller sees only files of its own project; those of others are
+    NOT_FOUND.
+    """
 
     def CreateFile(
         self,
         request_iterator: _MaybeAsyncIterator[_file_service_pb2.CreateFileRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_file_service_pb2.CreateFileResponse, _abc.Awaitable[_file_service_pb2.CreateFileResponse]]:
-        """CreateFile stores the bytes of a stream. The file exists, whole, from the reply on; a stream that breaks leaves nothing.
-        Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than announced.
-        ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage is full, or fails.
+        """CreateFile stores the bytes of a stream. The file exists when the response is sent; an
+        interrupted stream leaves nothing.
+        Errors include: INVALID_ARGUMENT: a field, a size over the limit, a size or digest other than
+        announced. ALREADY_EXISTS: the request_id belongs to another request. UNAVAILABLE: the storage
+        is full or fails.
         """
 
     def GetFile(
@@ -121,8 +133,8 @@ class FileServiceServicer:
         request: _file_service_pb2.DownloadFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_file_service_pb2.DownloadFileResponse], _abc.AsyncIterator[_file_service_pb2.DownloadFileResponse]]:
-        """DownloadFile sends the bytes of a file, or a part of them. Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the
-        end.
+        """DownloadFile sends the bytes of a file, or a range of them.
+        Errors: as GetFile; INVALID_ARGUMENT: an offset beyond the end.
         """
 
 def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class JobServiceStub:
-    """JobService shows operators (scope admin) the jobs of all projects: what waits, what runs, and what is dead, because it was
-    refused, failed too often, or ended engines.
+    """JobService shows operators (scope admin) the jobs of all projects: waiting, running and dead
+    ones, which were refused, failed too often, or crashed engines.
     """
 
     def __init__(self, channel):
@@ -54,20 +54,20 @@ class JobServiceStub:
 
 
 class JobServiceServicer:
-    """JobService shows operators (scope admin) the jobs of all projects: what waits, what runs, and what is dead, because it was
-    refused, failed too often, or ended engines.
+    """JobService shows operators (scope admin) the jobs of all projects: waiting, running and dead
+    ones, which were refused, failed too often, or crashed engines.
     """
 
     def GetJob(self, request, context):
-        """GetJob describes one job.
-        Errors include: NOT_FOUND: no such job, or no longer.
+        """GetJob describes one job. Errors include: NOT_FOUND: no such job, or it is no longer stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """ListJobs lists jobs, newest first. Those that are done are kept for a day, dead ones for thirty.
+        """ListJobs lists jobs, newest first. Completed jobs are stored for a day, dead ones for thirty
+        days.
         Errors include: INVALID_ARGUMENT: a field, or a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -75,8 +75,9 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryJob(self, request, context):
-        """RetryJob lets a dead job begin again, with what it works for: nothing that it met before counts any more.
-        Errors include: NOT_FOUND: no such job. FAILED_PRECONDITION: it is not dead, or what it worked for has ended for good.
+        """RetryJob restarts a dead job and its subject; its earlier attempts no longer count.
+        Errors include: NOT_FOUND: no such job. FAILED_PRECONDITION: it is not dead, or its subject
+        cannot be resumed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,8 +110,8 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService:
-    """JobService shows operators (scope admin) the jobs of all projects: what waits, what runs, and what is dead, because it was
-    refused, failed too often, or ended engines.
+    """JobService shows operators (scope admin) the jobs of all projects: waiting, running and dead
+    ones, which were refused, failed too often, or crashed engines.
     """
 
     @staticmethod

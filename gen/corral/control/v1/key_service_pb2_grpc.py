@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class KeyServiceStub:
-    """KeyService keeps API keys, for operators (scope admin). Only hashes are stored: a key is shown once, when it is made. Every
-    service accepts it from then on, and refuses it at most 30 seconds after it was revoked.
+    """KeyService manages API keys, for operators (scope admin). Only hashes are stored: the key itself
+    is returned once, when it is created. Every service accepts it at once, and refuses it at most 30
+    seconds after it was revoked.
     """
 
     def __init__(self, channel):
@@ -64,14 +65,15 @@ class KeyServiceStub:
 
 
 class KeyServiceServicer:
-    """KeyService keeps API keys, for operators (scope admin). Only hashes are stored: a key is shown once, when it is made. Every
-    service accepts it from then on, and refuses it at most 30 seconds after it was revoked.
+    """KeyService manages API keys, for operators (scope admin). Only hashes are stored: the key itself
+    is returned once, when it is created. Every service accepts it at once, and refuses it at most 30
+    seconds after it was revoked.
     """
 
     def CreateKey(self, request, context):
-        """CreateKey makes a key of a project.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the project is archived.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateKey creates a key of a project.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
+        project is archived. ALREADY_EXISTS: the request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,16 +96,16 @@ class KeyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeKey(self, request, context):
-        """RevokeKey ends a key for good. It is idempotent. Errors: as GetKey.
+        """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyKey(self, request, context):
-        """VerifyKey tells one of our own services what a key it was shown may do. Every verdict is an answer: an error says
-        nothing of the key.
-        Errors include: PERMISSION_DENIED: the caller is no service of ours.
+        """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
+        response; an error says nothing about the key.
+        Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,8 +148,9 @@ def add_KeyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KeyService:
-    """KeyService keeps API keys, for operators (scope admin). Only hashes are stored: a key is shown once, when it is made. Every
-    service accepts it from then on, and refuses it at most 30 seconds after it was revoked.
+    """KeyService manages API keys, for operators (scope admin). Only hashes are stored: the key itself
+    is returned once, when it is created. Every service accepts it at once, and refuses it at most 30
+    seconds after it was revoked.
     """
 
     @staticmethod

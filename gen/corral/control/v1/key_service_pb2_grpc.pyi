@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class KeyServiceStub:
-    """KeyService keeps API keys, for operators (scope admin). Only hashes are stored: a key is shown once, when it is made. Every
-    service accepts it from then on, and refuses it at most 30 seconds after it was revoked.
+    """KeyService manages API keys, for operators (scope admin). Only hashes are stored: the key itself
+    is returned once, when it is created. Every service accepts it at once, and refuses it at most 30
+    seconds after it was revoked.
     """
 
     @_typing.overload
@@ -36,9 +37,9 @@ class KeyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KeyServiceAsyncStub: ...
     CreateKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.CreateKeyRequest, _key_service_pb2.CreateKeyResponse]
-    """CreateKey makes a key of a project.
-    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the project is archived.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateKey creates a key of a project.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
+    project is archived. ALREADY_EXISTS: the request_id belongs to another request.
     """
     GetKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.GetKeyRequest, _key_service_pb2.GetKeyResponse]
     """GetKey describes one key.
@@ -49,24 +50,25 @@ class KeyServiceStub:
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     RevokeKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.RevokeKeyRequest, _key_service_pb2.RevokeKeyResponse]
-    """RevokeKey ends a key for good. It is idempotent. Errors: as GetKey."""
+    """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey."""
     VerifyKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.VerifyKeyRequest, _key_service_pb2.VerifyKeyResponse]
-    """VerifyKey tells one of our own services what a key it was shown may do. Every verdict is an answer: an error says
-    nothing of the key.
-    Errors include: PERMISSION_DENIED: the caller is no service of ours.
+    """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
+    response; an error says nothing about the key.
+    Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
     """
 
 @_typing.type_check_only
 class KeyServiceAsyncStub(KeyServiceStub):
-    """KeyService keeps API keys, for operators (scope admin). Only hashes are stored: a key is shown once, when it is made. Every
-    service accepts it from then on, and refuses it at most 30 seconds after it was revoked.
+    """KeyService manages API keys, for operators (scope admin). Only hashes are stored: the key itself
+    is returned once, when it is created. Every service accepts it at once, and refuses it at most 30
+    seconds after it was revoked.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.CreateKeyRequest, _key_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
-    """CreateKey makes a key of a project.
-    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the project is archived.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateKey creates a key of a project.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
+    project is archived. ALREADY_EXISTS: the request_id belongs to another request.
     """
     GetKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.GetKeyRequest, _key_service_pb2.GetKeyResponse]  # type: ignore[assignment]
     """GetKey describes one key.
@@ -77,16 +79,17 @@ class KeyServiceAsyncStub(KeyServiceStub):
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     RevokeKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.RevokeKeyRequest, _key_service_pb2.RevokeKeyResponse]  # type: ignore[assignment]
-    """RevokeKey ends a key for good. It is idempotent. Errors: as GetKey."""
+    """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey."""
     VerifyKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.VerifyKeyRequest, _key_service_pb2.VerifyKeyResponse]  # type: ignore[assignment]
-    """VerifyKey tells one of our own services what a key it was shown may do. Every verdict is an answer: an error says
-    nothing of the key.
-    Errors include: PERMISSION_DENIED: the caller is no service of ours.
+    """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
+    response; an error says nothing about the key.
+    Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
     """
 
 class KeyServiceServicer:
-    """KeyService keeps API keys, for operators (scope admin). Only hashes are stored: a key is shown once, when it is made. Every
-    service accepts it from then on, and refuses it at most 30 seconds after it was revoked.
+    """KeyService manages API keys, for operators (scope admin). Only hashes are stored: the key itself
+    is returned once, when it is created. Every service accepts it at once, and refuses it at most 30
+    seconds after it was revoked.
     """
 
     def CreateKey(
@@ -94,9 +97,9 @@ class KeyServiceServicer:
         request: _key_service_pb2.CreateKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_key_service_pb2.CreateKeyResponse, _abc.Awaitable[_key_service_pb2.CreateKeyResponse]]:
-        """CreateKey makes a key of a project.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the project is archived.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateKey creates a key of a project.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
+        project is archived. ALREADY_EXISTS: the request_id belongs to another request.
         """
 
     def GetKey(
@@ -122,16 +125,16 @@ class KeyServiceServicer:
         request: _key_service_pb2.RevokeKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_key_service_pb2.RevokeKeyResponse, _abc.Awaitable[_key_service_pb2.RevokeKeyResponse]]:
-        """RevokeKey ends a key for good. It is idempotent. Errors: as GetKey."""
+        """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey."""
 
     def VerifyKey(
         self,
         request: _key_service_pb2.VerifyKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_key_service_pb2.VerifyKeyResponse, _abc.Awaitable[_key_service_pb2.VerifyKeyResponse]]:
-        """VerifyKey tells one of our own services what a key it was shown may do. Every verdict is an answer: an error says
-        nothing of the key.
-        Errors include: PERMISSION_DENIED: the caller is no service of ours.
+        """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
+        response; an error says nothing about the key.
+        Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
         """
 
 def add_KeyServiceServicer_to_server(servicer: KeyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

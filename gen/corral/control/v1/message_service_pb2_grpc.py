@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class MessageServiceStub:
-    """MessageService keeps the messages of threads. A caller sees those of its own project; others' do not exist for it.
+    """MessageService manages messages of threads. A caller sees only messages of its own project; those
+    of others are NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -63,7 +64,8 @@ class MessageServiceStub:
 
 
 class MessageServiceServicer:
-    """MessageService keeps the messages of threads. A caller sees those of its own project; others' do not exist for it.
+    """MessageService manages messages of threads. A caller sees only messages of its own project; those
+    of others are NOT_FOUND.
     """
 
     def CreateMessage(self, request, context):
@@ -99,7 +101,7 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteMessage(self, request, context):
-        """DeleteMessage takes a message out of its thread.
+        """DeleteMessage removes a message from its thread.
         Errors include: NOT_FOUND: no such thread or message. FAILED_PRECONDITION: a run is active.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -143,7 +145,8 @@ def add_MessageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MessageService:
-    """MessageService keeps the messages of threads. A caller sees those of its own project; others' do not exist for it.
+    """MessageService manages messages of threads. A caller sees only messages of its own project; those
+    of others are NOT_FOUND.
     """
 
     @staticmethod

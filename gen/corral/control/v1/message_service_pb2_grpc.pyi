@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MessageServiceStub:
-    """MessageService keeps the messages of threads. A caller sees those of its own project; others' do not exist for it."""
+    """MessageService manages messages of threads. A caller sees only messages of its own project; those
+    of others are NOT_FOUND.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -49,13 +51,15 @@ class MessageServiceStub:
     Errors include: NOT_FOUND: no such thread or message. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a run is active.
     """
     DeleteMessage: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.DeleteMessageRequest, _message_service_pb2.DeleteMessageResponse]
-    """DeleteMessage takes a message out of its thread.
+    """DeleteMessage removes a message from its thread.
     Errors include: NOT_FOUND: no such thread or message. FAILED_PRECONDITION: a run is active.
     """
 
 @_typing.type_check_only
 class MessageServiceAsyncStub(MessageServiceStub):
-    """MessageService keeps the messages of threads. A caller sees those of its own project; others' do not exist for it."""
+    """MessageService manages messages of threads. A caller sees only messages of its own project; those
+    of others are NOT_FOUND.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.CreateMessageRequest, _message_service_pb2.CreateMessageResponse]  # type: ignore[assignment]
@@ -74,12 +78,14 @@ class MessageServiceAsyncStub(MessageServiceStub):
     Errors include: NOT_FOUND: no such thread or message. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a run is active.
     """
     DeleteMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.DeleteMessageRequest, _message_service_pb2.DeleteMessageResponse]  # type: ignore[assignment]
-    """DeleteMessage takes a message out of its thread.
+    """DeleteMessage removes a message from its thread.
     Errors include: NOT_FOUND: no such thread or message. FAILED_PRECONDITION: a run is active.
     """
 
 class MessageServiceServicer:
-    """MessageService keeps the messages of threads. A caller sees those of its own project; others' do not exist for it."""
+    """MessageService manages messages of threads. A caller sees only messages of its own project; those
+    of others are NOT_FOUND.
+    """
 
     def CreateMessage(
         self,
@@ -121,7 +127,7 @@ class MessageServiceServicer:
         request: _message_service_pb2.DeleteMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_message_service_pb2.DeleteMessageResponse, _abc.Awaitable[_message_service_pb2.DeleteMessageResponse]]:
-        """DeleteMessage takes a message out of its thread.
+        """DeleteMessage removes a message from its thread.
         Errors include: NOT_FOUND: no such thread or message. FAILED_PRECONDITION: a run is active.
         """
 

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class ProjectServiceStub:
-    """ProjectService keeps the list of projects, for operators (scope admin). The project "default" is always there. A project
-    that only a key in a service's settings names works without being listed here.
+    """ProjectService manages projects, for operators (scope admin). The project "default" always
+    exists. A project that is named only by a key in a service's settings works without being listed
+    here.
     """
 
     def __init__(self, channel):
@@ -59,13 +60,15 @@ class ProjectServiceStub:
 
 
 class ProjectServiceServicer:
-    """ProjectService keeps the list of projects, for operators (scope admin). The project "default" is always there. A project
-    that only a key in a service's settings names works without being listed here.
+    """ProjectService manages projects, for operators (scope admin). The project "default" always
+    exists. A project that is named only by a key in a service's settings works without being listed
+    here.
     """
 
     def CreateProject(self, request, context):
-        """CreateProject makes a project that keys can belong to.
-        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken, or the request_id belongs to another request.
+        """CreateProject creates a project that keys can belong to.
+        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken, or the request_id
+        belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +91,8 @@ class ProjectServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ArchiveProject(self, request, context):
-        """ArchiveProject closes a project for good: its keys are refused from then on, what it keeps stays. It is idempotent.
+        """ArchiveProject archives a project permanently: its keys are refused from then on, its objects
+        remain. It is idempotent.
         Errors include: NOT_FOUND: no such project. INVALID_ARGUMENT: the default project.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,8 +131,9 @@ def add_ProjectServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProjectService:
-    """ProjectService keeps the list of projects, for operators (scope admin). The project "default" is always there. A project
-    that only a key in a service's settings names works without being listed here.
+    """ProjectService manages projects, for operators (scope admin). The project "default" always
+    exists. A project that is named only by a key in a service's settings works without being listed
+    here.
     """
 
     @staticmethod

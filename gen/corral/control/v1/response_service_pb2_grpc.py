@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ResponseServiceStub:
-    """ResponseService has a model answer, and keeps what it answered. A caller sees the responses of its own project.
+    """ResponseService creates and stores responses. A caller sees only responses of its own project.
     """
 
     def __init__(self, channel):
@@ -88,31 +88,33 @@ class ResponseServiceStub:
 
 
 class ResponseServiceServicer:
-    """ResponseService has a model answer, and keeps what it answered. A caller sees the responses of its own project.
+    """ResponseService creates and stores responses. A caller sees only responses of its own project.
     """
 
     def CreateResponse(self, request, context):
-        """CreateResponse returns when the response has ended, or at once where it runs in the background. A stored one goes on
-        when the caller leaves.
-        Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its call or a call without
-        its output, an input over the context. NOT_FOUND: unknown model, conversation or item. FAILED_PRECONDITION: another response
-        is writing to the conversation. ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateResponse returns when the response has ended, or at once if it runs in the background. A
+        stored response continues when the caller disconnects.
+        Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its
+        call or a call without its output, an input longer than the context. NOT_FOUND: unknown model,
+        conversation or item. FAILED_PRECONDITION: another response is writing to the conversation.
+        ALREADY_EXISTS: the request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamResponse(self, request, context):
-        """StreamResponse does the same and sends what happens. Errors: as CreateResponse, before the first event.
+        """StreamResponse does the same and streams the events.
+        Errors: as CreateResponse, before the first event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchResponse(self, request, context):
-        """WatchResponse sends the events of a stored response, those to come included, and ends with its last.
-        Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end. FAILED_PRECONDITION: its
-        events are not kept any more.
+        """WatchResponse streams the past and future events of a stored response until its last.
+        Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end.
+        FAILED_PRECONDITION: its events are no longer stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,7 +128,8 @@ class ResponseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteResponse(self, request, context):
-        """DeleteResponse forgets a response, and what of it belongs to no conversation. One that is under way is given up.
+        """DeleteResponse deletes a response and those of its items that belong to no conversation. One
+        that is in progress is cancelled.
         Errors include: NOT_FOUND: no such response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -134,15 +137,17 @@ class ResponseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelResponse(self, request, context):
-        """CancelResponse gives a background response up; what it has written is kept. One that has ended is returned as it is.
-        Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the background.
+        """CancelResponse cancels a background response; its output so far remains. One that has ended is
+        returned unchanged.
+        Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the
+        background.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListInputItems(self, request, context):
-        """ListInputItems lists what a response was asked, its own input alone.
+        """ListInputItems lists the response's own input.
         Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -157,15 +162,17 @@ class ResponseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PrepareResponse(self, request, context):
-        """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
-        sooner. Nothing is stored. Errors: as CreateResponse.
+        """PrepareResponse computes the prompt of a response without answering, so that responses with the
+        same prefix start sooner. Nothing is stored.
+        Errors: as CreateResponse.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompactResponse(self, request, context):
-        """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
+        """CompactResponse summarizes items. Its output is the input of later responses. Nothing is
+        stored.
         Errors: as CreateResponse.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -234,7 +241,7 @@ def add_ResponseServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ResponseService:
-    """ResponseService has a model answer, and keeps what it answered. A caller sees the responses of its own project.
+    """ResponseService creates and stores responses. A caller sees only responses of its own project.
     """
 
     @staticmethod

@@ -27,108 +27,125 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ResponseServiceStub:
-    """ResponseService has a model answer, and keeps what it answered. A caller sees the responses of its own project."""
+    """ResponseService creates and stores responses. A caller sees only responses of its own project."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ResponseServiceAsyncStub: ...
     CreateResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.CreateResponseRequest, _response_service_pb2.CreateResponseResponse]
-    """CreateResponse returns when the response has ended, or at once where it runs in the background. A stored one goes on
-    when the caller leaves.
-    Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its call or a call without
-    its output, an input over the context. NOT_FOUND: unknown model, conversation or item. FAILED_PRECONDITION: another response
-    is writing to the conversation. ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateResponse returns when the response has ended, or at once if it runs in the background. A
+    stored response continues when the caller disconnects.
+    Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its
+    call or a call without its output, an input longer than the context. NOT_FOUND: unknown model,
+    conversation or item. FAILED_PRECONDITION: another response is writing to the conversation.
+    ALREADY_EXISTS: the request_id belongs to another request.
     """
     StreamResponse: _grpc.UnaryStreamMultiCallable[_response_service_pb2.StreamResponseRequest, _response_service_pb2.StreamResponseResponse]
-    """StreamResponse does the same and sends what happens. Errors: as CreateResponse, before the first event."""
+    """StreamResponse does the same and streams the events.
+    Errors: as CreateResponse, before the first event.
+    """
     WatchResponse: _grpc.UnaryStreamMultiCallable[_response_service_pb2.WatchResponseRequest, _response_service_pb2.WatchResponseResponse]
-    """WatchResponse sends the events of a stored response, those to come included, and ends with its last.
-    Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end. FAILED_PRECONDITION: its
-    events are not kept any more.
+    """WatchResponse streams the past and future events of a stored response until its last.
+    Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end.
+    FAILED_PRECONDITION: its events are no longer stored.
     """
     GetResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.GetResponseRequest, _response_service_pb2.GetResponseResponse]
     """GetResponse describes a stored response. Errors include: NOT_FOUND: no such response."""
     DeleteResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.DeleteResponseRequest, _response_service_pb2.DeleteResponseResponse]
-    """DeleteResponse forgets a response, and what of it belongs to no conversation. One that is under way is given up.
+    """DeleteResponse deletes a response and those of its items that belong to no conversation. One
+    that is in progress is cancelled.
     Errors include: NOT_FOUND: no such response.
     """
     CancelResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.CancelResponseRequest, _response_service_pb2.CancelResponseResponse]
-    """CancelResponse gives a background response up; what it has written is kept. One that has ended is returned as it is.
-    Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the background.
+    """CancelResponse cancels a background response; its output so far remains. One that has ended is
+    returned unchanged.
+    Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the
+    background.
     """
     ListInputItems: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.ListInputItemsRequest, _response_service_pb2.ListInputItemsResponse]
-    """ListInputItems lists what a response was asked, its own input alone.
+    """ListInputItems lists the response's own input.
     Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a page token of another list.
     """
     CountInputTokens: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.CountInputTokensRequest, _response_service_pb2.CountInputTokensResponse]
     """CountInputTokens counts the prompt that a response would have. Errors: as CreateResponse."""
     PrepareResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.PrepareResponseRequest, _response_service_pb2.PrepareResponseResponse]
-    """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
-    sooner. Nothing is stored. Errors: as CreateResponse.
+    """PrepareResponse computes the prompt of a response without answering, so that responses with the
+    same prefix start sooner. Nothing is stored.
+    Errors: as CreateResponse.
     """
     CompactResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.CompactResponseRequest, _response_service_pb2.CompactResponseResponse]
-    """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
+    """CompactResponse summarizes items. Its output is the input of later responses. Nothing is
+    stored.
     Errors: as CreateResponse.
     """
 
 @_typing.type_check_only
 class ResponseServiceAsyncStub(ResponseServiceStub):
-    """ResponseService has a model answer, and keeps what it answered. A caller sees the responses of its own project."""
+    """ResponseService creates and stores responses. A caller sees only responses of its own project."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.CreateResponseRequest, _response_service_pb2.CreateResponseResponse]  # type: ignore[assignment]
-    """CreateResponse returns when the response has ended, or at once where it runs in the background. A stored one goes on
-    when the caller leaves.
-    Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its call or a call without
-    its output, an input over the context. NOT_FOUND: unknown model, conversation or item. FAILED_PRECONDITION: another response
-    is writing to the conversation. ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateResponse returns when the response has ended, or at once if it runs in the background. A
+    stored response continues when the caller disconnects.
+    Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its
+    call or a call without its output, an input longer than the context. NOT_FOUND: unknown model,
+    conversation or item. FAILED_PRECONDITION: another response is writing to the conversation.
+    ALREADY_EXISTS: the request_id belongs to another request.
     """
     StreamResponse: _aio.UnaryStreamMultiCallable[_response_service_pb2.StreamResponseRequest, _response_service_pb2.StreamResponseResponse]  # type: ignore[assignment]
-    """StreamResponse does the same and sends what happens. Errors: as CreateResponse, before the first event."""
+    """StreamResponse does the same and streams the events.
+    Errors: as CreateResponse, before the first event.
+    """
     WatchResponse: _aio.UnaryStreamMultiCallable[_response_service_pb2.WatchResponseRequest, _response_service_pb2.WatchResponseResponse]  # type: ignore[assignment]
-    """WatchResponse sends the events of a stored response, those to come included, and ends with its last.
-    Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end. FAILED_PRECONDITION: its
-    events are not kept any more.
+    """WatchResponse streams the past and future events of a stored response until its last.
+    Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end.
+    FAILED_PRECONDITION: its events are no longer stored.
     """
     GetResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.GetResponseRequest, _response_service_pb2.GetResponseResponse]  # type: ignore[assignment]
     """GetResponse describes a stored response. Errors include: NOT_FOUND: no such response."""
     DeleteResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.DeleteResponseRequest, _response_service_pb2.DeleteResponseResponse]  # type: ignore[assignment]
-    """DeleteResponse forgets a response, and what of it belongs to no conversation. One that is under way is given up.
+    """DeleteResponse deletes a response and those of its items that belong to no conversation. One
+    that is in progress is cancelled.
     Errors include: NOT_FOUND: no such response.
     """
     CancelResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.CancelResponseRequest, _response_service_pb2.CancelResponseResponse]  # type: ignore[assignment]
-    """CancelResponse gives a background response up; what it has written is kept. One that has ended is returned as it is.
-    Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the background.
+    """CancelResponse cancels a background response; its output so far remains. One that has ended is
+    returned unchanged.
+    Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the
+    background.
     """
     ListInputItems: _aio.UnaryUnaryMultiCallable[_response_service_pb2.ListInputItemsRequest, _response_service_pb2.ListInputItemsResponse]  # type: ignore[assignment]
-    """ListInputItems lists what a response was asked, its own input alone.
+    """ListInputItems lists the response's own input.
     Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a page token of another list.
     """
     CountInputTokens: _aio.UnaryUnaryMultiCallable[_response_service_pb2.CountInputTokensRequest, _response_service_pb2.CountInputTokensResponse]  # type: ignore[assignment]
     """CountInputTokens counts the prompt that a response would have. Errors: as CreateResponse."""
     PrepareResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.PrepareResponseRequest, _response_service_pb2.PrepareResponseResponse]  # type: ignore[assignment]
-    """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
-    sooner. Nothing is stored. Errors: as CreateResponse.
+    """PrepareResponse computes the prompt of a response without answering, so that responses with the
+    same prefix start sooner. Nothing is stored.
+    Errors: as CreateResponse.
     """
     CompactResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.CompactResponseRequest, _response_service_pb2.CompactResponseResponse]  # type: ignore[assignment]
-    """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
+    """CompactResponse summarizes items. Its output is the input of later responses. Nothing is
+    stored.
     Errors: as CreateResponse.
     """
 
 class ResponseServiceServicer:
-    """ResponseService has a model answer, and keeps what it answered. A caller sees the responses of its own project."""
+    """ResponseService creates and stores responses. A caller sees only responses of its own project."""
 
     def CreateResponse(
         self,
         request: _response_service_pb2.CreateResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.CreateResponseResponse, _abc.Awaitable[_response_service_pb2.CreateResponseResponse]]:
-        """CreateResponse returns when the response has ended, or at once where it runs in the background. A stored one goes on
-        when the caller leaves.
-        Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its call or a call without
-        its output, an input over the context. NOT_FOUND: unknown model, conversation or item. FAILED_PRECONDITION: another response
-        is writing to the conversation. ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateResponse returns when the response has ended, or at once if it runs in the background. A
+        stored response continues when the caller disconnects.
+        Errors include: INVALID_ARGUMENT: a field, an unknown previous response, an output without its
+        call or a call without its output, an input longer than the context. NOT_FOUND: unknown model,
+        conversation or item. FAILED_PRECONDITION: another response is writing to the conversation.
+        ALREADY_EXISTS: the request_id belongs to another request.
         """
 
     def StreamResponse(
@@ -136,16 +153,18 @@ class ResponseServiceServicer:
         request: _response_service_pb2.StreamResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_response_service_pb2.StreamResponseResponse], _abc.AsyncIterator[_response_service_pb2.StreamResponseResponse]]:
-        """StreamResponse does the same and sends what happens. Errors: as CreateResponse, before the first event."""
+        """StreamResponse does the same and streams the events.
+        Errors: as CreateResponse, before the first event.
+        """
 
     def WatchResponse(
         self,
         request: _response_service_pb2.WatchResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_response_service_pb2.WatchResponseResponse], _abc.AsyncIterator[_response_service_pb2.WatchResponseResponse]]:
-        """WatchResponse sends the events of a stored response, those to come included, and ends with its last.
-        Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end. FAILED_PRECONDITION: its
-        events are not kept any more.
+        """WatchResponse streams the past and future events of a stored response until its last.
+        Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a number beyond the end.
+        FAILED_PRECONDITION: its events are no longer stored.
         """
 
     def GetResponse(
@@ -160,7 +179,8 @@ class ResponseServiceServicer:
         request: _response_service_pb2.DeleteResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.DeleteResponseResponse, _abc.Awaitable[_response_service_pb2.DeleteResponseResponse]]:
-        """DeleteResponse forgets a response, and what of it belongs to no conversation. One that is under way is given up.
+        """DeleteResponse deletes a response and those of its items that belong to no conversation. One
+        that is in progress is cancelled.
         Errors include: NOT_FOUND: no such response.
         """
 
@@ -169,8 +189,10 @@ class ResponseServiceServicer:
         request: _response_service_pb2.CancelResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.CancelResponseResponse, _abc.Awaitable[_response_service_pb2.CancelResponseResponse]]:
-        """CancelResponse gives a background response up; what it has written is kept. One that has ended is returned as it is.
-        Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the background.
+        """CancelResponse cancels a background response; its output so far remains. One that has ended is
+        returned unchanged.
+        Errors include: NOT_FOUND: no such response. FAILED_PRECONDITION: it does not run in the
+        background.
         """
 
     def ListInputItems(
@@ -178,7 +200,7 @@ class ResponseServiceServicer:
         request: _response_service_pb2.ListInputItemsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.ListInputItemsResponse, _abc.Awaitable[_response_service_pb2.ListInputItemsResponse]]:
-        """ListInputItems lists what a response was asked, its own input alone.
+        """ListInputItems lists the response's own input.
         Errors include: NOT_FOUND: no such response. INVALID_ARGUMENT: a page token of another list.
         """
 
@@ -194,8 +216,9 @@ class ResponseServiceServicer:
         request: _response_service_pb2.PrepareResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.PrepareResponseResponse, _abc.Awaitable[_response_service_pb2.PrepareResponseResponse]]:
-        """PrepareResponse has the model read the prompt that a response would have, and answer nothing: responses that begin with it begin
-        sooner. Nothing is stored. Errors: as CreateResponse.
+        """PrepareResponse computes the prompt of a response without answering, so that responses with the
+        same prefix start sooner. Nothing is stored.
+        Errors: as CreateResponse.
         """
 
     def CompactResponse(
@@ -203,7 +226,8 @@ class ResponseServiceServicer:
         request: _response_service_pb2.CompactResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.CompactResponseResponse, _abc.Awaitable[_response_service_pb2.CompactResponseResponse]]:
-        """CompactResponse has the model sum up what was said. The output is the input of later responses. Nothing is kept.
+        """CompactResponse summarizes items. Its output is the input of later responses. Nothing is
+        stored.
         Errors: as CreateResponse.
         """
 

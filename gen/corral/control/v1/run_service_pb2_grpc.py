@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class RunServiceStub:
-    """RunService puts assistants to work on threads. A run goes on whoever watches it, and over the ends of processes. A caller
-    sees the runs of its own project; others' do not exist for it.
+    """RunService runs assistants on threads. A run continues whether or not a client watches it, and
+    when processes end. A caller sees only runs of its own project; those of others are NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -89,21 +89,23 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """RunService puts assistants to work on threads. A run goes on whoever watches it, and over the ends of processes. A caller
-    sees the runs of its own project; others' do not exist for it.
+    """RunService runs assistants on threads. A run continues whether or not a client watches it, and
+    when processes end. A caller sees only runs of its own project; those of others are NOT_FOUND.
     """
 
     def CreateRun(self, request, context):
-        """CreateRun begins a run; the thread takes nothing else until it has ended.
-        Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a field.
-        FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateRun starts a run; the thread is locked for others until it has ended.
+        Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a
+        field. FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to
+        another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateThreadAndRun(self, request, context):
-        """CreateThreadAndRun begins a thread and a run on it. Errors: as CreateThread and CreateRun.
+        """CreateThreadAndRun creates a thread and starts a run on it.
+        Errors: as CreateThread and CreateRun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +127,7 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateRun(self, request, context):
-        """UpdateRun changes a run's metadata, in whatever state it is.
+        """UpdateRun changes a run's metadata, in any state.
         Errors include: NOT_FOUND: no such thread or run. INVALID_ARGUMENT: a field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -133,18 +135,20 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelRun(self, request, context):
-        """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
-        as often as the call looked; try again.
+        """CancelRun cancels a run; what it has written remains. A run that is being executed is cancelled
+        a moment later.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED:
+        it changed state repeatedly during the call; try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitToolOutputs(self, request, context):
-        """SubmitToolOutputs gives a run what its calls gave, all at once; it goes on with them.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for outputs. INVALID_ARGUMENT: not
-        the outputs of its calls, or a field. ALREADY_EXISTS: the request_id belongs to another request.
+        """SubmitToolOutputs submits the outputs of all of a run's calls at once; the run continues.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for
+        outputs. INVALID_ARGUMENT: outputs that do not match its calls, or a field. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,10 +170,10 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """WatchRun sends the events of a run, those that were and those that come, until it has ended or waits for outputs. From any
-        control process, at any time, they are the same.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are gone. INVALID_ARGUMENT: no event has
-        the number `after` yet.
+        """WatchRun sends the past and future events of a run until it has ended or waits for outputs.
+        They are the same from any control process at any time.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are no longer
+        stored. INVALID_ARGUMENT: no event has the number `after` yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,8 +241,8 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """RunService puts assistants to work on threads. A run goes on whoever watches it, and over the ends of processes. A caller
-    sees the runs of its own project; others' do not exist for it.
+    """RunService runs assistants on threads. A run continues whether or not a client watches it, and
+    when processes end. A caller sees only runs of its own project; those of others are NOT_FOUND.
     """
 
     @staticmethod

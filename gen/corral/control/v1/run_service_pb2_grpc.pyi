@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RunServiceStub:
-    """RunService puts assistants to work on threads. A run goes on whoever watches it, and over the ends of processes. A caller
-    sees the runs of its own project; others' do not exist for it.
+    """RunService runs assistants on threads. A run continues whether or not a client watches it, and
+    when processes end. A caller sees only runs of its own project; those of others are NOT_FOUND.
     """
 
     @_typing.overload
@@ -36,12 +36,15 @@ class RunServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RunServiceAsyncStub: ...
     CreateRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.CreateRunRequest, _run_service_pb2.CreateRunResponse]
-    """CreateRun begins a run; the thread takes nothing else until it has ended.
-    Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a field.
-    FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateRun starts a run; the thread is locked for others until it has ended.
+    Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a
+    field. FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to
+    another request.
     """
     CreateThreadAndRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.CreateThreadAndRunRequest, _run_service_pb2.CreateThreadAndRunResponse]
-    """CreateThreadAndRun begins a thread and a run on it. Errors: as CreateThread and CreateRun."""
+    """CreateThreadAndRun creates a thread and starts a run on it.
+    Errors: as CreateThread and CreateRun.
+    """
     GetRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]
     """GetRun describes a run. Errors include: NOT_FOUND: no such thread or run."""
     ListRuns: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.ListRunsRequest, _run_service_pb2.ListRunsResponse]
@@ -49,18 +52,20 @@ class RunServiceStub:
     list.
     """
     UpdateRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.UpdateRunRequest, _run_service_pb2.UpdateRunResponse]
-    """UpdateRun changes a run's metadata, in whatever state it is.
+    """UpdateRun changes a run's metadata, in any state.
     Errors include: NOT_FOUND: no such thread or run. INVALID_ARGUMENT: a field.
     """
     CancelRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
-    """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
-    as often as the call looked; try again.
+    """CancelRun cancels a run; what it has written remains. A run that is being executed is cancelled
+    a moment later.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED:
+    it changed state repeatedly during the call; try again.
     """
     SubmitToolOutputs: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.SubmitToolOutputsRequest, _run_service_pb2.SubmitToolOutputsResponse]
-    """SubmitToolOutputs gives a run what its calls gave, all at once; it goes on with them.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for outputs. INVALID_ARGUMENT: not
-    the outputs of its calls, or a field. ALREADY_EXISTS: the request_id belongs to another request.
+    """SubmitToolOutputs submits the outputs of all of a run's calls at once; the run continues.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for
+    outputs. INVALID_ARGUMENT: outputs that do not match its calls, or a field. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetRunStep: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.GetRunStepRequest, _run_service_pb2.GetRunStepResponse]
     """GetRunStep describes a step. Errors include: NOT_FOUND: no such thread, run or step."""
@@ -69,26 +74,29 @@ class RunServiceStub:
     another list.
     """
     WatchRun: _grpc.UnaryStreamMultiCallable[_run_service_pb2.WatchRunRequest, _run_service_pb2.WatchRunResponse]
-    """WatchRun sends the events of a run, those that were and those that come, until it has ended or waits for outputs. From any
-    control process, at any time, they are the same.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are gone. INVALID_ARGUMENT: no event has
-    the number `after` yet.
+    """WatchRun sends the past and future events of a run until it has ended or waits for outputs.
+    They are the same from any control process at any time.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are no longer
+    stored. INVALID_ARGUMENT: no event has the number `after` yet.
     """
 
 @_typing.type_check_only
 class RunServiceAsyncStub(RunServiceStub):
-    """RunService puts assistants to work on threads. A run goes on whoever watches it, and over the ends of processes. A caller
-    sees the runs of its own project; others' do not exist for it.
+    """RunService runs assistants on threads. A run continues whether or not a client watches it, and
+    when processes end. A caller sees only runs of its own project; those of others are NOT_FOUND.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CreateRunRequest, _run_service_pb2.CreateRunResponse]  # type: ignore[assignment]
-    """CreateRun begins a run; the thread takes nothing else until it has ended.
-    Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a field.
-    FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateRun starts a run; the thread is locked for others until it has ended.
+    Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a
+    field. FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to
+    another request.
     """
     CreateThreadAndRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CreateThreadAndRunRequest, _run_service_pb2.CreateThreadAndRunResponse]  # type: ignore[assignment]
-    """CreateThreadAndRun begins a thread and a run on it. Errors: as CreateThread and CreateRun."""
+    """CreateThreadAndRun creates a thread and starts a run on it.
+    Errors: as CreateThread and CreateRun.
+    """
     GetRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]  # type: ignore[assignment]
     """GetRun describes a run. Errors include: NOT_FOUND: no such thread or run."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListRunsRequest, _run_service_pb2.ListRunsResponse]  # type: ignore[assignment]
@@ -96,18 +104,20 @@ class RunServiceAsyncStub(RunServiceStub):
     list.
     """
     UpdateRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.UpdateRunRequest, _run_service_pb2.UpdateRunResponse]  # type: ignore[assignment]
-    """UpdateRun changes a run's metadata, in whatever state it is.
+    """UpdateRun changes a run's metadata, in any state.
     Errors include: NOT_FOUND: no such thread or run. INVALID_ARGUMENT: a field.
     """
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]  # type: ignore[assignment]
-    """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
-    as often as the call looked; try again.
+    """CancelRun cancels a run; what it has written remains. A run that is being executed is cancelled
+    a moment later.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED:
+    it changed state repeatedly during the call; try again.
     """
     SubmitToolOutputs: _aio.UnaryUnaryMultiCallable[_run_service_pb2.SubmitToolOutputsRequest, _run_service_pb2.SubmitToolOutputsResponse]  # type: ignore[assignment]
-    """SubmitToolOutputs gives a run what its calls gave, all at once; it goes on with them.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for outputs. INVALID_ARGUMENT: not
-    the outputs of its calls, or a field. ALREADY_EXISTS: the request_id belongs to another request.
+    """SubmitToolOutputs submits the outputs of all of a run's calls at once; the run continues.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for
+    outputs. INVALID_ARGUMENT: outputs that do not match its calls, or a field. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetRunStep: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunStepRequest, _run_service_pb2.GetRunStepResponse]  # type: ignore[assignment]
     """GetRunStep describes a step. Errors include: NOT_FOUND: no such thread, run or step."""
@@ -116,15 +126,15 @@ class RunServiceAsyncStub(RunServiceStub):
     another list.
     """
     WatchRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.WatchRunRequest, _run_service_pb2.WatchRunResponse]  # type: ignore[assignment]
-    """WatchRun sends the events of a run, those that were and those that come, until it has ended or waits for outputs. From any
-    control process, at any time, they are the same.
-    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are gone. INVALID_ARGUMENT: no event has
-    the number `after` yet.
+    """WatchRun sends the past and future events of a run until it has ended or waits for outputs.
+    They are the same from any control process at any time.
+    Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are no longer
+    stored. INVALID_ARGUMENT: no event has the number `after` yet.
     """
 
 class RunServiceServicer:
-    """RunService puts assistants to work on threads. A run goes on whoever watches it, and over the ends of processes. A caller
-    sees the runs of its own project; others' do not exist for it.
+    """RunService runs assistants on threads. A run continues whether or not a client watches it, and
+    when processes end. A caller sees only runs of its own project; those of others are NOT_FOUND.
     """
 
     def CreateRun(
@@ -132,9 +142,10 @@ class RunServiceServicer:
         request: _run_service_pb2.CreateRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.CreateRunResponse, _abc.Awaitable[_run_service_pb2.CreateRunResponse]]:
-        """CreateRun begins a run; the thread takes nothing else until it has ended.
-        Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a field.
-        FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateRun starts a run; the thread is locked for others until it has ended.
+        Errors include: NOT_FOUND: no such thread, assistant, or file of a message. INVALID_ARGUMENT: a
+        field. FAILED_PRECONDITION: another run is active. ALREADY_EXISTS: the request_id belongs to
+        another request.
         """
 
     def CreateThreadAndRun(
@@ -142,7 +153,9 @@ class RunServiceServicer:
         request: _run_service_pb2.CreateThreadAndRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.CreateThreadAndRunResponse, _abc.Awaitable[_run_service_pb2.CreateThreadAndRunResponse]]:
-        """CreateThreadAndRun begins a thread and a run on it. Errors: as CreateThread and CreateRun."""
+        """CreateThreadAndRun creates a thread and starts a run on it.
+        Errors: as CreateThread and CreateRun.
+        """
 
     def GetRun(
         self,
@@ -165,7 +178,7 @@ class RunServiceServicer:
         request: _run_service_pb2.UpdateRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.UpdateRunResponse, _abc.Awaitable[_run_service_pb2.UpdateRunResponse]]:
-        """UpdateRun changes a run's metadata, in whatever state it is.
+        """UpdateRun changes a run's metadata, in any state.
         Errors include: NOT_FOUND: no such thread or run. INVALID_ARGUMENT: a field.
         """
 
@@ -174,9 +187,10 @@ class RunServiceServicer:
         request: _run_service_pb2.CancelRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.CancelRunResponse, _abc.Awaitable[_run_service_pb2.CancelRunResponse]]:
-        """CancelRun ends a run, with what it has written; while it is worked on that takes a moment.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED: it has gone on, and waits again,
-        as often as the call looked; try again.
+        """CancelRun cancels a run; what it has written remains. A run that is being executed is cancelled
+        a moment later.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it has ended. ABORTED:
+        it changed state repeatedly during the call; try again.
         """
 
     def SubmitToolOutputs(
@@ -184,9 +198,10 @@ class RunServiceServicer:
         request: _run_service_pb2.SubmitToolOutputsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.SubmitToolOutputsResponse, _abc.Awaitable[_run_service_pb2.SubmitToolOutputsResponse]]:
-        """SubmitToolOutputs gives a run what its calls gave, all at once; it goes on with them.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for outputs. INVALID_ARGUMENT: not
-        the outputs of its calls, or a field. ALREADY_EXISTS: the request_id belongs to another request.
+        """SubmitToolOutputs submits the outputs of all of a run's calls at once; the run continues.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: it does not wait for
+        outputs. INVALID_ARGUMENT: outputs that do not match its calls, or a field. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
 
     def GetRunStep(
@@ -210,10 +225,10 @@ class RunServiceServicer:
         request: _run_service_pb2.WatchRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_run_service_pb2.WatchRunResponse], _abc.AsyncIterator[_run_service_pb2.WatchRunResponse]]:
-        """WatchRun sends the events of a run, those that were and those that come, until it has ended or waits for outputs. From any
-        control process, at any time, they are the same.
-        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are gone. INVALID_ARGUMENT: no event has
-        the number `after` yet.
+        """WatchRun sends the past and future events of a run until it has ended or waits for outputs.
+        They are the same from any control process at any time.
+        Errors include: NOT_FOUND: no such thread or run. FAILED_PRECONDITION: its events are no longer
+        stored. INVALID_ARGUMENT: no event has the number `after` yet.
         """
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

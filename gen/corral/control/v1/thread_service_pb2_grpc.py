@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ThreadServiceStub:
-    """ThreadService keeps threads. A caller sees those of its own project; others' do not exist for it.
+    """ThreadService manages threads. A caller sees only threads of its own project; those of others are
+    NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -68,13 +69,14 @@ class ThreadServiceStub:
 
 
 class ThreadServiceServicer:
-    """ThreadService keeps threads. A caller sees those of its own project; others' do not exist for it.
+    """ThreadService manages threads. A caller sees only threads of its own project; those of others are
+    NOT_FOUND.
     """
 
     def CreateThread(self, request, context):
-        """CreateThread begins a thread, with messages perhaps.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the request_id belongs to
-        another request.
+        """CreateThread creates a thread, optionally with messages.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,7 +99,8 @@ class ThreadServiceServicer:
 
     def UpdateThread(self, request, context):
         """UpdateThread changes a thread's metadata or resources, also while a run is active.
-        Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+        Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag does
+        not match.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,10 +115,11 @@ class ThreadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MigrateThread(self, request, context):
-        """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
-        shared, not copied; the thread stays, and what either gets from now on the other has not.
-        Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
-        to another request.
+        """MigrateThread creates a conversation with the thread's items, including calls and outputs, and
+        its metadata. The items are shared, not copied. The thread remains; later items of one are not
+        in the other.
+        Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
+        ALREADY_EXISTS: the request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,7 +167,8 @@ def add_ThreadServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ThreadService:
-    """ThreadService keeps threads. A caller sees those of its own project; others' do not exist for it.
+    """ThreadService manages threads. A caller sees only threads of its own project; those of others are
+    NOT_FOUND.
     """
 
     @staticmethod

@@ -27,16 +27,18 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ThreadServiceStub:
-    """ThreadService keeps threads. A caller sees those of its own project; others' do not exist for it."""
+    """ThreadService manages threads. A caller sees only threads of its own project; those of others are
+    NOT_FOUND.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ThreadServiceAsyncStub: ...
     CreateThread: _grpc.UnaryUnaryMultiCallable[_thread_service_pb2.CreateThreadRequest, _thread_service_pb2.CreateThreadResponse]
-    """CreateThread begins a thread, with messages perhaps.
-    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the request_id belongs to
-    another request.
+    """CreateThread creates a thread, optionally with messages.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetThread: _grpc.UnaryUnaryMultiCallable[_thread_service_pb2.GetThreadRequest, _thread_service_pb2.GetThreadResponse]
     """GetThread describes a thread. Errors include: NOT_FOUND: no such thread."""
@@ -46,28 +48,32 @@ class ThreadServiceStub:
     """
     UpdateThread: _grpc.UnaryUnaryMultiCallable[_thread_service_pb2.UpdateThreadRequest, _thread_service_pb2.UpdateThreadResponse]
     """UpdateThread changes a thread's metadata or resources, also while a run is active.
-    Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+    Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag does
+    not match.
     """
     DeleteThread: _grpc.UnaryUnaryMultiCallable[_thread_service_pb2.DeleteThreadRequest, _thread_service_pb2.DeleteThreadResponse]
     """DeleteThread deletes a thread with its messages and runs.
     Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
     """
     MigrateThread: _grpc.UnaryUnaryMultiCallable[_thread_service_pb2.MigrateThreadRequest, _thread_service_pb2.MigrateThreadResponse]
-    """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
-    shared, not copied; the thread stays, and what either gets from now on the other has not.
-    Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
-    to another request.
+    """MigrateThread creates a conversation with the thread's items, including calls and outputs, and
+    its metadata. The items are shared, not copied. The thread remains; later items of one are not
+    in the other.
+    Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
+    ALREADY_EXISTS: the request_id belongs to another request.
     """
 
 @_typing.type_check_only
 class ThreadServiceAsyncStub(ThreadServiceStub):
-    """ThreadService keeps threads. A caller sees those of its own project; others' do not exist for it."""
+    """ThreadService manages threads. A caller sees only threads of its own project; those of others are
+    NOT_FOUND.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.CreateThreadRequest, _thread_service_pb2.CreateThreadResponse]  # type: ignore[assignment]
-    """CreateThread begins a thread, with messages perhaps.
-    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the request_id belongs to
-    another request.
+    """CreateThread creates a thread, optionally with messages.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.GetThreadRequest, _thread_service_pb2.GetThreadResponse]  # type: ignore[assignment]
     """GetThread describes a thread. Errors include: NOT_FOUND: no such thread."""
@@ -77,30 +83,34 @@ class ThreadServiceAsyncStub(ThreadServiceStub):
     """
     UpdateThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.UpdateThreadRequest, _thread_service_pb2.UpdateThreadResponse]  # type: ignore[assignment]
     """UpdateThread changes a thread's metadata or resources, also while a run is active.
-    Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+    Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag does
+    not match.
     """
     DeleteThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.DeleteThreadRequest, _thread_service_pb2.DeleteThreadResponse]  # type: ignore[assignment]
     """DeleteThread deletes a thread with its messages and runs.
     Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
     """
     MigrateThread: _aio.UnaryUnaryMultiCallable[_thread_service_pb2.MigrateThreadRequest, _thread_service_pb2.MigrateThreadResponse]  # type: ignore[assignment]
-    """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
-    shared, not copied; the thread stays, and what either gets from now on the other has not.
-    Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
-    to another request.
+    """MigrateThread creates a conversation with the thread's items, including calls and outputs, and
+    its metadata. The items are shared, not copied. The thread remains; later items of one are not
+    in the other.
+    Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
+    ALREADY_EXISTS: the request_id belongs to another request.
     """
 
 class ThreadServiceServicer:
-    """ThreadService keeps threads. A caller sees those of its own project; others' do not exist for it."""
+    """ThreadService manages threads. A caller sees only threads of its own project; those of others are
+    NOT_FOUND.
+    """
 
     def CreateThread(
         self,
         request: _thread_service_pb2.CreateThreadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_thread_service_pb2.CreateThreadResponse, _abc.Awaitable[_thread_service_pb2.CreateThreadResponse]]:
-        """CreateThread begins a thread, with messages perhaps.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the request_id belongs to
-        another request.
+        """CreateThread creates a thread, optionally with messages.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: a file of a message. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
 
     def GetThread(
@@ -125,7 +135,8 @@ class ThreadServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_thread_service_pb2.UpdateThreadResponse, _abc.Awaitable[_thread_service_pb2.UpdateThreadResponse]]:
         """UpdateThread changes a thread's metadata or resources, also while a run is active.
-        Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag is another's.
+        Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a field. ABORTED: the etag does
+        not match.
         """
 
     def DeleteThread(
@@ -142,10 +153,11 @@ class ThreadServiceServicer:
         request: _thread_service_pb2.MigrateThreadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_thread_service_pb2.MigrateThreadResponse, _abc.Awaitable[_thread_service_pb2.MigrateThreadResponse]]:
-        """MigrateThread makes a conversation of the thread's items, calls and outputs included, with its metadata. The items are
-        shared, not copied; the thread stays, and what either gets from now on the other has not.
-        Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs
-        to another request.
+        """MigrateThread creates a conversation with the thread's items, including calls and outputs, and
+        its metadata. The items are shared, not copied. The thread remains; later items of one are not
+        in the other.
+        Errors include: NOT_FOUND: no such thread. FAILED_PRECONDITION: a run is active.
+        ALREADY_EXISTS: the request_id belongs to another request.
         """
 
 def add_ThreadServiceServicer_to_server(servicer: ThreadServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

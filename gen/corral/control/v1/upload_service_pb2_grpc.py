@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class UploadServiceStub:
-    """UploadService takes files in parts, in any order and from several connections at once. A caller sees the uploads of its
-    own project.
+    """UploadService receives files in parts, in any order and over several connections at once. A
+    caller sees only uploads of its own project.
     """
 
     def __init__(self, channel):
@@ -64,13 +64,14 @@ class UploadServiceStub:
 
 
 class UploadServiceServicer:
-    """UploadService takes files in parts, in any order and from several connections at once. A caller sees the uploads of its
-    own project.
+    """UploadService receives files in parts, in any order and over several connections at once. A
+    caller sees only uploads of its own project.
     """
 
     def CreateUpload(self, request, context):
-        """CreateUpload announces a file. Errors include: INVALID_ARGUMENT: a field, or a size over the limit.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateUpload starts an upload.
+        Errors include: INVALID_ARGUMENT: a field, or a size over the limit. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,24 +85,25 @@ class UploadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AddUploadPart(self, request_iterator, context):
-        """AddUploadPart stores the bytes of a stream as a part. Errors include: NOT_FOUND: no such upload.
-        FAILED_PRECONDITION: it is no longer pending. INVALID_ARGUMENT: a part over the limit.
-        UNAVAILABLE: the storage is full, or fails.
+        """AddUploadPart stores the bytes of a stream as a part.
+        Errors include: NOT_FOUND: no such upload. FAILED_PRECONDITION: it is no longer pending.
+        INVALID_ARGUMENT: a part over the limit. UNAVAILABLE: the storage is full or fails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteUpload(self, request, context):
-        """CompleteUpload makes a file of parts. The same call again is answered with the same upload.
-        Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts, another size or checksum.
+        """CompleteUpload creates a file from parts. It is idempotent.
+        Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts,
+        another size or checksum.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelUpload(self, request, context):
-        """CancelUpload gives an upload up and frees its parts. It is idempotent.
+        """CancelUpload cancels an upload and deletes its parts. It is idempotent.
         Errors include: FAILED_PRECONDITION: completed or expired.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -145,8 +147,8 @@ def add_UploadServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UploadService:
-    """UploadService takes files in parts, in any order and from several connections at once. A caller sees the uploads of its
-    own project.
+    """UploadService receives files in parts, in any order and over several connections at once. A
+    caller sees only uploads of its own project.
     """
 
     @staticmethod

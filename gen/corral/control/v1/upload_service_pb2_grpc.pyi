@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class UploadServiceStub:
-    """UploadService takes files in parts, in any order and from several connections at once. A caller sees the uploads of its
-    own project.
+    """UploadService receives files in parts, in any order and over several connections at once. A
+    caller sees only uploads of its own project.
     """
 
     @_typing.overload
@@ -36,55 +36,59 @@ class UploadServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> UploadServiceAsyncStub: ...
     CreateUpload: _grpc.UnaryUnaryMultiCallable[_upload_service_pb2.CreateUploadRequest, _upload_service_pb2.CreateUploadResponse]
-    """CreateUpload announces a file. Errors include: INVALID_ARGUMENT: a field, or a size over the limit.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateUpload starts an upload.
+    Errors include: INVALID_ARGUMENT: a field, or a size over the limit. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_upload_service_pb2.GetUploadRequest, _upload_service_pb2.GetUploadResponse]
     """GetUpload describes an upload. Errors include: NOT_FOUND: no such upload."""
     AddUploadPart: _grpc.StreamUnaryMultiCallable[_upload_service_pb2.AddUploadPartRequest, _upload_service_pb2.AddUploadPartResponse]
-    """AddUploadPart stores the bytes of a stream as a part. Errors include: NOT_FOUND: no such upload.
-    FAILED_PRECONDITION: it is no longer pending. INVALID_ARGUMENT: a part over the limit.
-    UNAVAILABLE: the storage is full, or fails.
+    """AddUploadPart stores the bytes of a stream as a part.
+    Errors include: NOT_FOUND: no such upload. FAILED_PRECONDITION: it is no longer pending.
+    INVALID_ARGUMENT: a part over the limit. UNAVAILABLE: the storage is full or fails.
     """
     CompleteUpload: _grpc.UnaryUnaryMultiCallable[_upload_service_pb2.CompleteUploadRequest, _upload_service_pb2.CompleteUploadResponse]
-    """CompleteUpload makes a file of parts. The same call again is answered with the same upload.
-    Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts, another size or checksum.
+    """CompleteUpload creates a file from parts. It is idempotent.
+    Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts,
+    another size or checksum.
     """
     CancelUpload: _grpc.UnaryUnaryMultiCallable[_upload_service_pb2.CancelUploadRequest, _upload_service_pb2.CancelUploadResponse]
-    """CancelUpload gives an upload up and frees its parts. It is idempotent.
+    """CancelUpload cancels an upload and deletes its parts. It is idempotent.
     Errors include: FAILED_PRECONDITION: completed or expired.
     """
 
 @_typing.type_check_only
 class UploadServiceAsyncStub(UploadServiceStub):
-    """UploadService takes files in parts, in any order and from several connections at once. A caller sees the uploads of its
-    own project.
+    """UploadService receives files in parts, in any order and over several connections at once. A
+    caller sees only uploads of its own project.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateUpload: _aio.UnaryUnaryMultiCallable[_upload_service_pb2.CreateUploadRequest, _upload_service_pb2.CreateUploadResponse]  # type: ignore[assignment]
-    """CreateUpload announces a file. Errors include: INVALID_ARGUMENT: a field, or a size over the limit.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateUpload starts an upload.
+    Errors include: INVALID_ARGUMENT: a field, or a size over the limit. ALREADY_EXISTS: the
+    request_id belongs to another request.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_upload_service_pb2.GetUploadRequest, _upload_service_pb2.GetUploadResponse]  # type: ignore[assignment]
     """GetUpload describes an upload. Errors include: NOT_FOUND: no such upload."""
     AddUploadPart: _aio.StreamUnaryMultiCallable[_upload_service_pb2.AddUploadPartRequest, _upload_service_pb2.AddUploadPartResponse]  # type: ignore[assignment]
-    """AddUploadPart stores the bytes of a stream as a part. Errors include: NOT_FOUND: no such upload.
-    FAILED_PRECONDITION: it is no longer pending. INVALID_ARGUMENT: a part over the limit.
-    UNAVAILABLE: the storage is full, or fails.
+    """AddUploadPart stores the bytes of a stream as a part.
+    Errors include: NOT_FOUND: no such upload. FAILED_PRECONDITION: it is no longer pending.
+    INVALID_ARGUMENT: a part over the limit. UNAVAILABLE: the storage is full or fails.
     """
     CompleteUpload: _aio.UnaryUnaryMultiCallable[_upload_service_pb2.CompleteUploadRequest, _upload_service_pb2.CompleteUploadResponse]  # type: ignore[assignment]
-    """CompleteUpload makes a file of parts. The same call again is answered with the same upload.
-    Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts, another size or checksum.
+    """CompleteUpload creates a file from parts. It is idempotent.
+    Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts,
+    another size or checksum.
     """
     CancelUpload: _aio.UnaryUnaryMultiCallable[_upload_service_pb2.CancelUploadRequest, _upload_service_pb2.CancelUploadResponse]  # type: ignore[assignment]
-    """CancelUpload gives an upload up and frees its parts. It is idempotent.
+    """CancelUpload cancels an upload and deletes its parts. It is idempotent.
     Errors include: FAILED_PRECONDITION: completed or expired.
     """
 
 class UploadServiceServicer:
-    """UploadService takes files in parts, in any order and from several connections at once. A caller sees the uploads of its
-    own project.
+    """UploadService receives files in parts, in any order and over several connections at once. A
+    caller sees only uploads of its own project.
     """
 
     def CreateUpload(
@@ -92,8 +96,9 @@ class UploadServiceServicer:
         request: _upload_service_pb2.CreateUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_upload_service_pb2.CreateUploadResponse, _abc.Awaitable[_upload_service_pb2.CreateUploadResponse]]:
-        """CreateUpload announces a file. Errors include: INVALID_ARGUMENT: a field, or a size over the limit.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateUpload starts an upload.
+        Errors include: INVALID_ARGUMENT: a field, or a size over the limit. ALREADY_EXISTS: the
+        request_id belongs to another request.
         """
 
     def GetUpload(
@@ -108,9 +113,9 @@ class UploadServiceServicer:
         request_iterator: _MaybeAsyncIterator[_upload_service_pb2.AddUploadPartRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_upload_service_pb2.AddUploadPartResponse, _abc.Awaitable[_upload_service_pb2.AddUploadPartResponse]]:
-        """AddUploadPart stores the bytes of a stream as a part. Errors include: NOT_FOUND: no such upload.
-        FAILED_PRECONDITION: it is no longer pending. INVALID_ARGUMENT: a part over the limit.
-        UNAVAILABLE: the storage is full, or fails.
+        """AddUploadPart stores the bytes of a stream as a part.
+        Errors include: NOT_FOUND: no such upload. FAILED_PRECONDITION: it is no longer pending.
+        INVALID_ARGUMENT: a part over the limit. UNAVAILABLE: the storage is full or fails.
         """
 
     def CompleteUpload(
@@ -118,8 +123,9 @@ class UploadServiceServicer:
         request: _upload_service_pb2.CompleteUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_upload_service_pb2.CompleteUploadResponse, _abc.Awaitable[_upload_service_pb2.CompleteUploadResponse]]:
-        """CompleteUpload makes a file of parts. The same call again is answered with the same upload.
-        Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts, another size or checksum.
+        """CompleteUpload creates a file from parts. It is idempotent.
+        Errors include: FAILED_PRECONDITION: no longer pending. INVALID_ARGUMENT: unknown parts,
+        another size or checksum.
         """
 
     def CancelUpload(
@@ -127,7 +133,7 @@ class UploadServiceServicer:
         request: _upload_service_pb2.CancelUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_upload_service_pb2.CancelUploadResponse, _abc.Awaitable[_upload_service_pb2.CancelUploadResponse]]:
-        """CancelUpload gives an upload up and frees its parts. It is idempotent.
+        """CancelUpload cancels an upload and deletes its parts. It is idempotent.
         Errors include: FAILED_PRECONDITION: completed or expired.
         """
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class UsageServiceStub:
-    """UsageService adds up what the inference services report.
+    """UsageService sums up the usage that inference services report.
     """
 
     def __init__(self, channel):
@@ -48,13 +48,14 @@ class UsageServiceStub:
 
 
 class UsageServiceServicer:
-    """UsageService adds up what the inference services report.
+    """UsageService sums up the usage that inference services report.
     """
 
     def ReportUsage(self, request, context):
-        """ReportUsage adds what one of our own services counted. A report that was added before changes nothing, so it may be sent
-        until it is answered.
-        Errors include: INVALID_ARGUMENT: a field, or an hour that is too long ago. PERMISSION_DENIED: the caller is no service of ours.
+        """ReportUsage adds the usage that one of Corral's services counted. A repeated report changes
+        nothing, so a service may send it until it is answered.
+        Errors include: INVALID_ARGUMENT: a field, or an hour too far in the past. PERMISSION_DENIED:
+        the caller is not one of Corral's services.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +91,7 @@ def add_UsageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UsageService:
-    """UsageService adds up what the inference services report.
+    """UsageService sums up the usage that inference services report.
     """
 
     @staticmethod

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class VectorStoreFileServiceStub:
-    """VectorStoreFileService puts files into vector stores, one by one or together. A caller sees those of its own project.
+    """VectorStoreFileService adds files to vector stores, one by one or together. A caller sees only
+    those of its own project.
     """
 
     def __init__(self, channel):
@@ -83,14 +84,16 @@ class VectorStoreFileServiceStub:
 
 
 class VectorStoreFileServiceServicer:
-    """VectorStoreFileService puts files into vector stores, one by one or together. A caller sees those of its own project.
+    """VectorStoreFileService adds files to vector stores, one by one or together. A caller sees only
+    those of its own project.
     """
 
     def CreateVectorStoreFile(self, request, context):
-        """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
-        not failed, stays as it is; any other is read anew.
-        Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
-        is no embedding model. INVALID_ARGUMENT: a field.
+        """CreateVectorStoreFile adds a file to a store; it is read in the background. A file that is
+        already there with the same settings, and has not failed, is unchanged; otherwise it is read
+        again.
+        Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has
+        expired, or there is no embedding model. INVALID_ARGUMENT: a field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +124,8 @@ class VectorStoreFileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteVectorStoreFile(self, request, context):
-        """DeleteVectorStoreFile takes a file out of a store; nothing of it is found from then on. The file stays.
+        """DeleteVectorStoreFile removes a file from a store; it is not found from then on. The file
+        itself remains.
         Errors include: NOT_FOUND: no such store, or the file is not in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -129,7 +133,7 @@ class VectorStoreFileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListVectorStoreFileContents(self, request, context):
-        """ListVectorStoreFileContents shows the text that was read from a file, in passages.
+        """ListVectorStoreFileContents lists the text that was read from a file, in chunks.
         Errors include: NOT_FOUND: no such store, or the file is not in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -137,8 +141,7 @@ class VectorStoreFileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateVectorStoreFileBatch(self, request, context):
-        """CreateVectorStoreFileBatch puts files into a store together.
-        Errors include: as of CreateVectorStoreFile.
+        """CreateVectorStoreFileBatch adds files to a store together. Errors: as CreateVectorStoreFile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,7 +156,8 @@ class VectorStoreFileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelVectorStoreFileBatch(self, request, context):
-        """CancelVectorStoreFileBatch gives up the files of a batch that are not complete. It is idempotent.
+        """CancelVectorStoreFileBatch cancels the files of a batch that are not complete. It is
+        idempotent.
         Errors include: NOT_FOUND: no such store, or no such batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -217,7 +221,8 @@ def add_VectorStoreFileServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class VectorStoreFileService:
-    """VectorStoreFileService puts files into vector stores, one by one or together. A caller sees those of its own project.
+    """VectorStoreFileService adds files to vector stores, one by one or together. A caller sees only
+    those of its own project.
     """
 
     @staticmethod

@@ -27,17 +27,20 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class VectorStoreFileServiceStub:
-    """VectorStoreFileService puts files into vector stores, one by one or together. A caller sees those of its own project."""
+    """VectorStoreFileService adds files to vector stores, one by one or together. A caller sees only
+    those of its own project.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> VectorStoreFileServiceAsyncStub: ...
     CreateVectorStoreFile: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CreateVectorStoreFileRequest, _vector_store_file_service_pb2.CreateVectorStoreFileResponse]
-    """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
-    not failed, stays as it is; any other is read anew.
-    Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
-    is no embedding model. INVALID_ARGUMENT: a field.
+    """CreateVectorStoreFile adds a file to a store; it is read in the background. A file that is
+    already there with the same settings, and has not failed, is unchanged; otherwise it is read
+    again.
+    Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has
+    expired, or there is no embedding model. INVALID_ARGUMENT: a field.
     """
     GetVectorStoreFile: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.GetVectorStoreFileRequest, _vector_store_file_service_pb2.GetVectorStoreFileResponse]
     """GetVectorStoreFile describes a file in a store.
@@ -52,36 +55,39 @@ class VectorStoreFileServiceStub:
     Errors include: NOT_FOUND: no such store, or the file is not in it. INVALID_ARGUMENT: an attribute.
     """
     DeleteVectorStoreFile: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.DeleteVectorStoreFileRequest, _vector_store_file_service_pb2.DeleteVectorStoreFileResponse]
-    """DeleteVectorStoreFile takes a file out of a store; nothing of it is found from then on. The file stays.
+    """DeleteVectorStoreFile removes a file from a store; it is not found from then on. The file
+    itself remains.
     Errors include: NOT_FOUND: no such store, or the file is not in it.
     """
     ListVectorStoreFileContents: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.ListVectorStoreFileContentsRequest, _vector_store_file_service_pb2.ListVectorStoreFileContentsResponse]
-    """ListVectorStoreFileContents shows the text that was read from a file, in passages.
+    """ListVectorStoreFileContents lists the text that was read from a file, in chunks.
     Errors include: NOT_FOUND: no such store, or the file is not in it.
     """
     CreateVectorStoreFileBatch: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest, _vector_store_file_service_pb2.CreateVectorStoreFileBatchResponse]
-    """CreateVectorStoreFileBatch puts files into a store together.
-    Errors include: as of CreateVectorStoreFile.
-    """
+    """CreateVectorStoreFileBatch adds files to a store together. Errors: as CreateVectorStoreFile."""
     GetVectorStoreFileBatch: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.GetVectorStoreFileBatchRequest, _vector_store_file_service_pb2.GetVectorStoreFileBatchResponse]
     """GetVectorStoreFileBatch describes a batch.
     Errors include: NOT_FOUND: no such store, or no such batch.
     """
     CancelVectorStoreFileBatch: _grpc.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CancelVectorStoreFileBatchRequest, _vector_store_file_service_pb2.CancelVectorStoreFileBatchResponse]
-    """CancelVectorStoreFileBatch gives up the files of a batch that are not complete. It is idempotent.
+    """CancelVectorStoreFileBatch cancels the files of a batch that are not complete. It is
+    idempotent.
     Errors include: NOT_FOUND: no such store, or no such batch.
     """
 
 @_typing.type_check_only
 class VectorStoreFileServiceAsyncStub(VectorStoreFileServiceStub):
-    """VectorStoreFileService puts files into vector stores, one by one or together. A caller sees those of its own project."""
+    """VectorStoreFileService adds files to vector stores, one by one or together. A caller sees only
+    those of its own project.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateVectorStoreFile: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CreateVectorStoreFileRequest, _vector_store_file_service_pb2.CreateVectorStoreFileResponse]  # type: ignore[assignment]
-    """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
-    not failed, stays as it is; any other is read anew.
-    Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
-    is no embedding model. INVALID_ARGUMENT: a field.
+    """CreateVectorStoreFile adds a file to a store; it is read in the background. A file that is
+    already there with the same settings, and has not failed, is unchanged; otherwise it is read
+    again.
+    Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has
+    expired, or there is no embedding model. INVALID_ARGUMENT: a field.
     """
     GetVectorStoreFile: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.GetVectorStoreFileRequest, _vector_store_file_service_pb2.GetVectorStoreFileResponse]  # type: ignore[assignment]
     """GetVectorStoreFile describes a file in a store.
@@ -96,38 +102,41 @@ class VectorStoreFileServiceAsyncStub(VectorStoreFileServiceStub):
     Errors include: NOT_FOUND: no such store, or the file is not in it. INVALID_ARGUMENT: an attribute.
     """
     DeleteVectorStoreFile: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.DeleteVectorStoreFileRequest, _vector_store_file_service_pb2.DeleteVectorStoreFileResponse]  # type: ignore[assignment]
-    """DeleteVectorStoreFile takes a file out of a store; nothing of it is found from then on. The file stays.
+    """DeleteVectorStoreFile removes a file from a store; it is not found from then on. The file
+    itself remains.
     Errors include: NOT_FOUND: no such store, or the file is not in it.
     """
     ListVectorStoreFileContents: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.ListVectorStoreFileContentsRequest, _vector_store_file_service_pb2.ListVectorStoreFileContentsResponse]  # type: ignore[assignment]
-    """ListVectorStoreFileContents shows the text that was read from a file, in passages.
+    """ListVectorStoreFileContents lists the text that was read from a file, in chunks.
     Errors include: NOT_FOUND: no such store, or the file is not in it.
     """
     CreateVectorStoreFileBatch: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest, _vector_store_file_service_pb2.CreateVectorStoreFileBatchResponse]  # type: ignore[assignment]
-    """CreateVectorStoreFileBatch puts files into a store together.
-    Errors include: as of CreateVectorStoreFile.
-    """
+    """CreateVectorStoreFileBatch adds files to a store together. Errors: as CreateVectorStoreFile."""
     GetVectorStoreFileBatch: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.GetVectorStoreFileBatchRequest, _vector_store_file_service_pb2.GetVectorStoreFileBatchResponse]  # type: ignore[assignment]
     """GetVectorStoreFileBatch describes a batch.
     Errors include: NOT_FOUND: no such store, or no such batch.
     """
     CancelVectorStoreFileBatch: _aio.UnaryUnaryMultiCallable[_vector_store_file_service_pb2.CancelVectorStoreFileBatchRequest, _vector_store_file_service_pb2.CancelVectorStoreFileBatchResponse]  # type: ignore[assignment]
-    """CancelVectorStoreFileBatch gives up the files of a batch that are not complete. It is idempotent.
+    """CancelVectorStoreFileBatch cancels the files of a batch that are not complete. It is
+    idempotent.
     Errors include: NOT_FOUND: no such store, or no such batch.
     """
 
 class VectorStoreFileServiceServicer:
-    """VectorStoreFileService puts files into vector stores, one by one or together. A caller sees those of its own project."""
+    """VectorStoreFileService adds files to vector stores, one by one or together. A caller sees only
+    those of its own project.
+    """
 
     def CreateVectorStoreFile(
         self,
         request: _vector_store_file_service_pb2.CreateVectorStoreFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_file_service_pb2.CreateVectorStoreFileResponse, _abc.Awaitable[_vector_store_file_service_pb2.CreateVectorStoreFileResponse]]:
-        """CreateVectorStoreFile puts a file into a store, to be read in the background. One that is there just so, and has
-        not failed, stays as it is; any other is read anew.
-        Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has expired, or there
-        is no embedding model. INVALID_ARGUMENT: a field.
+        """CreateVectorStoreFile adds a file to a store; it is read in the background. A file that is
+        already there with the same settings, and has not failed, is unchanged; otherwise it is read
+        again.
+        Errors include: NOT_FOUND: no such store, or no such file. FAILED_PRECONDITION: the store has
+        expired, or there is no embedding model. INVALID_ARGUMENT: a field.
         """
 
     def GetVectorStoreFile(
@@ -162,7 +171,8 @@ class VectorStoreFileServiceServicer:
         request: _vector_store_file_service_pb2.DeleteVectorStoreFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_file_service_pb2.DeleteVectorStoreFileResponse, _abc.Awaitable[_vector_store_file_service_pb2.DeleteVectorStoreFileResponse]]:
-        """DeleteVectorStoreFile takes a file out of a store; nothing of it is found from then on. The file stays.
+        """DeleteVectorStoreFile removes a file from a store; it is not found from then on. The file
+        itself remains.
         Errors include: NOT_FOUND: no such store, or the file is not in it.
         """
 
@@ -171,7 +181,7 @@ class VectorStoreFileServiceServicer:
         request: _vector_store_file_service_pb2.ListVectorStoreFileContentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_file_service_pb2.ListVectorStoreFileContentsResponse, _abc.Awaitable[_vector_store_file_service_pb2.ListVectorStoreFileContentsResponse]]:
-        """ListVectorStoreFileContents shows the text that was read from a file, in passages.
+        """ListVectorStoreFileContents lists the text that was read from a file, in chunks.
         Errors include: NOT_FOUND: no such store, or the file is not in it.
         """
 
@@ -180,9 +190,7 @@ class VectorStoreFileServiceServicer:
         request: _vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_file_service_pb2.CreateVectorStoreFileBatchResponse, _abc.Awaitable[_vector_store_file_service_pb2.CreateVectorStoreFileBatchResponse]]:
-        """CreateVectorStoreFileBatch puts files into a store together.
-        Errors include: as of CreateVectorStoreFile.
-        """
+        """CreateVectorStoreFileBatch adds files to a store together. Errors: as CreateVectorStoreFile."""
 
     def GetVectorStoreFileBatch(
         self,
@@ -198,7 +206,8 @@ class VectorStoreFileServiceServicer:
         request: _vector_store_file_service_pb2.CancelVectorStoreFileBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_file_service_pb2.CancelVectorStoreFileBatchResponse, _abc.Awaitable[_vector_store_file_service_pb2.CancelVectorStoreFileBatchResponse]]:
-        """CancelVectorStoreFileBatch gives up the files of a batch that are not complete. It is idempotent.
+        """CancelVectorStoreFileBatch cancels the files of a batch that are not complete. It is
+        idempotent.
         Errors include: NOT_FOUND: no such store, or no such batch.
         """
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class VectorStoreServiceStub:
-    """VectorStoreService keeps files searchable. A caller sees the stores of its own project.
+    """VectorStoreService manages vector stores and searches them. A caller sees only stores of its own
+    project.
     """
 
     def __init__(self, channel):
@@ -73,13 +74,14 @@ class VectorStoreServiceStub:
 
 
 class VectorStoreServiceServicer:
-    """VectorStoreService keeps files searchable. A caller sees the stores of its own project.
+    """VectorStoreService manages vector stores and searches them. A caller sees only stores of its own
+    project.
     """
 
     def CreateVectorStore(self, request, context):
-        """CreateVectorStore begins a store, and puts files into it.
-        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files, and no embedding model.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateVectorStore creates a store, optionally with files.
+        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files,
+        and no embedding model. ALREADY_EXISTS: the request_id belongs to another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +104,7 @@ class VectorStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateVectorStore(self, request, context):
-        """UpdateVectorStore changes what a store's owner says of it.
+        """UpdateVectorStore changes a store's name, expiry or metadata.
         Errors include: NOT_FOUND: no such store. FAILED_PRECONDITION: it has expired.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -110,24 +112,24 @@ class VectorStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteVectorStore(self, request, context):
-        """DeleteVectorStore deletes a store. Its files stay, in no store.
-        Errors include: NOT_FOUND: no such store.
+        """DeleteVectorStore deletes a store. Its files remain. Errors include: NOT_FOUND: no such store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchVectorStore(self, request, context):
-        """SearchVectorStore finds the passages that answer a question best. It counts as a use of the store.
-        Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
-        expired, or there is no embedding model.
+        """SearchVectorStore finds the chunks that match a query best. It counts as a use of the store.
+        Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the
+        store has expired, or there is no embedding model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchVectorStore(self, request, context):
-        """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+        """WatchVectorStore sends a store now and whenever files of it have been read, until none is in
+        progress.
         Errors: as GetVectorStore.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -181,7 +183,8 @@ def add_VectorStoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class VectorStoreService:
-    """VectorStoreService keeps files searchable. A caller sees the stores of its own project.
+    """VectorStoreService manages vector stores and searches them. A caller sees only stores of its own
+    project.
     """
 
     @staticmethod

@@ -27,16 +27,18 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class VectorStoreServiceStub:
-    """VectorStoreService keeps files searchable. A caller sees the stores of its own project."""
+    """VectorStoreService manages vector stores and searches them. A caller sees only stores of its own
+    project.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> VectorStoreServiceAsyncStub: ...
     CreateVectorStore: _grpc.UnaryUnaryMultiCallable[_vector_store_service_pb2.CreateVectorStoreRequest, _vector_store_service_pb2.CreateVectorStoreResponse]
-    """CreateVectorStore begins a store, and puts files into it.
-    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files, and no embedding model.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateVectorStore creates a store, optionally with files.
+    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files,
+    and no embedding model. ALREADY_EXISTS: the request_id belongs to another request.
     """
     GetVectorStore: _grpc.UnaryUnaryMultiCallable[_vector_store_service_pb2.GetVectorStoreRequest, _vector_store_service_pb2.GetVectorStoreResponse]
     """GetVectorStore describes a store.
@@ -47,32 +49,33 @@ class VectorStoreServiceStub:
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     UpdateVectorStore: _grpc.UnaryUnaryMultiCallable[_vector_store_service_pb2.UpdateVectorStoreRequest, _vector_store_service_pb2.UpdateVectorStoreResponse]
-    """UpdateVectorStore changes what a store's owner says of it.
+    """UpdateVectorStore changes a store's name, expiry or metadata.
     Errors include: NOT_FOUND: no such store. FAILED_PRECONDITION: it has expired.
     """
     DeleteVectorStore: _grpc.UnaryUnaryMultiCallable[_vector_store_service_pb2.DeleteVectorStoreRequest, _vector_store_service_pb2.DeleteVectorStoreResponse]
-    """DeleteVectorStore deletes a store. Its files stay, in no store.
-    Errors include: NOT_FOUND: no such store.
-    """
+    """DeleteVectorStore deletes a store. Its files remain. Errors include: NOT_FOUND: no such store."""
     SearchVectorStore: _grpc.UnaryUnaryMultiCallable[_vector_store_service_pb2.SearchVectorStoreRequest, _vector_store_service_pb2.SearchVectorStoreResponse]
-    """SearchVectorStore finds the passages that answer a question best. It counts as a use of the store.
-    Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
-    expired, or there is no embedding model.
+    """SearchVectorStore finds the chunks that match a query best. It counts as a use of the store.
+    Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the
+    store has expired, or there is no embedding model.
     """
     WatchVectorStore: _grpc.UnaryStreamMultiCallable[_vector_store_service_pb2.WatchVectorStoreRequest, _vector_store_service_pb2.WatchVectorStoreResponse]
-    """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+    """WatchVectorStore sends a store now and whenever files of it have been read, until none is in
+    progress.
     Errors: as GetVectorStore.
     """
 
 @_typing.type_check_only
 class VectorStoreServiceAsyncStub(VectorStoreServiceStub):
-    """VectorStoreService keeps files searchable. A caller sees the stores of its own project."""
+    """VectorStoreService manages vector stores and searches them. A caller sees only stores of its own
+    project.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateVectorStore: _aio.UnaryUnaryMultiCallable[_vector_store_service_pb2.CreateVectorStoreRequest, _vector_store_service_pb2.CreateVectorStoreResponse]  # type: ignore[assignment]
-    """CreateVectorStore begins a store, and puts files into it.
-    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files, and no embedding model.
-    ALREADY_EXISTS: the request_id belongs to another request.
+    """CreateVectorStore creates a store, optionally with files.
+    Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files,
+    and no embedding model. ALREADY_EXISTS: the request_id belongs to another request.
     """
     GetVectorStore: _aio.UnaryUnaryMultiCallable[_vector_store_service_pb2.GetVectorStoreRequest, _vector_store_service_pb2.GetVectorStoreResponse]  # type: ignore[assignment]
     """GetVectorStore describes a store.
@@ -83,34 +86,35 @@ class VectorStoreServiceAsyncStub(VectorStoreServiceStub):
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
     UpdateVectorStore: _aio.UnaryUnaryMultiCallable[_vector_store_service_pb2.UpdateVectorStoreRequest, _vector_store_service_pb2.UpdateVectorStoreResponse]  # type: ignore[assignment]
-    """UpdateVectorStore changes what a store's owner says of it.
+    """UpdateVectorStore changes a store's name, expiry or metadata.
     Errors include: NOT_FOUND: no such store. FAILED_PRECONDITION: it has expired.
     """
     DeleteVectorStore: _aio.UnaryUnaryMultiCallable[_vector_store_service_pb2.DeleteVectorStoreRequest, _vector_store_service_pb2.DeleteVectorStoreResponse]  # type: ignore[assignment]
-    """DeleteVectorStore deletes a store. Its files stay, in no store.
-    Errors include: NOT_FOUND: no such store.
-    """
+    """DeleteVectorStore deletes a store. Its files remain. Errors include: NOT_FOUND: no such store."""
     SearchVectorStore: _aio.UnaryUnaryMultiCallable[_vector_store_service_pb2.SearchVectorStoreRequest, _vector_store_service_pb2.SearchVectorStoreResponse]  # type: ignore[assignment]
-    """SearchVectorStore finds the passages that answer a question best. It counts as a use of the store.
-    Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
-    expired, or there is no embedding model.
+    """SearchVectorStore finds the chunks that match a query best. It counts as a use of the store.
+    Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the
+    store has expired, or there is no embedding model.
     """
     WatchVectorStore: _aio.UnaryStreamMultiCallable[_vector_store_service_pb2.WatchVectorStoreRequest, _vector_store_service_pb2.WatchVectorStoreResponse]  # type: ignore[assignment]
-    """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+    """WatchVectorStore sends a store now and whenever files of it have been read, until none is in
+    progress.
     Errors: as GetVectorStore.
     """
 
 class VectorStoreServiceServicer:
-    """VectorStoreService keeps files searchable. A caller sees the stores of its own project."""
+    """VectorStoreService manages vector stores and searches them. A caller sees only stores of its own
+    project.
+    """
 
     def CreateVectorStore(
         self,
         request: _vector_store_service_pb2.CreateVectorStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_service_pb2.CreateVectorStoreResponse, _abc.Awaitable[_vector_store_service_pb2.CreateVectorStoreResponse]]:
-        """CreateVectorStore begins a store, and puts files into it.
-        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files, and no embedding model.
-        ALREADY_EXISTS: the request_id belongs to another request.
+        """CreateVectorStore creates a store, optionally with files.
+        Errors include: NOT_FOUND: no such file. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: files,
+        and no embedding model. ALREADY_EXISTS: the request_id belongs to another request.
         """
 
     def GetVectorStore(
@@ -136,7 +140,7 @@ class VectorStoreServiceServicer:
         request: _vector_store_service_pb2.UpdateVectorStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_service_pb2.UpdateVectorStoreResponse, _abc.Awaitable[_vector_store_service_pb2.UpdateVectorStoreResponse]]:
-        """UpdateVectorStore changes what a store's owner says of it.
+        """UpdateVectorStore changes a store's name, expiry or metadata.
         Errors include: NOT_FOUND: no such store. FAILED_PRECONDITION: it has expired.
         """
 
@@ -145,18 +149,16 @@ class VectorStoreServiceServicer:
         request: _vector_store_service_pb2.DeleteVectorStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_service_pb2.DeleteVectorStoreResponse, _abc.Awaitable[_vector_store_service_pb2.DeleteVectorStoreResponse]]:
-        """DeleteVectorStore deletes a store. Its files stay, in no store.
-        Errors include: NOT_FOUND: no such store.
-        """
+        """DeleteVectorStore deletes a store. Its files remain. Errors include: NOT_FOUND: no such store."""
 
     def SearchVectorStore(
         self,
         request: _vector_store_service_pb2.SearchVectorStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vector_store_service_pb2.SearchVectorStoreResponse, _abc.Awaitable[_vector_store_service_pb2.SearchVectorStoreResponse]]:
-        """SearchVectorStore finds the passages that answer a question best. It counts as a use of the store.
-        Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the store has
-        expired, or there is no embedding model.
+        """SearchVectorStore finds the chunks that match a query best. It counts as a use of the store.
+        Errors include: NOT_FOUND: no such store. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: the
+        store has expired, or there is no embedding model.
         """
 
     def WatchVectorStore(
@@ -164,7 +166,8 @@ class VectorStoreServiceServicer:
         request: _vector_store_service_pb2.WatchVectorStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_vector_store_service_pb2.WatchVectorStoreResponse], _abc.AsyncIterator[_vector_store_service_pb2.WatchVectorStoreResponse]]:
-        """WatchVectorStore sends a store now and whenever files of it have been read, and ends once none is in progress.
+        """WatchVectorStore sends a store now and whenever files of it have been read, until none is in
+        progress.
         Errors: as GetVectorStore.
         """
 

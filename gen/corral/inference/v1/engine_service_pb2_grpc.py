@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EngineServiceStub:
-    """EngineService watches and steers the engine. Scope "admin", except ListRequests and Abort, which show a caller without it
-    only its own project.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
+    and Abort, which are limited to the caller's project without it.
     """
 
     def __init__(self, channel):
@@ -124,8 +124,8 @@ class EngineServiceStub:
 
 
 class EngineServiceServicer:
-    """EngineService watches and steers the engine. Scope "admin", except ListRequests and Abort, which show a caller without it
-    only its own project.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
+    and Abort, which are limited to the caller's project without it.
     """
 
     def GetServerInfo(self, request, context):
@@ -136,21 +136,21 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLoad(self, request, context):
-        """GetLoad says how busy the engine is.
+        """GetLoad returns the current load of the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchLoad(self, request, context):
-        """WatchLoad sends the load again and again.
+        """WatchLoad sends the load periodically.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRequests(self, request, context):
-        """ListRequests lists what waits and runs.
+        """ListRequests lists waiting and running requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,62 +164,64 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoadModel(self, request, context):
-        """LoadModel loads a model, in the background unless asked to wait.
+        """LoadModel loads a model, in the background unless `wait` is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """UnloadModel frees a model once nothing uses it, or at once by force.
+        """UnloadModel unloads a model when nothing uses it any more, or at once with `force`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchModels(self, request, context):
-        """WatchModels sends every model, and then each one again whenever it changes: its state, and how far it is loaded.
+        """WatchModels sends every model, and each one again whenever its state or progress changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadAdapter(self, request, context):
-        """LoadAdapter loads a LoRA, in the place of an older one of the same name; requests that run finish with the older.
-        Errors include: FAILED_PRECONDITION: the file is damaged, too large, made for another model, or not the one with
-        the digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
+        """LoadAdapter loads a LoRA adapter and replaces one of the same name; running requests finish
+        with the old one.
+        Errors include: FAILED_PRECONDITION: the file is damaged, too large, for another model, or has
+        another digest; ALREADY_EXISTS: the name is a model's, or an adapter's of another model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadAdapter(self, request, context):
-        """UnloadAdapter forgets the name at once and frees the memory once nothing uses it.
+        """UnloadAdapter removes the name at once and frees the memory when nothing uses it any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAdapters(self, request, context):
-        """ListAdapters lists the LoRAs the engine knows.
+        """ListAdapters lists the LoRA adapters of the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveSnapshot(self, request, context):
-        """SaveSnapshot writes the state of a running or kept sequence to a file of the server.
-        Errors include: NOT_FOUND: nothing is computed yet, or kept any more; FAILED_PRECONDITION: it is too large.
+        """SaveSnapshot saves the state of a running or kept sequence to a file of the server.
+        Errors include: NOT_FOUND: nothing is computed yet, or the state is no longer kept;
+        FAILED_PRECONDITION: it is too large.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSnapshot(self, request, context):
-        """RestoreSnapshot reads a state back into memory, so that a later request of its project goes on from it: one with the
-        same beginning, or one that resumes the sequence token for token. The file stays.
-        Errors include: NOT_FOUND; FAILED_PRECONDITION: the file is damaged, or of another model, llama.cpp, cache type or
-        adapter, or larger than the context or the memory for saved prefixes.
+        """RestoreSnapshot reads a saved state into memory, so that later requests of its project continue
+        from it: by a common prefix, or by resuming the sequence token for token. The file remains.
+        Errors include: NOT_FOUND; FAILED_PRECONDITION: the file is damaged, or of another model,
+        llama.cpp, cache type or adapter, or larger than the context or the memory for saved prefixes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -233,7 +235,7 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FlushCache(self, request, context):
-        """FlushCache forgets every idle prefix.
+        """FlushCache deletes every idle prefix.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -247,7 +249,7 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Undrain(self, request, context):
-        """Undrain takes new requests again.
+        """Undrain accepts new requests again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -350,8 +352,8 @@ def add_EngineServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EngineService:
-    """EngineService watches and steers the engine. Scope "admin", except ListRequests and Abort, which show a caller without it
-    only its own project.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
+    and Abort, which are limited to the caller's project without it.
     """
 
     @staticmethod

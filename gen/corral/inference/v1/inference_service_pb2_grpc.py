@@ -101,16 +101,18 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Chat(self, request, context):
-        """Chat answers a conversation: the template is rendered, reasoning and tool calls are parsed. Errors: as Generate.
+        """Chat answers a conversation: it renders the template and parses reasoning and tool calls.
+        Errors: as Generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Embed turns texts into vectors, with an encoder or with a decoder.
-        Errors include: NOT_FOUND: unknown model. FAILED_PRECONDITION: it ranks. INVALID_ARGUMENT: a field, or an input over
-        the context. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
+        """Embed computes vectors of texts, with an encoder or a decoder.
+        Errors include: NOT_FOUND: unknown model. FAILED_PRECONDITION: the model is a reranker.
+        INVALID_ARGUMENT: a field, or an input longer than the context. RESOURCE_EXHAUSTED: the queue
+        is full. UNAVAILABLE: loading, draining, or the engine died.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,14 +147,14 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenderChat(self, request, context):
-        """RenderChat shows the prompt that a conversation becomes.
+        """RenderChat returns the prompt of a conversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """ListModels lists the models the caller may name.
+        """ListModels lists the models that the caller may use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,7 +23,7 @@ from control_svc.event_log.model import (
 )
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.tail_cache import TAIL_BYTES
-from control_svc.event_log.writer import UNWRITTEN_BYTES, Writer
+from control_svc.event_log.writer import UNWRITTEN_BYTES, StreamWriter
 from control_svc.jobs.model import Ending, JobState, LeaseLost, Outcome
 from control_svc.sweeper import CleanupQueries
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
@@ -407,7 +407,7 @@ async def test_many_streams_are_one_commit_and_their_readers_one_read(
             await follower.leave()
 
 
-async def say(writers: list[Writer], event: bytes) -> None:
+async def say(writers: list[StreamWriter], event: bytes) -> None:
     """An event on each stream, committed."""
     for writer in writers:
         await writer.add([event])

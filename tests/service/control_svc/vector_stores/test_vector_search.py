@@ -140,7 +140,7 @@ async def test_several_stores_are_searched_at_once(
 
 
 @pytest.mark.parametrize("other", [{"dimensions": 32}, {"digest": "b" * 64}], ids=str)
-async def test_another_model_of_the_name_is_told(
+async def test_another_model_of_the_name_is_refused(
     tmp_path: Path, database_url: str | None, other: dict[str, Any]
 ) -> None:
     """Its vectors cannot be compared with those that are there, nor stand beside them, though they
@@ -156,4 +156,4 @@ async def test_another_model_of_the_name_is_told(
         await second.vectors.read(store_id)
         file = await second.vectors.file(store_id, file_id)
 
-    assert "does not serve as it was" in file.error.message
+    assert "does not serve in that version" in file.error.message
