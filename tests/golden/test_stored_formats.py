@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import pytest
@@ -26,11 +26,15 @@ from control_svc.config import ControlSettings
 from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
 from control_svc.files.model import Completion
 from control_svc.items import queries as item_queries
+from control_svc.items.model import Content
 from control_svc.responses import content_cipher
 from control_svc.responses import queries as response_queries
 from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.event_codec import RESPONSE_EVENTS
+from control_svc.responses.events import EventType, LifeEvent, StepEvent
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
+from control_svc.runs.events import RunEvent
 from control_svc.schema import METADATA
 from control_svc.vector_stores.search.chunk_queries import _STORED
 from corral_cli.migration.server import named_once
@@ -76,6 +80,8 @@ DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
     "summary": content_cipher._SUMMARY,
     "thread settings": assistant_queries._THREAD_SETTINGS,
 }
+IN_COLUMNS: Final = {"assistant settings": {"options"}}
+"""Fields that are columns of their own."""
 NOT_STORED: Final = 1
 """Type adapters of the product that read what others send: results of MCP tools."""
 SUMMARY: Final = Summary(text="so far", replaces_all=True)
@@ -172,6 +178,55 @@ def test_every_stored_document_is_pinned() -> None:
     )
 
     assert found == len(DOCUMENTS) + NOT_STORED
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_read_and_written_with_the_same_bytes(name: str) -> None:
+    """What is not read is lost with the next write; older processes read what is written."""
+    stored = golden("stored")
+    for text in stored[name]:
+        if name == "run":  # its settings are a document of their own
+            run = run_queries.run_of(stored["run settings"][0].encode(), text.encode())
+            written = run_queries.run_document(run)
+        else:
+            value = DOCUMENTS[name].validate_json(text)
+            written = DOCUMENTS[name].dump_json(value, exclude=IN_COLUMNS.get(name))
+        assert written.decode() == text
+
+
+def test_fields_of_documents_that_are_arrays_have_the_order_that_is_stored() -> None:
+    """Named tuples are arrays in JSON."""
+    stored = golden("stored")
+    (work,) = map(DOCUMENTS["response work"].validate_json, stored["response work"])
+    step, _ = map(DOCUMENTS["run step"].validate_json, stored["run step"])
+    (attachments,) = map(DOCUMENTS["attachments"].validate_json, stored["attachments"])
+
+    assert work.usage._asdict() == {
+        "prompt_tokens": 11,
+        "cached_tokens": 7,
+        "completion_tokens": 5,
+        "reasoning_tokens": 3,
+    }
+    assert step.error._asdict() == {"code": "server_error", "message": "broken"}
+    assert attachments[0]._asdict() == {"file_id": "file-a", "tools": ("file_search",)}
+
+
+def test_events_of_responses_are_read_and_written_with_the_same_bytes() -> None:
+    """A worker of this release resumes a response of the one before."""
+    life, annotation, *others = map(bytes.fromhex, golden("stored")["response events"])
+
+    assert RESPONSE_EVENTS.decode(life) == LifeEvent(EventType.FAILED, None)
+    assert RESPONSE_EVENTS.decode(annotation) == StepEvent(EventType.ANNOTATION_ADDED, "msg_1", 2)
+    for stored in others:
+        assert RESPONSE_EVENTS.encode(RESPONSE_EVENTS.decode(stored)) == stored
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("item content", Content), ("run event", RunEvent)])
+def test_every_kind_of_item_and_event_has_a_golden_document(name: str, kinds: Any) -> None:
+    """A new kind needs one."""
+    stored = {json.loads(text)["kind"] for text in golden("stored")[name]}
+
+    assert stored == {each.kind for each in get_args(kinds)}
 
 
 def page_token() -> str:
