@@ -140,7 +140,10 @@ class Adapters:
         before = await AdapterQueries(tx).find(project, adapter.name)
         if before is not None and described.replace:
             adapter = replace(adapter, id=before.id, created_at=before.created_at)
-        first = await earlier(tx, project, _request(described, adapter))
+        request = IdempotencyRecord.of(
+            CREATE, described.request_id, adapter.id, adapter.updated_at, described, adapter.sha256
+        )
+        first = await earlier(tx, project, request)
         if first is not None:
             created = await AdapterQueries(tx).get(project, first.resource_id)
             return _Stored(created, [adapter.blob_key])
@@ -191,9 +194,3 @@ class Adapters:
             created_at=now,
             updated_at=now,
         )
-
-
-def _request(described: NewAdapter, adapter: Adapter) -> IdempotencyRecord:
-    return IdempotencyRecord.of(
-        CREATE, described.request_id, adapter.id, adapter.updated_at, described, adapter.sha256
-    )

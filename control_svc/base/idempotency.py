@@ -6,7 +6,7 @@ The table stores the fingerprint of each request and the id of what it created, 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Self
@@ -39,11 +39,14 @@ class IdempotencyRecord:
     def of(
         cls, method: str, request_id: str, resource_id: str, created_at: datetime, *facts: object
     ) -> Self:
-        """The record of a request with the contents `facts` that creates `resource_id`."""
+        """The record of a request with the contents `facts` that creates `resource_id`.
+
+        Without a request id nothing is stored or compared, and no fingerprint is computed.
+        """
         return cls(
             method=method,
             request_id=request_id,
-            fingerprint=fingerprint_of(*facts),
+            fingerprint=fingerprint_of(*facts) if request_id else "",
             resource_id=resource_id,
             created_at=created_at,
         )
@@ -62,8 +65,9 @@ def fingerprint_of(*facts: object) -> str:
     """Return the fingerprint of a request, at most 64 characters.
 
     It depends on stored names alone: those of fields and classes, or the `STORED_AS` that a class
-    or the metadata of a field has since it was renamed. Enums count as their values. Raises
-    TypeError for a value that has no stable form.
+    or the metadata of a field has since it was renamed. Fields with their default value are left
+    out, so a request has the same fingerprint in a release that adds an optional field. Enums count
+    as their values. Raises TypeError for a value that has no stable form.
     """
     text = json.dumps([_stable_form(fact) for fact in facts], separators=(",", ":"))
     return _VERSION + hashlib.sha256(text.encode()).hexdigest()[: 64 - len(_VERSION)]
@@ -84,19 +88,33 @@ def _stable_form(value: Any) -> Any:
             return {"seconds": value.total_seconds()}
         case Mapping():
             return {str(key): _stable_form(value[key]) for key in sorted(value)}
-        case _ if is_dataclass(value):
-            names = {
-                field.metadata.get(STORED_AS, field.name): getattr(value, field.name)
-                for field in fields(value)
-            }
-            return [getattr(value, STORED_AS, type(value).__name__), _stable_form(names)]
-        case tuple() if hasattr(value, "_asdict"):
+        case _ if is_dataclass(value) or hasattr(value, "_field_defaults"):
             name = getattr(value, STORED_AS, type(value).__name__)
-            return [name, _stable_form(value._asdict())]
+            return [name, _stable_form(_changed_fields(value))]
         case tuple() | list():
             return [_stable_form(each) for each in value]
         case _:
             raise TypeError(f"no stable form: {type(value).__name__}")
+
+
+def _changed_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass or named tuple that differ from their defaults, by stored name."""
+    if is_dataclass(value):
+        return {
+            field.metadata.get(STORED_AS, field.name): getattr(value, field.name)
+            for field in fields(value)
+            if getattr(value, field.name) != _default_of(field)
+        }
+    return {
+        name: part
+        for name, part in value._asdict().items()
+        if name not in value._field_defaults or part != value._field_defaults[name]
+    }
+
+
+def _default_of(field: Field[Any]) -> object:
+    """The default value of a field; MISSING, which equals no value, where it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 class RequestRow(Table):

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import Assistant, NewThread, Thread
 from control_svc.assistants.queries import AssistantQueries, ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier, fingerprint_of, once
+from control_svc.base.idempotency import IdempotencyRecord, earlier, once
 from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata, check_request_id
@@ -103,7 +103,9 @@ class Runs:
         """
         new.check()
         run_id = self._ids.new(RUN)
-        request = self._remembered(CREATE, new.request_id, fingerprint_of(thread_id, new), run_id)
+        request = IdempotencyRecord.of(
+            CREATE, new.request_id, run_id, self._clock(), thread_id, new
+        )
 
         async def add(tx: Transaction) -> Run:
             thread = await ThreadQueries(tx).lock(project, thread_id)
@@ -121,9 +123,7 @@ class Runs:
         now = self._clock()
         thread = Thread(id=self._ids.new(THREAD), settings=first.settings, created_at=now)
         run_id = self._ids.new(RUN)
-        request = self._remembered(
-            CREATE_WITH_THREAD, new.request_id, fingerprint_of(first, new), run_id
-        )
+        request = IdempotencyRecord.of(CREATE_WITH_THREAD, new.request_id, run_id, now, first, new)
 
         async def add(tx: Transaction) -> Run:
             created = await once(tx, project, request)
@@ -304,7 +304,6 @@ class Runs:
         """
         check_request_id(request_id)
         check_outputs(outputs)
-        fingerprint = fingerprint_of(run_id, tuple(outputs))
 
         async def add(tx: Transaction) -> Submitted:
             await RunQueries(tx).get(project, thread_id, run_id)
@@ -312,7 +311,9 @@ class Runs:
             stream = await StreamQueries(tx).get(project, run_id)
             last_event = -1 if stream is None else stream.next_number - 1
             # What it made are events; their number is how a repeated request finds them.
-            request = self._remembered(SUBMIT, request_id, fingerprint, str(last_event))
+            request = IdempotencyRecord.of(
+                SUBMIT, request_id, str(last_event), self._clock(), run_id, tuple(outputs)
+            )
             before = await earlier(tx, project, request)
             if before is not None:
                 return Submitted(run, int(before.resource_id))
@@ -352,17 +353,6 @@ class Runs:
 
     def _encoded(self, events: Sequence[RunEvent]) -> list[bytes]:
         return [self._codec.encode(event) for event in events]
-
-    def _remembered(
-        self, method: str, request_id: str, fingerprint: str, created: str
-    ) -> IdempotencyRecord:
-        return IdempotencyRecord(
-            method=method,
-            request_id=request_id,
-            fingerprint=fingerprint,
-            resource_id=created,
-            created_at=self._clock(),
-        )
 
 
 def _waits(event: RunEvent) -> bool:

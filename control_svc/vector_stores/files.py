@@ -66,7 +66,9 @@ class VectorFiles:
         """
         new.check()
         self._adder.check_model()
-        request = self._request(CREATE, request_id, (store_id, new), new.file_id)
+        request = IdempotencyRecord.of(
+            CREATE, check_request_id(request_id), new.file_id, self._clock(), store_id, new
+        )
 
         async def add(tx: Transaction) -> StoreFile:
             await once(tx, project, request)
@@ -166,10 +168,11 @@ class VectorFiles:
             raise MissingField(field="files")
         check_files(files, "files", MAX_FILES_OF_BATCH)
         self._adder.check_model()
-        batch = FileBatch(
-            id=self._ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=self._clock()
+        now = self._clock()
+        batch = FileBatch(id=self._ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=now)
+        request = IdempotencyRecord.of(
+            CREATE_BATCH, check_request_id(request_id), batch.id, now, store_id, *files
         )
-        request = self._request(CREATE_BATCH, request_id, (store_id, *files), batch.id)
 
         async def add(tx: Transaction) -> FileBatch:
             created = await once(tx, project, request)
@@ -207,13 +210,6 @@ class VectorFiles:
             return await FileBatchQueries(tx).get(project, store_id, batch_id)
 
         return await self._transactions.write(give_up)
-
-    def _request(
-        self, method: str, request_id: str, facts: Sequence[object], resource_id: str
-    ) -> IdempotencyRecord:
-        return IdempotencyRecord.of(
-            method, check_request_id(request_id), resource_id, self._clock(), *facts
-        )
 
 
 async def _one(tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:

@@ -1,27 +1,39 @@
-"""A request that is sent again within a day is recognised, also by the next release."""
+"""A request that is sent again within a day is recognized, also by the next release."""
 
+import ast
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from control_svc.adapters.model import NewAdapter
-from control_svc.assistants.message_model import Attachment, AttachmentTool, NewMessage
+from control_svc.assistants.message_model import (
+    AddedMessage,
+    Attachment,
+    AttachmentTool,
+    NewMessage,
+)
 from control_svc.assistants.model import AssistantSettings, NewAssistant, NewThread
-from control_svc.base.idempotency import IdempotencyRecord, fingerprint_of
+from control_svc.base.idempotency import STORED_AS, IdempotencyRecord, fingerprint_of
 from control_svc.batches.model import NewBatch
-from control_svc.conversations.model import NewConversation
+from control_svc.conversations.model import NewConversation, NewItems
 from control_svc.files.model import FilePurpose, NewUpload
-from control_svc.items.model import Role, Text
+from control_svc.items.input_items import GivenItem
+from control_svc.items.model import McpApprovalResponse, Message, Role, Text
 from control_svc.projects.projects import NewProject
 from control_svc.responses.model import NewResponse, ResponseSettings
 from control_svc.runs.model import NewRun, ToolOutput
 from control_svc.tools.model import FileSearchTool, FunctionTool
-from control_svc.vector_stores.model import NewVectorStore
+from control_svc.vector_stores.model import Chunking, NewStoreFile, NewVectorStore
+from svc_kit.auth.principal import Priority
 from svc_kit.errors import RequestIdReused
+from tests.architecture.test_house_rules import ROOT
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 MESSAGE: Final = NewMessage(
@@ -29,21 +41,46 @@ MESSAGE: Final = NewMessage(
     content=(Text(text="hi"),),
     attachments=(Attachment("file-a", (AttachmentTool.FILE_SEARCH,)),),
 )
+ITEMS: Final = (
+    GivenItem(content=Message(role=Role.USER, content=(Text(text="hi"),))),
+    GivenItem(content=McpApprovalResponse(approval_request_id="mcpr_1", approve=True)),
+    GivenItem(reference="msg_1"),
+)
 TOOLS: Final = (FunctionTool(name="f"), FileSearchTool(vector_store_ids=("vs_1",)))
+THREAD: Final = NewThread(messages=(MESSAGE,))
+RUN: Final = NewRun(assistant_id="asst_1", options=b"\x01")
+FILE: Final = NewStoreFile(
+    file_id="file-a",
+    chunking=Chunking(max_tokens=200, overlap_tokens=50),
+    attributes={"year": 2026.0, "draft": True, "by": "me"},
+)
 REQUESTS: Final[dict[str, tuple[object, ...]]] = {
-    "adapter": (NewAdapter(name="voice", file_id="file-a"), "0" * 64),
-    "assistant": (NewAssistant(settings=AssistantSettings(model="m", tools=TOOLS)),),
-    "batch": (NewBatch(input_file_id="file-a", endpoint="/v1/embeddings"),),
-    "conversation": (NewConversation(metadata={"b": "2", "a": "1"}),),
-    "file": ("a.txt", FilePurpose.ASSISTANTS, timedelta(hours=1), "0" * 64),
-    "project": (NewProject(id="p", display_name="P"),),
-    "response": (NewResponse(settings=ResponseSettings(model="m", tools=TOOLS)),),
-    "run": ("thread_1", NewRun(assistant_id="asst_1", options=b"\x01")),
-    "thread": (NewThread(messages=(MESSAGE,)),),
-    "tool outputs": ("run_1", (ToolOutput("call_1", "wet"),)),
-    "upload": (NewUpload(filename="a", purpose=FilePurpose.BATCH, size_bytes=1, mime_type="x/y"),),
-    "vector store": (NewVectorStore(name="s", life_days=7),),
+    "CreateAdapter": (NewAdapter(name="voice", file_id="file-a"), "0" * 64),
+    "CreateAssistant": (NewAssistant(settings=AssistantSettings(model="m", tools=TOOLS)),),
+    "CreateBatch": (NewBatch(input_file_id="file-a", endpoint="/v1/embeddings"),),
+    "CreateConversation": (NewConversation(items=ITEMS, metadata={"b": "2", "a": "1"}),),
+    "CreateConversationItems": (NewItems(conversation_id="conv_1", items=ITEMS),),
+    "CreateFile": ("a.txt", FilePurpose.ASSISTANTS, timedelta(hours=1), "0" * 64),
+    "CreateKey": ("laptop", ["control", "inference"], Priority.NORMAL, NOW),
+    "CreateMessage": (AddedMessage(thread_id="thread_1", message=MESSAGE),),
+    "CreateProject": (NewProject(id="p", display_name="P"),),
+    "CreateResponse": (NewResponse(settings=ResponseSettings(model="m", tools=TOOLS)),),
+    "CreateRun": ("thread_1", RUN),
+    "CreateThread": (THREAD,),
+    "CreateThreadAndRun": (THREAD, RUN),
+    "CreateUpload": (
+        NewUpload(filename="a", purpose=FilePurpose.BATCH, size_bytes=1, mime_type="x/y"),
+    ),
+    "CreateVectorStore": (NewVectorStore(name="s", files=(FILE,), life_days=7),),
+    "CreateVectorStoreFile": ("vs_1", FILE),
+    "CreateVectorStoreFileBatch": ("vs_1", FILE, NewStoreFile(file_id="file-b")),
+    "MigrateThread": ("thread_1",),
+    "SubmitToolOutputs": ("run_1", (ToolOutput("call_1", "wet"),)),
 }
+"""Requests by the method that is stored with them."""
+STABLE: Final = (NoneType, bool, int, float, str, bytes, datetime, timedelta)
+"""Types that `fingerprint_of` has a form for, beside enums, mappings and sequences."""
+NO_DEFAULT: Final = (MISSING, MISSING)
 
 
 def golden() -> dict[str, Any]:
@@ -53,10 +90,102 @@ def golden() -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_fingerprints_are_those_that_are_stored(name: str) -> None:
-    """A class or field that gets another name says under which it is stored."""
-    assert fingerprint_of(*REQUESTS[name]) == golden()[name]
+@pytest.mark.parametrize("method", REQUESTS)
+def test_fingerprints_are_those_that_are_stored(method: str) -> None:
+    """Another fingerprint refuses requests that are sent again after an upgrade."""
+    assert fingerprint_of(*REQUESTS[method]) == golden()["fingerprints"][method]
+
+
+def methods() -> Iterator[str]:
+    """The names of the methods that store the requests of their callers."""
+    for path in (ROOT / "control_svc").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = {
+            ast.unparse(target): ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "IdempotencyRecord.of":
+                yield constants[ast.unparse(node.args[0])]
+
+
+def test_requests_of_every_method_are_pinned() -> None:
+    """A method whose name changes does not find the requests that are stored."""
+    assert set(methods()) == set(REQUESTS) == set(golden()["fingerprints"])
+
+
+def parts_of(kind: Any) -> Iterator[type]:
+    """The classes of the values that a field of a type may have."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return
+    if origin is None:
+        yield kind
+        return
+    assert origin in (Union, UnionType, tuple, Sequence, Mapping), kind
+    for part in get_args(kind):
+        if part is not Ellipsis:
+            yield from parts_of(part)
+
+
+def stored_fields() -> dict[str, dict[str, bool]]:
+    """The fields of the classes that requests consist of, by stored name: which have a default."""
+    found: dict[str, dict[str, bool]] = {}
+    waiting = [type(fact) for facts in REQUESTS.values() for fact in facts]
+    waiting.append(ToolOutput)
+    while waiting:
+        kind: Any = waiting.pop()
+        name = getattr(kind, STORED_AS, kind.__name__)
+        if kind in (tuple, list) or issubclass(kind, (*STABLE, Enum)) or name in found:
+            continue
+        if is_dataclass(kind):
+            found[name] = {
+                field.metadata.get(STORED_AS, field.name): (field.default, field.default_factory)
+                != NO_DEFAULT
+                for field in fields(kind)
+            }
+        else:
+            assert hasattr(kind, "_field_defaults"), f"{name} has no stable form"
+            found[name] = {field: field in kind._field_defaults for field in kind._fields}
+        for hint in get_type_hints(kind).values():
+            waiting += parts_of(hint)
+    return found
+
+
+def test_what_requests_consist_of_is_pinned_by_its_stored_name() -> None:
+    """A class or field that is renamed gets the `STORED_AS` that it had; a new one a default."""
+    pinned, found = golden()["fields"], stored_fields()
+
+    assert {name: set(names) - set(found.get(name, ())) for name, names in pinned.items()} == {
+        name: set() for name in pinned
+    }
+    assert [
+        f"{name}.{field}"
+        for name, names in pinned.items()
+        for field, has_default in found[name].items()
+        if field not in names and not has_default
+    ] == []
+
+
+def test_a_new_optional_field_changes_no_fingerprint() -> None:
+    """The release before did not have it when it stored the request."""
+
+    @dataclass(frozen=True)
+    class Before:
+        name: str
+
+    @dataclass(frozen=True)
+    class After:
+        STORED_AS = "Before"
+
+        name: str
+        note: str = ""
+        labels: Mapping[str, str] = field(default_factory=dict)
+
+    assert fingerprint_of(After("x")) == fingerprint_of(Before("x"))
+    assert fingerprint_of(After("x", note="y")) != fingerprint_of(Before("x"))
 
 
 def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> None:

@@ -1,41 +1,68 @@
 """Formats that earlier releases stored are read and written alike. See the README beside this."""
 
 import ast
+import asyncio
 import io
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+import numpy as np
 import pytest
+from corral.control.v1.assistant_pb2 import Assistant
+from corral.control.v1.assistant_service_pb2 import CreateAssistantRequest
+from corral.inference.v1.generation_pb2 import CacheOptions
+from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, TypeAdapter
 
 from control_svc.assistants import queries as assistant_queries
 from control_svc.base.pagination import PageRequest, PageTokens
 from control_svc.base.versioning import etag_of
-from control_svc.batches.lines import answered, unanswered
+from control_svc.batches.lines import _order_of, answered, unanswered
 from control_svc.config import ControlSettings
-from control_svc.db.tables import pack_texts, unpack_texts
+from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
+from control_svc.files.model import Completion
 from control_svc.items import queries as item_queries
+from control_svc.items.model import Content
 from control_svc.responses import content_cipher
 from control_svc.responses import queries as response_queries
 from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.event_codec import RESPONSE_EVENTS
+from control_svc.responses.events import EventType, LifeEvent, StepEvent
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
+from control_svc.runs.events import RunEvent
 from control_svc.schema import METADATA
+from control_svc.vector_stores.search.chunk_queries import _STORED
+from corral_cli.migration.server import named_once
 from gateway.config import GatewaySettings
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
 from inference_svc.config import InferenceSettings
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.kv_cache.origin import recipe_of
-from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine.request import AppliedAdapter, SequenceRequest
+from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
 from inference_svc.engine.saved_state import Origin
+from inference_svc.gauges import EngineGauges
+from inference_svc.llama.sampling.rng import SamplingRng
+from inference_svc.rpc.prefix_policy import cache_key
 from inference_svc.snapshots.file_format import SnapshotReader, write
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from svc_kit.auth.keys import hash_key
 from svc_kit.encryption import Sealer
+from svc_kit.errors import AssistantNotFound
+from svc_kit.metrics import (
+    EngineMetrics,
+    HttpMetrics,
+    JobMetrics,
+    ProcessMetrics,
+    RpcMetrics,
+    StreamMetrics,
+)
+from svc_kit.settings.groups import ServiceSettings
 from tests.architecture.test_house_rules import ROOT, product_files
 
 GOLDEN: Final = Path(__file__).parent
@@ -53,6 +80,8 @@ DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
     "summary": content_cipher._SUMMARY,
     "thread settings": assistant_queries._THREAD_SETTINGS,
 }
+IN_COLUMNS: Final = {"assistant settings": {"options"}}
+"""Fields that are columns of their own."""
 NOT_STORED: Final = 1
 """Type adapters of the product that read what others send: results of MCP tools."""
 SUMMARY: Final = Summary(text="so far", replaces_all=True)
@@ -151,6 +180,55 @@ def test_every_stored_document_is_pinned() -> None:
     assert found == len(DOCUMENTS) + NOT_STORED
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_read_and_written_with_the_same_bytes(name: str) -> None:
+    """What is not read is lost with the next write; older processes read what is written."""
+    stored = golden("stored")
+    for text in stored[name]:
+        if name == "run":  # its settings are a document of their own
+            run = run_queries.run_of(stored["run settings"][0].encode(), text.encode())
+            written = run_queries.run_document(run)
+        else:
+            value = DOCUMENTS[name].validate_json(text)
+            written = DOCUMENTS[name].dump_json(value, exclude=IN_COLUMNS.get(name))
+        assert written.decode() == text
+
+
+def test_fields_of_documents_that_are_arrays_have_the_order_that_is_stored() -> None:
+    """Named tuples are arrays in JSON."""
+    stored = golden("stored")
+    (work,) = map(DOCUMENTS["response work"].validate_json, stored["response work"])
+    step, _ = map(DOCUMENTS["run step"].validate_json, stored["run step"])
+    (attachments,) = map(DOCUMENTS["attachments"].validate_json, stored["attachments"])
+
+    assert work.usage._asdict() == {
+        "prompt_tokens": 11,
+        "cached_tokens": 7,
+        "completion_tokens": 5,
+        "reasoning_tokens": 3,
+    }
+    assert step.error._asdict() == {"code": "server_error", "message": "broken"}
+    assert attachments[0]._asdict() == {"file_id": "file-a", "tools": ("file_search",)}
+
+
+def test_events_of_responses_are_read_and_written_with_the_same_bytes() -> None:
+    """A worker of this release resumes a response of the one before."""
+    life, annotation, *others = map(bytes.fromhex, golden("stored")["response events"])
+
+    assert RESPONSE_EVENTS.decode(life) == LifeEvent(EventType.FAILED, None)
+    assert RESPONSE_EVENTS.decode(annotation) == StepEvent(EventType.ANNOTATION_ADDED, "msg_1", 2)
+    for stored in others:
+        assert RESPONSE_EVENTS.encode(RESPONSE_EVENTS.decode(stored)) == stored
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("item content", Content), ("run event", RunEvent)])
+def test_every_kind_of_item_and_event_has_a_golden_document(name: str, kinds: Any) -> None:
+    """A new kind needs one."""
+    stored = {json.loads(text)["kind"] for text in golden("stored")[name]}
+
+    assert stored == {each.kind for each in get_args(kinds)}
+
+
 def page_token() -> str:
     """The token behind the first of two threads."""
     tokens, request, binding = PageTokens(b"k" * 32), PageRequest(size=1), ("p", "threads")
@@ -166,14 +244,14 @@ def snapshot_file() -> str:
     return file.getvalue().hex()
 
 
-def recipe() -> str:
+def recipe(**options: Any) -> str:
     """What a sampler is rebuilt from."""
+    given: dict[str, Any] = {"sampling": Sampling()} | options
     return recipe_of(
         SequenceRequest(
             sequence_id=1,
             model="m",
             prompt=array("i", [1, 2]),
-            sampling=Sampling(),
             seed=7,
             choice=0,
             max_tokens=4,
@@ -181,23 +259,66 @@ def recipe() -> str:
             resumed=array("i"),
             project="p",
             request_id="r",
+            **given,
         )
     )
 
 
+SAMPLING: Final = Sampling(
+    dry=Dry(multiplier=0.5),
+    mirostat=Mirostat(version=2),
+    adaptive=Adaptive(target=0.25),
+    logit_bias=((3, -1.0),),
+    allowed_token_ids=(1, 2),
+    stages=(Stage.TOP_K, Stage.TEMPERATURE),
+)
+
+
+def import_request_id() -> str:
+    """The request id by which an import that is repeated creates nothing twice."""
+
+    async def create(request_id: str) -> str:
+        return request_id
+
+    request = CreateAssistantRequest(assistant=Assistant(model="m"))
+    return asyncio.run(named_once(create, "asst_old", request, AssistantNotFound))
+
+
+def line_order() -> str:
+    """The place of a line among those of its batch."""
+    messages = [{"role": "user", "content": "Grüße"}]
+    return _order_of({"model": "m", "messages": messages}).decode()
+
+
 FORMATS: Final[dict[str, Callable[[], str]]] = {
     "batch line answered": lambda: answered("batch_0123", 5, "a", 200, "req_1", {"x": 1}).decode(),
+    "batch line order": line_order,
     "batch line unanswered": lambda: unanswered(
         "batch_0123", 6, b'{"custom_id":"b"}', "batch_expired", "late"
     ).decode(),
+    "cache key": lambda: cache_key(
+        CacheOptions(salt="s"), "3:own", (AppliedAdapter("d", 0.5),)
+    ).hex(),
     "etag": lambda: etag_of("asst_1", 3),
+    "import request id": import_request_id,
     "key hash": lambda: hash_key("ck_secret"),
+    "packed numbers": lambda: pack_ints([1, 70_000, -1]).hex(),
     "packed texts": lambda: pack_texts([b"a", b"", b"bcd"]).hex(),
     "page token": page_token,
+    "random number": lambda: str(SamplingRng(7, 1).seed(3, b"draw")),
     "sealed reasoning": lambda: CIPHER.seal_thought("p", "because"),
     "sealed summary": lambda: CIPHER.seal_summary("p", SUMMARY),
     "snapshot file": snapshot_file,
     "snapshot recipe": recipe,
+    "snapshot recipe of all options": lambda: recipe(
+        sampling=SAMPLING,
+        constraint=Constraint(grammar="g", field="response_format"),
+        stop_tokens=frozenset({2, 1}),
+        min_tokens=1,
+        ignore_eos=True,
+    ),
+    "upload completion": lambda: Completion(["part_1", "part_2"], "A" * 32).fingerprint(),
+    "vector": lambda: np.array([0.5, -1, 0.1], np.float32).astype(_STORED).tobytes().hex(),
 }
 
 
@@ -227,6 +348,7 @@ def test_what_an_earlier_release_wrote_is_read() -> None:
     assert reader.snapshot == SNAPSHOT
     assert CIPHER.open_thought("p", stored["sealed reasoning"]) == "because"
     assert CIPHER.open_summary("p", stored["sealed summary"]) == SUMMARY
+    assert unpack_ints(bytes.fromhex(stored["packed numbers"])) == [1, 70_000, -1]
     assert unpack_texts(bytes.fromhex(stored["packed texts"]), 3) == [b"a", b"", b"bcd"]
     asked = PageRequest(size=1, token=stored["page token"])
     assert tokens.window(asked, ("p", "threads"), 100).after == "thread_1"
@@ -255,9 +377,27 @@ def test_job_kinds_and_topics_are_those_that_are_stored() -> None:
     assert constants("TOPIC") == set(names["topics"])
 
 
-def test_metrics_have_the_names_that_dashboards_know() -> None:
-    """A renamed metric is an empty panel."""
-    found = {
+def metrics() -> dict[str, list[str]]:
+    """The type and labels of each metric."""
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, service="control", version="0.1")
+    for made in (RpcMetrics, HttpMetrics, EngineMetrics, StreamMetrics, JobMetrics):
+        made(registry)
+    kept: Iterable[Any] = registry._collector_to_names
+    scraped: Iterable[Any] = EngineGauges(lambda: [], vllm_names=True).collect()
+    return {each._name: [each._type, *each._labelnames] for each in kept} | {
+        each.name: [each.type, *each._labelnames] for each in scraped
+    }
+
+
+def test_metrics_have_the_names_and_labels_that_dashboards_know() -> None:
+    """A renamed metric or label is an empty panel."""
+    assert metrics() == golden("names")["metrics"]
+
+
+def test_every_metric_is_pinned() -> None:
+    """A class of metrics that is new, or a metric elsewhere, needs a golden name."""
+    literals = {
         node.value
         for path in product_files()
         if path.relative_to(ROOT).parts[0] != "corral_cli"
@@ -267,8 +407,9 @@ def test_metrics_have_the_names_that_dashboards_know() -> None:
         and node.value.startswith("corral_")
         and node.value.replace("_", "").isalnum()
     }
+    names = golden("names")["metrics"]
 
-    assert found >= set(golden("names")["metrics"])
+    assert [text for text in literals if not any(name.startswith(text) for name in names)] == []
 
 
 def test_tables_have_the_columns_that_migrations_made() -> None:
@@ -294,9 +435,10 @@ def test_tables_have_the_columns_that_migrations_made() -> None:
     ],
 )
 def test_settings_have_the_names_that_operators_wrote(
-    service: str, settings: type[BaseModel]
+    service: str, settings: type[ServiceSettings]
 ) -> None:
     """A setting that is unknown keeps a service from starting."""
+    assert (settings.env_prefix(), settings.toml_table) == (f"CORRAL_{service.upper()}_", service)
     assert setting_names(settings) >= set(golden("names")["settings"][service])
 
 

@@ -1,0 +1,98 @@
+"""Files of a data directory have the names that release 0.1 gave them."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from control_svc.blobs.local import FolderBlobs
+from inference_svc.adapter_sync.cache import AdapterCache
+from inference_svc.adapter_sync.crash_marker import CrashMarker
+from inference_svc.adapter_sync.state import frontend_id
+from inference_svc.snapshots.store import FolderLimits, SnapshotStore
+from svc_kit.lifecycle import StartupError
+from tests.golden.test_stored_formats import SECRET, SNAPSHOT, golden
+
+KEY: Final = "ab" * 16
+SNAPSHOT_ID: Final = f"snap_{'0' * 24}"
+
+
+def write(path: Path, content: bytes = b"") -> Path:
+    """Write a file and its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+async def test_stored_bytes_are_in_the_folder_of_the_first_digits_of_their_key(
+    tmp_path: Path,
+) -> None:
+    """Files of callers lie there, by the keys in the database."""
+    write(tmp_path / "ab" / KEY, b"abc")
+
+    blobs = FolderBlobs(tmp_path)
+    blobs.prepare()
+
+    assert [chunk async for chunk in blobs.read(KEY, 1, 2)] == [b"bc"]
+    pages = [page async for page in blobs.keys()]  # noqa: SIM118
+    assert KEY in [stored.key for page in pages for stored in page]
+
+
+def test_a_folder_of_stored_bytes_belongs_to_the_installation_that_it_names(
+    tmp_path: Path,
+) -> None:
+    """The name is in the file `INSTALLATION`."""
+    write(tmp_path / "INSTALLATION", b"one\n")
+
+    blobs = FolderBlobs(tmp_path)
+    blobs.prepare()
+    blobs.claim("one")
+
+    with pytest.raises(StartupError):
+        blobs.claim("another")
+
+
+def test_cached_adapters_are_found_by_their_digest(tmp_path: Path) -> None:
+    """They are not downloaded again; what was still being downloaded is removed."""
+    cached = write(tmp_path / "d1.gguf")
+    unfinished = write(tmp_path / "incoming-1")
+
+    cache = AdapterCache(tmp_path, 1)
+    cache.open()
+
+    assert cache.find("d1") == cached
+    assert not unfinished.exists()
+
+
+def test_adapters_that_ended_an_engine_are_marked_by_files(tmp_path: Path) -> None:
+    """They are not loaded again by an upgraded service."""
+    write(tmp_path / "d1.blamed")
+    write(tmp_path / "d2.loading")
+    write(tmp_path / "d3.loading")
+    write(tmp_path / "d3.suspect")
+
+    marker = CrashMarker(tmp_path)
+    marker.open()
+
+    assert [marker.is_blamed(digest) for digest in ("d1", "d2", "d3")] == [True, False, True]
+    assert (tmp_path / "d2.suspect").exists()
+
+
+def test_the_name_of_a_frontend_is_kept_in_a_file(tmp_path: Path) -> None:
+    """The control service knows the frontend by it."""
+    assert frontend_id(write(tmp_path / "frontend", b"frontend_1\n")) == "frontend_1"
+
+
+def test_snapshots_are_found_by_their_id_and_verified_with_the_key_beside_them(
+    tmp_path: Path,
+) -> None:
+    """The file is as 0.1 wrote it."""
+    write(tmp_path / "key", SECRET)
+    write(tmp_path / f"{SNAPSHOT_ID}.snapshot", bytes.fromhex(golden("formats")["stored snapshot"]))
+
+    store = SnapshotStore(FolderLimits(tmp_path, 2**20, 10))
+
+    assert store.ids() == [SNAPSHOT_ID]
+    with store.open(SNAPSHOT_ID) as reader:
+        assert reader.snapshot.origin == SNAPSHOT.origin
+        assert reader.state() == b"\1\2\3\4"
