@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check bench bench-quick soak chaos properties demo-model demo-model-trial lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 2
 TIMES ?= 20
@@ -58,6 +58,9 @@ docs: dev ## Regenerate docs/reference/errors.md and docs/reference/configuratio
 
 docs-check: dev ## Check that the generated docs are what the code says
 	$(BIN)/python -m tools.generate_docs --check
+
+surface: dev ## Write what clients and operators depend on, or compare two releases (ARGS="write FILE.json")
+	@$(BIN)/python -m tools.surface $(ARGS)
 
 bench: ## Measure Corral beside llama.cpp's own programs (25 minutes, an idle machine; ARGS=--publish writes the report)
 	@$(PYTHON) -m tools.bootstrap bench
