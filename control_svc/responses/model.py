@@ -40,13 +40,13 @@ _INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a compaction item cipher."""
+    """The decrypted content of a compaction item."""
 
     text: str
     replaces_all: bool
-    """Whether everything before it is out of sight; else what its caller left there stays."""
+    """Whether it replaces everything before it; otherwise the items that the caller left stay."""
     kept: tuple[Item, ...] = ()
-    """Items that come behind the summary as they were."""
+    """Items that follow the summary unchanged."""
 
     def shown(self, item: Item) -> list[Item]:
         """What the model sees in place of the compaction item."""

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from inference_svc.engine_client.adapter_registry import LoadMarks
+
 log = logging.getLogger(__name__)
 _LOADING: Final = ".loading"
 _SUSPECT: Final = ".suspect"
 _BLAMED: Final = ".blamed"
 
 
-class CrashMarker:
+class CrashMarker(LoadMarks):
     """Marks in a folder, by digest. What the disk refuses is logged: a load is not given up."""
 
     def __init__(self, folder: Path) -> None:

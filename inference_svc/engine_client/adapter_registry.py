@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
@@ -74,30 +74,17 @@ class Adapter:
         return self.model, self.digest
 
 
-class LoadMarks(Protocol):
-    """Records what an engine is loading, so that it is known after a crash of both processes."""
+class LoadMarks:
+    """Records which adapter an engine is loading, in case both crash; this one records nothing."""
 
     def begin(self, digest: str) -> None:
-        """It is being loaded from now on."""
+        """Record that the load of an adapter begins."""
 
     def end(self, digest: str) -> None:
-        """It is no more."""
+        """Record that it ended."""
 
     def blame(self, digest: str) -> None:
-        """The engine died while it loaded it."""
-
-
-class NoLoadMarks:
-    """Forgets it all."""
-
-    def begin(self, digest: str) -> None:
-        """Nothing."""
-
-    def end(self, digest: str) -> None:
-        """Nothing."""
-
-    def blame(self, digest: str) -> None:
-        """Nothing."""
+        """Record that the engine died during it."""
 
 
 class _Awaited(NamedTuple):
@@ -121,7 +108,7 @@ class AdapterRegistry:
         count_requests: Callable[[Adapter], int] = lambda _: 0,
     ) -> None:
         self.attach(send, count_requests)
-        self.marks: LoadMarks = NoLoadMarks()
+        self.marks = LoadMarks()
         self._current: dict[AdapterKey, Adapter] = {}
         self._draining: list[Adapter] = []
         self._awaited: deque[_Awaited] = deque()

@@ -1,67 +1,61 @@
 """Summing up before a turn, where the turn's own wishes have to go with it."""
 
 from datetime import UTC, datetime
+from unittest.mock import AsyncMock
 
 from control_svc.agent.prompt import turn_messages
 from control_svc.base.ids import IdSource
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import Item, ItemStatus, Message, Role, Text
+from control_svc.items.model import Item, ItemStatus, Message, Role, Text, TokenLogprob
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.responses.model import Response, ResponseSettings, ResponseState
+from control_svc.responses.model import Response, ResponseSettings, ResponseState, Summary
 from control_svc.responses.recorder import NullSink, ResponseRecorder
 from svc_kit.encryption import KEY_BYTES, Sealer
 from tests.support.response_client import ScriptedModels
 from tests.support.scripted_turns import ScriptedTurns, says
 
 PAST = "a " * 1100
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+IDS = IdSource(lambda: NOW)
+CIPHER = ContentCipher(Sealer(bytes(KEY_BYTES)))
 
 
-def now() -> datetime:
-    """The time."""
-    return datetime(2026, 1, 1, tzinfo=UTC)
-
-
-IDS = IdSource(now)
-
-
-def said(text: str) -> Item:
-    """What a user said."""
-    content = Message(role=Role.USER, content=(Text(text=text),))
-    return Item(id=IDS.new("msg_"), status=ItemStatus.COMPLETED, created_at=now(), content=content)
-
-
-async def nobody(_events: object) -> None:
-    """Reads."""
+def said(text: str, *logprobs: TokenLogprob) -> Item:
+    """A message."""
+    content = Message(role=Role.USER, content=(Text(text=text, logprobs=logprobs),))
+    return Item(id=IDS.new("msg_"), status=ItemStatus.COMPLETED, created_at=NOW, content=content)
 
 
 async def test_a_summary_is_as_urgent_as_the_turn_behind_it() -> None:
     """What lines of batches sum up takes no place from those who wait for an answer."""
-    turns, cipher = (
-        ScriptedTurns(lambda _: says("Many times a")),
-        ContentCipher(Sealer(bytes(KEY_BYTES))),
-    )
-    thresholds = AutoCompaction(Compactor(turns, cipher, IDS, now, 100), ScriptedModels())
+    turns = ScriptedTurns(lambda _: says("Many times a"))
+    thresholds = AutoCompaction(Compactor(turns, CIPHER, IDS, lambda: NOW, 100), ScriptedModels())
     response = Response(
         id=IDS.new("resp_"),
         state=ResponseState.QUEUED,
-        created_at=now(),
+        created_at=NOW,
         settings=ResponseSettings(store=False, compact_threshold=1000),
         model="m",
         options=b"",
         seed=1,
     )
-    recorder = ResponseRecorder("p", response, (), NullSink(nobody), cipher)
+    recorder = ResponseRecorder("p", response, (), NullSink(AsyncMock()), CIPHER)
     items = [said(PAST), question := said("b")]
-    request = TurnRequest(
-        project="p",
-        model="m",
-        messages=turn_messages("", items),
-        seed=1,
-        priority=JobPriority.BATCH,
-    )
+    messages, priority = turn_messages("", items), JobPriority.BATCH
+    request = TurnRequest(project="p", model="m", messages=messages, seed=1, priority=priority)
     kept = await thresholds.kept(recorder, request, items, {question.id})
 
     assert kept[1:] == [question]
     assert [turn.priority for turn in turns.requests] == [JobPriority.BATCH]
+
+
+def test_a_summary_keeps_items_without_their_log_probabilities() -> None:
+    """The bytes of a token need not be UTF-8."""
+    kept = said("é", TokenLogprob(token="\ufffd", logprob=-1.0, raw=b"\xc3"))
+    sealed = CIPHER.seal_summary("p", Summary(text="s", replaces_all=True, kept=(kept,)))
+
+    opened = CIPHER.open_summary("p", sealed)
+    assert opened is not None
+    assert opened.kept[0].content == said("é").content

@@ -7,7 +7,12 @@ import pytest
 
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
-from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry, AdapterState
+from inference_svc.engine_client.adapter_registry import (
+    Adapter,
+    AdapterRegistry,
+    AdapterState,
+    LoadMarks,
+)
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import (
     AdapterCrashedEngine,
@@ -272,8 +277,8 @@ async def test_a_name_is_a_projects_own(scene: Scene) -> None:
     assert scene.registry.get("voice") is shared
 
 
-class Marks:
-    """What was said of loads."""
+class Marks(LoadMarks):
+    """The calls, in order."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
