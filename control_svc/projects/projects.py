@@ -84,10 +84,16 @@ class ProjectQueries:
         self._session = tx.session
 
     async def add(self, project: Project) -> None:
-        """Keep a new project. Raises ProjectExists."""
-        if await self._session.get(ProjectRow, project.id) is not None:
+        """Insert a new project. Raises ProjectExists."""
+        if not await self.add_if_missing(project):
             raise ProjectExists(project=project.id)
+
+    async def add_if_missing(self, project: Project) -> bool:
+        """Insert a project unless its id is taken, and return whether it was inserted."""
+        if await self._session.get(ProjectRow, project.id) is not None:
+            return False
         await self._session.execute(insert(ProjectRow).values(**asdict(project)))
+        return True
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
         """Raises ProjectNotFound. A locked project stays unchanged until the end of the
@@ -136,16 +142,12 @@ class Projects:
         self._clock = clock
 
     async def prepare(self) -> None:
-        """Make the project that callers without a key belong to, where it is not there yet."""
+        """Create the project of callers without a key, unless it exists.
+
+        Other control processes on the same database may do so at the same time.
+        """
         default = self._new(NewProject(id=DEFAULT_PROJECT))
-
-        async def ensure(tx: Transaction) -> None:
-            try:
-                await ProjectQueries(tx).get(DEFAULT_PROJECT)
-            except ProjectNotFound:
-                await ProjectQueries(tx).add(default)
-
-        await self._transactions.write(ensure)
+        await self._transactions.write(lambda tx: ProjectQueries(tx).add_if_missing(default))
 
     async def create(self, described: NewProject) -> Project:
         """Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused."""
