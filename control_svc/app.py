@@ -30,9 +30,9 @@ from control_svc.deps import (
     ModelParts,
     build_prefix_cleanup,
     data_folder,
-    end,
+    cancel_and_wait,
     shared_secret,
-    streaming,
+    open_streams,
 )
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
@@ -139,10 +139,10 @@ async def build(
             *archive_handlers(deps),
             *handlers,
         ]
-        dispatcher = await stack.enter_async_context(dispatching(deps, works, JobMetrics(registry)))
+        dispatcher = await stack.enter_async_context(run_dispatcher(deps, works, JobMetrics(registry)))
         sweeper = _sweeper(deps)
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
-        stack.push_async_callback(end, sweeping)
+        stack.push_async_callback(cancel_and_wait, sweeping)
         server.set_serving(True)
         yield Control(server, sweeper, dispatcher, management)
 
@@ -181,7 +181,7 @@ async def _deps(
             blobs=blobs or await _blobs(settings, database),
             sandbox=sandbox,
             streams=await stack.enter_async_context(
-                streaming(settings, database, StreamMetrics(registry))
+                open_streams(settings, database, StreamMetrics(registry))
             ),
             inference=await stack.enter_async_context(
                 open_channel(
@@ -287,7 +287,7 @@ _COUNT_INTERVAL_S: Final = 10.0
 
 
 @asynccontextmanager
-async def dispatching(
+async def run_dispatcher(
     deps: Deps, handlers: Sequence[JobHandler], metrics: JobMetrics
 ) -> AsyncIterator[Dispatcher]:
     """A dispatcher at work; what it works on is given back at the end."""
@@ -295,7 +295,7 @@ async def dispatching(
     terms = LeaseTerms(
         owner=f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}",
         lease=timedelta(seconds=bounds.lease_s),
-        is_alone=not database.is_shared,
+        is_exclusive=not database.is_shared,
     )
     dead_letter_handlers = {handler.kind: handler for handler in handlers}
     leases = Leases(deps.transactions, dead_letter_handlers, terms)
@@ -309,7 +309,7 @@ async def dispatching(
         finally:
             dispatcher.stop()
             await working
-            await end(counting)
+            await cancel_and_wait(counting)
 
 
 async def open_blobs(

@@ -42,7 +42,7 @@ class Streams:
 
 
 @asynccontextmanager
-async def streaming(
+async def open_streams(
     settings: ControlSettings, database: Database, metrics: StreamMetrics
 ) -> AsyncIterator[Streams]:
     """Streams that are committed and read meanwhile."""
@@ -102,12 +102,12 @@ def data_folder(settings: ControlSettings) -> Path:
 async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:
     """What all processes on a database share, made by the first of them. Raises StartupError."""
     candidate = secrets.token_bytes(num_bytes)
-    return await or_no_start(
+    return await require_for_start(
         database.transactions.write(lambda tx: transaction.shared_secret(tx, name, candidate))
     )
 
 
-async def or_no_start(work: Awaitable[ResultT]) -> ResultT:
+async def require_for_start(work: Awaitable[ResultT]) -> ResultT:
     """Work without which the service cannot start. Raises StartupError."""
     try:
         return await work
@@ -115,7 +115,7 @@ async def or_no_start(work: Awaitable[ResultT]) -> ResultT:
         raise StartupError(error.message) from error
 
 
-async def end(task: asyncio.Task[None]) -> None:
+async def cancel_and_wait(task: asyncio.Task[None]) -> None:
     """Cancel a task of the service's own and see it end."""
     task.cancel()
     await asyncio.wait([task])

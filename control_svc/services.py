@@ -54,7 +54,7 @@ from control_svc.deps import (
     build_prefix_cleanup,
     data_folder,
     model_parts,
-    or_no_start,
+    require_for_start,
     shared_secret,
 )
 from control_svc.files.model import FileLimits
@@ -236,7 +236,7 @@ def job_service(deps: Deps) -> Service:
 async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator) -> list[Service]:
     """Projects, keys and usage. Raises StartupError."""
     projects = Projects(deps.transactions, deps.tokens, deps.clock)
-    await or_no_start(projects.prepare())
+    await require_for_start(projects.prepare())
     return [
         _service(
             project_service_pb2_grpc.add_ProjectServiceServicer_to_server, ProjectServicer(projects)
@@ -286,7 +286,7 @@ async def response_parts(
     )
     responses = Responses(
         deps.transactions,
-        deps.streams.followers,
+        deps.streams.reader,
         requests,
         endings,
         RESPONSE_EVENTS,
@@ -311,7 +311,7 @@ async def response_parts(
     )
     handler = ResponseHandler(
         deps.transactions,
-        deps.streams.writers,
+        deps.streams.committer,
         worker,
         endings,
         RESPONSE_EVENTS,
@@ -327,7 +327,7 @@ def run_service(deps: Deps) -> Service:
     """Runs."""
     runs = Runs(
         deps.transactions,
-        deps.streams.followers,
+        deps.streams.reader,
         RunEventDocuments(),
         deps.ids,
         deps.tokens,
@@ -346,7 +346,7 @@ def run_handlers(
     model = model or model_parts(deps, bounds.turn_timeout_s)
     handler = RunHandler(
         deps.transactions,
-        deps.streams.writers,
+        deps.streams.committer,
         codec,
         AgentLoop(model.turns, deps.ids, deps.clock),
         model.counter,

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Row, delete, or_, select, tuple_, update
 
 from control_svc.adapters.queries import AdapterRow
-from control_svc.base.idempotency import REMEMBERED_FOR, RequestRow
+from control_svc.base.idempotency import RETENTION, RequestRow
 from control_svc.batches.model import FINAL_STATES, BatchState
 from control_svc.batches.service import CLOSING_KIND, KIND
 from control_svc.batches.tables import BatchLineRow, BatchRow
@@ -29,7 +29,7 @@ from control_svc.vector_stores.service import sweep_vectors
 from svc_kit.errors import DomainError
 
 
-class Dropped(NamedTuple):
+class DeletedRows(NamedTuple):
     """Rows that are gone, and the keys of their bytes, which are the caller's to delete."""
 
     num_rows: int
@@ -42,7 +42,7 @@ class CleanupQueries:
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
-    async def drop_expired_files(self, now: datetime, limit: int) -> Dropped:
+    async def drop_expired_files(self, now: datetime, limit: int) -> DeletedRows:
         """Forget files that have expired."""
         expired = (
             select(FileRow.project, FileRow.id)
@@ -56,9 +56,9 @@ class CleanupQueries:
             .returning(FileRow.blob_key)
         )
         found = list(keys)
-        return Dropped(len(found), found)
+        return DeletedRows(len(found), found)
 
-    async def expire_uploads(self, now: datetime, limit: int) -> Dropped:
+    async def expire_uploads(self, now: datetime, limit: int) -> DeletedRows:
         """Turn late uploads to expired and forget their parts."""
         late = (
             select(UploadRow.project, UploadRow.id)
@@ -83,7 +83,7 @@ class CleanupQueries:
             )
             .returning(UploadPartRow.blob_key)
         )
-        return Dropped(len(uploads), list(keys))
+        return DeletedRows(len(uploads), list(keys))
 
     async def delete_requests(self, before: datetime, limit: int) -> int:
         """Forget requests carried out before a time; how many there were."""
@@ -223,7 +223,7 @@ RESPONSES_AT_ONCE: Final = 50
 """Each takes its items and events along."""
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     """What one round found."""
 
     expired: int
@@ -269,7 +269,7 @@ class Sweeper:
                     _log.info("swept", extra={"fields": swept._asdict()})
             await asyncio.sleep(interval_s)
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepResult:
         """One round; orphans first, because on a full disk rows can go only once there is room."""
         now = self._clock()
         num_orphans = await self._drop_orphans(now)
@@ -280,9 +280,9 @@ class Sweeper:
         await self._transactions.write(_hurry_late_batches)
         await sweep_vectors(self._transactions, now)
         await self._forget(now)
-        return Swept(expired, num_orphans)
+        return SweepResult(expired, num_orphans)
 
-    async def _drop(self, drop: Callable[[Transaction], Awaitable[Dropped]]) -> int:
+    async def _drop(self, drop: Callable[[Transaction], Awaitable[DeletedRows]]) -> int:
         total, dropped = 0, await self._transactions.write(drop)
         while dropped.num_rows:
             await self._blobs.delete(dropped.blob_keys)
@@ -306,9 +306,9 @@ class Sweeper:
         await self._until_none(
             lambda tx: CleanupQueries(tx).drop_batch_lines(failed_before, ROWS_AT_ONCE)
         )
-        before = now - REMEMBERED_FOR
+        before = now - RETENTION
         await self._until_none(lambda tx: CleanupQueries(tx).delete_requests(before, ROWS_AT_ONCE))
-        added_before = now - usage.REMEMBERED_FOR
+        added_before = now - usage.RETENTION
         await self._until_none(
             lambda tx: CleanupQueries(tx).delete_usage_reports(added_before, ROWS_AT_ONCE)
         )
@@ -317,7 +317,7 @@ class Sweeper:
         expired = await ResponseQueries(tx).drop_expired(now, RESPONSES_AT_ONCE)
         for each in expired:
             if each.is_start:
-                await self._prefix_cleanup.forget(tx, each.project, each.id)
+                await self._prefix_cleanup.enqueue(tx, each.project, each.id)
         return len(expired)
 
     async def _until_none(self, forget: Callable[[Transaction], Awaitable[int]]) -> None:

@@ -15,13 +15,13 @@ from control_svc.adapters.model import (
     NewAdapter,
 )
 from control_svc.adapters.queries import AdapterQueries, AdapterSyncQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import ADAPTER, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.files.service import deleted_if_refused
+from control_svc.files.service import delete_if_rejected
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterExists, InvalidField, TooManyAdapters
 
@@ -73,7 +73,7 @@ class Adapters:
             facts = await self._source.judge(gathered)
             blob = await self._source.store(gathered.file)
         adapter = self._new(gathered.described, facts, blob)
-        async with deleted_if_refused(self._blobs, blob):
+        async with delete_if_rejected(self._blobs, blob):
             stored = await self._transactions.write(
                 lambda tx: self._add(tx, project, gathered.described, adapter)
             )
@@ -143,7 +143,7 @@ class Adapters:
         request = IdempotencyRecord.of(
             CREATE, described.request_id, adapter.id, adapter.updated_at, described, adapter.sha256
         )
-        first = await earlier(tx, project, request)
+        first = await find_or_record(tx, project, request)
         if first is not None:
             created = await AdapterQueries(tx).get(project, first.resource_id)
             return _Stored(created, [adapter.blob_key])

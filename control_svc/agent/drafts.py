@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from control_svc.agent.prompt import CUSTOM_INPUT
-from control_svc.inference.turns import CallPiece, Delta, LikelyToken
+from control_svc.inference.turns import ToolCallDelta, Delta, LikelyToken
 from control_svc.inference.turns import TokenLogprob as TurnLogprob
 from control_svc.items.model import (
     ITEM_PREFIXES,
@@ -187,7 +187,7 @@ class TurnDraft:
         draft.logprobs += logprobs
         yield TextDelta(draft, text, logprobs)
 
-    def _call(self, piece: CallPiece) -> Iterator[DraftEvent]:
+    def _call(self, piece: ToolCallDelta) -> Iterator[DraftEvent]:
         draft = self.open
         if draft is None or not draft.call_id or draft.call_index != piece.index:
             yield from self.close()

@@ -8,7 +8,7 @@ from control_svc.agent.drafts import A_CUSTOM_TOOL, DraftKind, ToolTarget, TurnD
 from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress, Recorder
 from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
 from control_svc.inference.turns import (
-    AS_IT_LIKES,
+    DEFAULT_CHOICE,
     ChoiceMode,
     Delta,
     Done,
@@ -64,7 +64,7 @@ class ToolSet:
     ) -> TurnChoice:
         """Which of the offered tools are called. Hosted ones may be named by their kinds."""
         if not offered:
-            return AS_IT_LIKES
+            return DEFAULT_CHOICE
         is_free = request.mode is ChoiceMode.REQUIRED and not is_first
         mode = ChoiceMode.AUTO if is_free else request.mode
         names = {tool.name for tool in offered}
@@ -96,7 +96,7 @@ def turn_request(
         format=turn_format(settings.format),
         options=settings.options,
         max_tokens=tokens_left(settings, progress),
-        thinks=False if settings.effort == "none" else None,
+        enable_thinking=False if settings.effort == "none" else None,
         template_values=_template_values(settings.effort),
         seed=settings.seed + progress.num_turns,
         token_ids=tuple(progress.token_ids),

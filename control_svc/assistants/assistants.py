@@ -6,7 +6,7 @@ from typing import Final
 
 from control_svc.assistants.model import Assistant, AssistantSettings, NewAssistant
 from control_svc.assistants.queries import AssistantQueries
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import ASSISTANT, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -44,7 +44,7 @@ class Assistants:
         request = IdempotencyRecord.of(CREATE, new.request_id, new_id, now, new)
 
         async def add(tx: Transaction) -> Assistant:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != new_id:
                 return await AssistantQueries(tx).get(project, created)
             resources = await self._stores.made(tx, project, new.settings.resources, new.new_stores)
@@ -83,7 +83,7 @@ class Assistants:
 
         async def change(tx: Transaction) -> Assistant:
             found = await AssistantQueries(tx).lock(project, assistant_id)
-            changed = found.changed(await apply_update(tx, project, found, edit, etag))
+            changed = found.with_settings(await apply_update(tx, project, found, edit, etag))
             await AssistantQueries(tx).update(project, changed)
             return changed
 

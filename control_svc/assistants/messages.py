@@ -10,7 +10,7 @@ from typing import Final
 from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
 from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
@@ -53,7 +53,7 @@ class Messages:
 
         async def add(tx: Transaction) -> ThreadMessage:
             thread = await ThreadQueries(tx).lock(project, new.thread_id)
-            before = await earlier(tx, project, request)
+            before = await find_or_record(tx, project, request)
             if before is not None:
                 return await MessageQueries(tx).get(project, thread.id, before.resource_id)
             thread.check_idle("add messages to")
@@ -210,7 +210,7 @@ class MessageAdder:
         resources = await self._stores.attach(tx, project, settings.resources, names)
         if resources == settings.resources:
             return thread
-        changed = thread.changed(replace(settings, resources=resources))
+        changed = thread.with_settings(replace(settings, resources=resources))
         await ThreadQueries(tx).update(project, changed)
         return changed
 

@@ -24,7 +24,7 @@ from sqlalchemy.sql import ColumnElement
 from control_svc.assistants.message_model import Attachment, IncompleteReason, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
 from control_svc.base.ids import ASSISTANT, THREAD, is_id
-from control_svc.base.pagination import Window, in_order, windowed
+from control_svc.base.pagination import Window, restore_order, apply_window
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.items.model import Item, ItemFilter, PlacedItem
@@ -118,8 +118,8 @@ class AssistantQueries:
     async def page(self, project: str, window: Window) -> list[Assistant]:
         """The assistants of a window."""
         query = select(AssistantRow).where(AssistantRow.project == project)
-        rows = await self._session.scalars(windowed(query, AssistantRow.id, window))
-        return in_order([_assistant(row) for row in rows], window)
+        rows = await self._session.scalars(apply_window(query, AssistantRow.id, window))
+        return restore_order([_assistant(row) for row in rows], window)
 
     async def update(self, project: str, assistant: Assistant) -> None:
         """Keep what has changed of a locked assistant."""
@@ -194,8 +194,8 @@ class ThreadQueries:
     async def page(self, project: str, window: Window) -> list[Thread]:
         """The threads of a window."""
         query = select(ThreadRow).where(ThreadRow.project == project)
-        rows = await self._session.scalars(windowed(query, ThreadRow.id, window))
-        return in_order([_thread(row) for row in rows], window)
+        rows = await self._session.scalars(apply_window(query, ThreadRow.id, window))
+        return restore_order([_thread(row) for row in rows], window)
 
     async def update(self, project: str, thread: Thread) -> None:
         """Keep what has changed of a locked thread."""

@@ -6,7 +6,7 @@ from typing import Final
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import NewThread, Thread, ThreadSettings
 from control_svc.assistants.queries import ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import CONVERSATION, THREAD, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
@@ -55,7 +55,7 @@ class Threads:
         request = IdempotencyRecord.of(CREATE, new.request_id, thread.id, thread.created_at, new)
 
         async def add(tx: Transaction) -> Thread:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != thread.id:
                 return await ThreadQueries(tx).get(project, created)
             return await self._adder.begin(tx, project, thread, new)
@@ -88,7 +88,7 @@ class Threads:
 
         async def change(tx: Transaction) -> Thread:
             found = await ThreadQueries(tx).lock(project, thread_id)
-            changed = found.changed(await apply_update(tx, project, found, edit, etag))
+            changed = found.with_settings(await apply_update(tx, project, found, edit, etag))
             await ThreadQueries(tx).update(project, changed)
             return changed
 
@@ -105,7 +105,7 @@ class Threads:
             for hook in self._on_delete:
                 await hook(tx, project, thread_id)
             await ThreadQueries(tx).delete(project, thread_id)
-            await self._prefix_cleanup.forget(tx, project, thread_id)
+            await self._prefix_cleanup.enqueue(tx, project, thread_id)
 
         await self._transactions.write(drop)
 
@@ -121,7 +121,7 @@ class Threads:
 
         async def link(tx: Transaction) -> Conversation:
             thread = await ThreadQueries(tx).lock(project, thread_id)
-            first = await once(tx, project, request)
+            first = await record_request(tx, project, request)
             if first != made_id:
                 return await ConversationQueries(tx).get(project, first)
             thread.check_idle("migrate")

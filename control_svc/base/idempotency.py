@@ -18,7 +18,7 @@ from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from svc_kit.errors import RequestIdReused
 
-REMEMBERED_FOR: Final = timedelta(days=1)
+RETENTION: Final = timedelta(days=1)
 STORED_AS: Final = "STORED_AS"
 _VERSION: Final = "2:"
 
@@ -136,7 +136,7 @@ class IdempotencyQueries:
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
-    async def recall(
+    async def find(
         self, project: str, method: str, request_id: str, since: datetime
     ) -> IdempotencyRecord | None:
         """The request of this id that was carried out after `since`; an older one is forgotten."""
@@ -164,16 +164,16 @@ class IdempotencyQueries:
         await self._session.execute(insert(RequestRow).values(project=project, **asdict(request)))
 
 
-async def once(tx: Transaction, project: str, request: IdempotencyRecord) -> str:
+async def record_request(tx: Transaction, project: str, request: IdempotencyRecord) -> str:
     """The id of what the first such request made; `request.resource_id` where this is the first.
 
     Raises RequestIdReused.
     """
-    first = await earlier(tx, project, request)
+    first = await find_or_record(tx, project, request)
     return (first or request).resource_id
 
 
-async def earlier(
+async def find_or_record(
     tx: Transaction, project: str, request: IdempotencyRecord
 ) -> IdempotencyRecord | None:
     """The same request, carried out before; None: this is the first, and is remembered.
@@ -183,8 +183,8 @@ async def earlier(
     """
     if not request.request_id:
         return None
-    since = request.created_at - REMEMBERED_FOR
-    found = await IdempotencyQueries(tx).recall(project, request.method, request.request_id, since)
+    since = request.created_at - RETENTION
+    found = await IdempotencyQueries(tx).find(project, request.method, request.request_id, since)
     if found is None:
         await IdempotencyQueries(tx).add(project, request)
         return None

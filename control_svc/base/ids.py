@@ -52,7 +52,7 @@ class IdSource:
         return f"{prefix}{self._last:0{_TIME_DIGITS}x}{self._random(_RANDOM_BYTES).hex()}"
 
 
-def age_of(object_id: str) -> str:
+def creation_key(object_id: str) -> str:
     """What orders ids of different prefixes by time; empty for a text that is no id."""
     suffix = object_id[-_SUFFIX_DIGITS:]
     return suffix if _SUFFIX.fullmatch(suffix) else ""

@@ -172,15 +172,15 @@ RowT = TypeVar("RowT")
 QueryT = TypeVar("QueryT", bound=Select[*tuple[Any, ...]])
 
 
-def windowed(query: QueryT, column: InstrumentedAttribute[str], window: Window) -> QueryT:
-    """The rows of a window of a list that is ordered by id; see `in_order`."""
-    return bounded(query, column, window, window.after or None, window.before or None)
+def apply_window(query: QueryT, column: InstrumentedAttribute[str], window: Window) -> QueryT:
+    """The rows of a window of a list that is ordered by id; see `restore_order`."""
+    return apply_cursors(query, column, window, window.after or None, window.before or None)
 
 
-def bounded(
+def apply_cursors(
     query: QueryT, column: InstrumentedAttribute[Any], window: Window, after: Any, before: Any
 ) -> QueryT:
-    """As `windowed`, by any column that orders the list; the cursors are values of it, or None.
+    """As `apply_window`, by any column that orders the list; the cursors are values of it, or None.
 
     Before a cursor the rows come in the reverse of the list's order: those next to it first.
     """
@@ -193,6 +193,6 @@ def bounded(
     return query.order_by(column.desc() if is_descending else column).limit(window.limit)
 
 
-def in_order(rows: Sequence[RowT], window: Window) -> list[RowT]:
+def restore_order(rows: Sequence[RowT], window: Window) -> list[RowT]:
     """The rows of a window in the list's order."""
     return list(reversed(rows)) if window.before else list(rows)

@@ -35,7 +35,7 @@ def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> 
     return mask
 
 
-def merged(there: MessageT, changes: MessageT, mask: FieldMask) -> MessageT:
+def apply_mask(there: MessageT, changes: MessageT, mask: FieldMask) -> MessageT:
     """What there is, with the paths of a checked mask taken from `changes`.
 
     A named field that is unset in `changes` is cleared, also where the messages around it are unset
@@ -81,7 +81,7 @@ def page_request(request: _ListRequest) -> PageRequest:
     )
 
 
-def time_span(field: str, duration: Duration) -> timedelta:
+def to_timedelta(field: str, duration: Duration) -> timedelta:
     """Raises InvalidField for one that Python cannot hold."""
     if abs(duration.seconds) > _MOST_SECONDS:
         raise InvalidField(field=field, problem="it is longer than anybody lives")

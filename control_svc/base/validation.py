@@ -68,7 +68,7 @@ def check_digest(field: str, digest: str, digits: int) -> str:
 PROJECT_ID_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def check_form(project_id: str) -> None:
+def check_project_id(project_id: str) -> None:
     """What is no id is not asked for: a database may refuse its characters.
 
     Raises MissingField or ProjectNotFound.

@@ -29,7 +29,7 @@ class Versioned(Generic[SettingsT]):
         """Raises StaleGeneration."""
         check_etag(etag, self.etag, self.id)
 
-    def changed(self, settings: SettingsT) -> Self:
+    def with_settings(self, settings: SettingsT) -> Self:
         """The object with other settings, which have been checked."""
         return replace(self, settings=settings, revision=self.revision + 1)
 

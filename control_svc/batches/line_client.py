@@ -20,7 +20,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from control_svc.batches.concurrency import ByteSemaphore
 from control_svc.batches.lines import LineResult, PendingLine, answered, line_id
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
-from control_svc.inference.client import SERVICE, Metadata, acting_for, answering
+from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from openai_wire.chat.chat_request import chat_request, parse_chat
 from openai_wire.chat.completion_request import parse_completion, prompt_requests
 from openai_wire.chat.embeddings import embed_request, parse_embedding
@@ -110,7 +110,7 @@ class LineClient:
         Raises the retryable errors: ResourceExhausted, Unavailable, Aborted, and EngineRestarting
         with a phase if the engine died while it ran the request.
         """
-        metadata = acting_for(self._token, project, Priority.BATCH, "batch")
+        metadata = call_metadata(self._token, project, Priority.BATCH, "batch")
         call = _Call(project, metadata, self._timeout_s, [])
         fields = await _parsed(line.request)
         try:
@@ -190,7 +190,7 @@ async def _collect(
 ) -> None:
     """Read a stream to its end."""
     calling = method(request, metadata=call.metadata, timeout=call.timeout_s)
-    with answering(calling) as events:
+    with stream_messages(calling) as events:
         async for event in events:
             whole.add(event, number)
         call.request_ids.append(await _request_id(calling))

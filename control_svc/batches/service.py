@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import BATCH, JOB, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.batches.model import Batch, NewBatch, check_input
@@ -58,7 +58,7 @@ class Batches:
 
         async def add(tx: Transaction) -> Batch:
             batch = request.make(batch_id, await tx.now())
-            created = await once(tx, project, _request(request, batch))
+            created = await record_request(tx, project, _request(request, batch))
             if created != batch.id:
                 return await BatchQueries(tx).get(project, created)
             try:
@@ -94,7 +94,7 @@ class Batches:
             job = await JobQueries(tx).request_cancel(project, KIND, batch_id)
             now = await tx.now()
             if job is not None and job.state is JobState.QUEUED:
-                await JobQueueQueries(tx).save(job.hurried(CLOSING_KIND, now))
+                await JobQueueQueries(tx).save(job.expedite(CLOSING_KIND, now))
             found = await BatchQueries(tx).lock(project, batch_id)
             batch = found.cancel(now)
             await BatchQueries(tx).update(project, batch)

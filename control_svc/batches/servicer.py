@@ -11,7 +11,7 @@ from corral.control.v1 import batch_service_pb2_grpc as rpc
 from google.protobuf.duration_pb2 import Duration
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import optional_timestamp, time_span, timestamp
+from control_svc.base.proto import optional_timestamp, to_timedelta, timestamp
 from control_svc.batches.model import Batch, LineProblem, NewBatch
 from control_svc.batches.service import Batches
 from svc_kit.auth.principal import current_principal
@@ -34,9 +34,9 @@ def new_batch(request: batch_service_pb2.CreateBatchRequest) -> NewBatch:
     return NewBatch(
         input_file_id=request.input_file_id,
         endpoint=request.endpoint,
-        window=None if window is None else time_span("completion_window", window),
+        window=None if window is None else to_timedelta("completion_window", window),
         metadata=dict(request.metadata),
-        output_ttl=None if ttl is None else time_span("output_ttl", ttl),
+        output_ttl=None if ttl is None else to_timedelta("output_ttl", ttl),
         request_id=request.request_id,
     )
 

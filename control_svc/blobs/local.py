@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, uninterrupted
+from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, run_shielded
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import disk_errors
 
@@ -69,7 +69,7 @@ class FolderBlobs:
         try:
             yield sink
         finally:
-            await uninterrupted(sink.close())
+            await run_shielded(sink.close())
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""

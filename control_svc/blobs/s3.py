@@ -24,7 +24,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 from pydantic import SecretStr
 
-from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, uninterrupted
+from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, run_shielded
 from svc_kit.errors import StorageFailed
 from svc_kit.lifecycle import StartupError
 
@@ -83,7 +83,7 @@ class S3Blobs:
         try:
             yield sink
         finally:
-            await uninterrupted(sink.close())
+            await run_shielded(sink.close())
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """The bytes of a range in chunks. Raises BlobMissing before the first of them."""

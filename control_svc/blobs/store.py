@@ -62,6 +62,6 @@ class BlobStore(Protocol):
         """Everything in the store, in groups."""
 
 
-async def uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+async def run_shielded(work: Coroutine[Any, Any, None]) -> None:
     """Wait for work that continues when its caller is cancelled, also repeatedly."""
     await asyncio.shield(asyncio.ensure_future(work))

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, earlier, once
-from control_svc.base.ids import CONVERSATION, IdSource, age_of
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
+from control_svc.base.ids import CONVERSATION, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
@@ -43,7 +43,7 @@ class Conversations:
         request = IdempotencyRecord.of(CREATE, new.request_id, created.id, now, new)
 
         async def add(tx: Transaction) -> Conversation:
-            first = await once(tx, project, request)
+            first = await record_request(tx, project, request)
             if first != created.id:
                 return await ConversationQueries(tx).get(project, first)
             items = await resolved(tx, project, new.items, self.ids, now, "items")
@@ -80,7 +80,7 @@ class Conversations:
             await _free(tx, project, conversation_id)
             await TimelineQueries(tx).drop(project, conversation_id)
             await ConversationQueries(tx).delete(project, conversation_id)
-            await self.prefix_cleanup.forget(tx, project, conversation_id)
+            await self.prefix_cleanup.enqueue(tx, project, conversation_id)
 
         await self.transactions.write(drop)
 
@@ -96,7 +96,7 @@ class Conversations:
             await _free(tx, project, new.conversation_id)
             items = await resolved(tx, project, new.items, self.ids, now, "items")
             request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
-            first = await earlier(tx, project, request)
+            first = await find_or_record(tx, project, request)
             if first is not None:
                 return await _added_before(tx, project, new, first.resource_id)
             await append_items(tx, project, new.conversation_id, new.items, items, "items")
@@ -120,7 +120,7 @@ class Conversations:
         self, project: str, conversation_id: str, page_request: PageRequest
     ) -> Page[Item]:
         """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
-        if page_request.after and not age_of(page_request.after):
+        if page_request.after and not creation_key(page_request.after):
             raise InvalidField(field="after", problem="it is not the id of an item")
         binding = (project, "conversation items", conversation_id)
         window = self.tokens.window(page_request, binding, MAX_PAGE)

@@ -51,7 +51,7 @@ class Database(NamedTuple):
     """Whether other control processes may use it at the same time."""
     notifications: Notifications
     """Receives what any of its processes has announced."""
-    connect_alone: Callable[[], AsyncEngine] | None
+    connect_dedicated: Callable[[], AsyncEngine] | None
     """Opens an engine of one connection beside the pool; None where no other process writes."""
     clock: Clock | None
     """Replaces the clock of the database."""

@@ -16,7 +16,7 @@ from control_svc.event_log.queries import EventLogQueries, StreamQueries
 from control_svc.event_log.tail_cache import Tails
 from control_svc.event_log.writer import StreamWriter, pause_after
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.leases import lock_held
+from control_svc.jobs.leases import lock_claimed
 from control_svc.jobs.model import LeaseLost
 from svc_kit.errors import Unavailable
 from svc_kit.metrics import StreamMetrics
@@ -66,7 +66,7 @@ class GroupCommitter:
         stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
         if stream is None or stream.state is not StreamState.OPEN:
             raise LeaseLost(f"the stream {stream_id} is closed")
-        with self._tails.written(key, stream.next_number) as tail:
+        with self._tails.open_for_writer(key, stream.next_number) as tail:
             writer = StreamWriter(context, key, stream, tail, self._ready.set)
             self._writers.append(writer)
             self._metrics.written.inc()
@@ -112,7 +112,7 @@ class GroupCommitter:
         """Append events; return the claims whose events were written. A stream can briefly have two
         writers here: one that has lost its job without knowing, and its successor.
         """
-        claims = await lock_held(tx, {writer.claim for writer in additions}, self._lease)
+        claims = await lock_claimed(tx, {writer.claim for writer in additions}, self._lease)
         held = {writer: each for writer, each in additions.items() if writer.claim in claims}
         had = await EventLogQueries(tx).append(held.values())
         return {writer for writer in held if writer.key in had}

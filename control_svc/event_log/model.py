@@ -106,7 +106,7 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadResult:
     """The next events of a stream, and where the stream was when they were read."""
 
     stream: Stream

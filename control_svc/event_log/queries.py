@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.ids import age_of
+from control_svc.base.ids import creation_key
 from control_svc.db.tables import (
     Instant,
     Key,
@@ -42,7 +42,7 @@ from control_svc.event_log.model import (
     Addition,
     Chunk,
     Event,
-    Reading,
+    ReadResult,
     Stream,
     StreamClosed,
     StreamKey,
@@ -126,7 +126,7 @@ class StreamQueries:
             .where(StreamRow.project == project, StreamRow.state == StreamState.OPEN)
             .group_by(func.length(StreamRow.id))  # ids of one prefix are of one length
         )
-        return min(map(age_of, await self._session.scalars(oldest)), default="")
+        return min(map(creation_key, await self._session.scalars(oldest)), default="")
 
     async def append(
         self,
@@ -229,7 +229,7 @@ class EventLogQueries:
         await _append(self._session, missing)
         return had
 
-    async def read(self, wanted: Collection[StreamPosition]) -> dict[StreamPosition, Reading]:
+    async def read(self, wanted: Collection[StreamPosition]) -> dict[StreamPosition, ReadResult]:
         """What comes next at places in streams; those in streams that do not exist are left out.
 
         At most `MAX_CHUNK_EVENTS` events each, and at least one where there is one.
@@ -237,14 +237,14 @@ class EventLogQueries:
         # Others are not asked for: a database may refuse them, and all that is read beside them.
         places = [place for place in wanted if place.key.stream_id.isprintable()]
         streams = await _streams(self._session, {place.key for place in places})
-        found = {place: Reading(streams[place.key], []) for place in places if place.key in streams}
+        found = {place: ReadResult(streams[place.key], []) for place in places if place.key in streams}
         behind = [
             place for place, reading in found.items() if place.number < reading.stream.next_number
         ]
         for first in range(0, len(behind), _PLACES_AT_ONCE):
             some = behind[first : first + _PLACES_AT_ONCE]
             for place, events in (await self._next_events(some)).items():
-                found[place] = Reading(streams[place.key], events)
+                found[place] = ReadResult(streams[place.key], events)
         return found
 
     async def _next_events(

@@ -13,7 +13,7 @@ from control_svc.db.notifications import Notifications, wait_for_notification
 from control_svc.db.transaction import Transactions
 from control_svc.event_log.model import (
     Event,
-    Reading,
+    ReadResult,
     Stream,
     StreamKey,
     StreamPosition,
@@ -42,7 +42,7 @@ class GroupReader:
         self._transactions = transactions
         self._metrics = metrics
         self._interval_s = interval_s
-        self._wanted: dict[StreamPosition, asyncio.Future[Reading | None]] = {}
+        self._wanted: dict[StreamPosition, asyncio.Future[ReadResult | None]] = {}
         self._is_wanted = asyncio.Event()
 
     async def run(self) -> None:
@@ -54,7 +54,7 @@ class GroupReader:
             await self._answer(wanted)
             await asyncio.sleep(self._interval_s)
 
-    async def read(self, place: StreamPosition) -> Reading | None:
+    async def read(self, place: StreamPosition) -> ReadResult | None:
         """What comes next at a place; None: there is no such stream. Raises Unavailable."""
         if place not in self._wanted:
             self._wanted[place] = asyncio.get_running_loop().create_future()
@@ -62,7 +62,7 @@ class GroupReader:
         return await asyncio.shield(self._wanted[place])
 
     async def _answer(
-        self, wanted: Mapping[StreamPosition, asyncio.Future[Reading | None]]
+        self, wanted: Mapping[StreamPosition, asyncio.Future[ReadResult | None]]
     ) -> None:
         self._metrics.reads.inc()
         try:
@@ -109,7 +109,7 @@ class StreamReader:
         with (
             self._metrics.followed.track_inprogress(),
             self._notifications.listen(key.topic) as changed,
-            self._tails.followed(key, changed) as tail,
+            self._tails.open_for_reader(key, changed) as tail,
         ):
             reading = await self._read(StreamPosition(key, number), missing)
             _check_number(after, reading.stream, field)
@@ -123,7 +123,7 @@ class StreamReader:
                 is_poll = news.is_newest and not await wait_for_notification(
                     changed, self._poll_interval_s
                 )
-                known = None if is_poll else tail.since(number)
+                known = None if is_poll else tail.read_from(number)
                 news = known or await self._look(StreamPosition(key, number), missing)
 
     async def _look(self, place: StreamPosition, missing: DomainError) -> NewEvents:
@@ -134,7 +134,7 @@ class StreamReader:
             _log.debug("events of %s cannot be read: %s", place.key.stream_id, error)
             return NewEvents([], is_newest=True, is_end=False)
 
-    async def _read(self, place: StreamPosition, missing: DomainError) -> Reading:
+    async def _read(self, place: StreamPosition, missing: DomainError) -> ReadResult:
         reading = await self._reader.read(place)
         if reading is None:
             raise missing
@@ -149,7 +149,7 @@ def _check_number(after: int, stream: Stream, field: str) -> None:
         raise OutOfRange(field=field, value=after, minimum=-1, maximum=newest)
 
 
-def _news(reading: Reading, number: int) -> NewEvents:
+def _news(reading: ReadResult, number: int) -> NewEvents:
     is_newest = number + len(reading.events) >= reading.stream.next_number
     is_end = is_newest and reading.stream.state is StreamState.ENDED
     return NewEvents(reading.events, is_newest, is_end)

@@ -73,7 +73,7 @@ class Tail:
         for changed in self.followers:
             changed.set()
 
-    def since(self, number: int) -> NewEvents | None:
+    def read_from(self, number: int) -> NewEvents | None:
         """What there is from a number on; None: it is not known here."""
         first = self._events[0].number if self._events else self._next_number
         if not self.is_live or not first <= number <= self._next_number:
@@ -97,7 +97,7 @@ class Tails:
         self._tails: dict[StreamKey, Tail] = {}
 
     @contextmanager
-    def written(self, key: StreamKey, next_number: int) -> Iterator[Tail]:
+    def open_for_writer(self, key: StreamKey, next_number: int) -> Iterator[Tail]:
         """The tail of a stream whose writer is here meanwhile."""
         tail = self._of(key)
         opened = tail.open(next_number)
@@ -108,7 +108,7 @@ class Tails:
             self._forget(key, tail)
 
     @contextmanager
-    def followed(self, key: StreamKey, changed: asyncio.Event) -> Iterator[Tail]:
+    def open_for_reader(self, key: StreamKey, changed: asyncio.Event) -> Iterator[Tail]:
         """The tail of a stream, which sets `changed` meanwhile when there is something new."""
         tail = self._of(key)
         tail.followers.add(changed)

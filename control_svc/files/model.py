@@ -273,14 +273,14 @@ class Completion:
         return chosen
 
 
-class Taken(NamedTuple):
+class PartTotals(NamedTuple):
     """What the stored parts of an upload take together."""
 
     num_parts: int
     size_bytes: int
 
 
-def room_for_part(upload: Upload, taken: Taken, part_bytes: int) -> int:
+def max_part_bytes(upload: Upload, taken: PartTotals, part_bytes: int) -> int:
     """The largest part that the upload still takes. Raises TooLong.
 
     Parts that were sent again, or that will not be used, may take as much as the file itself.

@@ -9,7 +9,7 @@ from sqlalchemy.sql import ColumnElement
 from control_svc.base.ids import FILE, UPLOAD, is_id
 from control_svc.base.pagination import Window
 from control_svc.db.transaction import Transaction
-from control_svc.files.model import File, FilePurpose, Taken, Upload, UploadPart, UploadState
+from control_svc.files.model import File, FilePurpose, PartTotals, Upload, UploadPart, UploadState
 from control_svc.files.tables import FileRow, UploadPartRow, UploadRow
 from svc_kit.errors import FileNotFound, UploadNotFound
 
@@ -115,7 +115,7 @@ class UploadQueries:
         """Keep a new part."""
         await self._session.execute(insert(UploadPartRow).values(project=project, **asdict(part)))
 
-    async def taken(self, project: str, upload_id: str) -> Taken:
+    async def taken(self, project: str, upload_id: str) -> PartTotals:
         """How many parts there are, and their bytes."""
         row = await self._session.execute(
             select(func.count(), func.coalesce(func.sum(UploadPartRow.size_bytes), 0)).where(
@@ -123,7 +123,7 @@ class UploadQueries:
             )
         )
         num_parts, size_bytes = row.one()
-        return Taken(num_parts, int(size_bytes))  # PostgreSQL adds integers up to a decimal
+        return PartTotals(num_parts, int(size_bytes))  # PostgreSQL adds integers up to a decimal
 
     async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
         """The parts, oldest first."""

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, BlobStore
@@ -75,13 +75,13 @@ class Files:
         )
 
         async def add(tx: Transaction) -> File:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != file.id:
                 return await FileQueries(tx).get(project, created, file.created_at)
             await FileQueries(tx).add(project, file)
             return file
 
-        async with deleted_if_refused(self._blobs, blob):
+        async with delete_if_rejected(self._blobs, blob):
             stored = await self._transactions.write(add)
         if stored.id != file.id:
             await self._blobs.delete([blob.key])
@@ -181,7 +181,7 @@ class Files:
         )
 
 
-REFUSALS = (
+REJECTIONS = (
     AdapterExists,
     AdapterNotFound,
     FileNotFound,
@@ -197,10 +197,10 @@ reached, or that is full, nobody knows; those bytes are the sweeper's to judge."
 
 
 @asynccontextmanager
-async def deleted_if_refused(blobs: BlobStore, blob: Blob) -> AsyncIterator[None]:
+async def delete_if_rejected(blobs: BlobStore, blob: Blob) -> AsyncIterator[None]:
     """Delete `blob` if the transaction that would reference it is refused; errors propagate."""
     try:
         yield
-    except REFUSALS:
+    except REJECTIONS:
         await blobs.delete([blob.key])
         raise

@@ -11,7 +11,7 @@ from corral.control.v1 import upload_service_pb2 as upload_pb
 from corral.control.v1 import upload_service_pb2_grpc as upload_rpc
 
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import is_newest_first, time_span, timestamp
+from control_svc.base.proto import is_newest_first, to_timedelta, timestamp
 from control_svc.files.model import Completion, File, FilePurpose, NewFile, NewUpload, UploadPart
 from control_svc.files.service import Files
 from control_svc.files.uploads import Uploads, UploadWithFile
@@ -36,7 +36,7 @@ def new_file(header: file_pb2.FileHeader) -> NewFile:
     return NewFile(
         filename=header.filename,
         purpose=purpose_from_pb(header.purpose),
-        ttl=time_span("ttl", header.ttl) if header.HasField("ttl") else None,
+        ttl=to_timedelta("ttl", header.ttl) if header.HasField("ttl") else None,
         size_bytes=header.size_bytes if header.HasField("size_bytes") else None,
         sha256=header.sha256,
         request_id=header.request_id,
@@ -50,7 +50,7 @@ def new_upload(request: upload_service_pb2.CreateUploadRequest) -> NewUpload:
         purpose=purpose_from_pb(request.purpose),
         size_bytes=request.size_bytes,
         mime_type=request.mime_type,
-        ttl=time_span("ttl", request.ttl) if request.HasField("ttl") else None,
+        ttl=to_timedelta("ttl", request.ttl) if request.HasField("ttl") else None,
         request_id=request.request_id,
     )
 

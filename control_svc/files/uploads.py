@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -16,16 +16,16 @@ from control_svc.files.model import (
     File,
     FileLimits,
     NewUpload,
-    Taken,
+    PartTotals,
     Upload,
     UploadPart,
     UploadState,
     check_purpose,
     expiry_of,
-    room_for_part,
+    max_part_bytes,
 )
 from control_svc.files.queries import FileQueries, UploadQueries
-from control_svc.files.service import deleted_if_refused
+from control_svc.files.service import delete_if_rejected
 from svc_kit.errors import ChecksumMismatch, FileNotFound, MissingField, UploadNotPending
 
 CREATE = "CreateUpload"
@@ -72,7 +72,7 @@ class Uploads:
         )
 
         async def add(tx: Transaction) -> UploadWithFile:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != upload.id:
                 return await self._with_file(tx, project, created)
             await UploadQueries(tx).add(project, upload)
@@ -96,7 +96,7 @@ class Uploads:
             lambda tx: _with_taken(tx, project, upload_id)
         )
         upload.check_pending(self._clock())
-        limit = room_for_part(upload, taken, self._part_bytes)
+        limit = max_part_bytes(upload, taken, self._part_bytes)
         async with self._blobs.create() as sink:
             async for chunk in chunks:
                 self._limits.check(sink.size_bytes + len(chunk), limit)
@@ -117,10 +117,10 @@ class Uploads:
             locked.check_pending(part.created_at)
             # Others may have come since the bytes began to stream in.
             taken = await UploadQueries(tx).taken(project, upload_id)
-            self._limits.check(part.size_bytes, room_for_part(locked, taken, self._part_bytes))
+            self._limits.check(part.size_bytes, max_part_bytes(locked, taken, self._part_bytes))
             await UploadQueries(tx).add_part(project, part)
 
-        async with deleted_if_refused(self._blobs, blob):
+        async with delete_if_rejected(self._blobs, blob):
             await self._transactions.write(add)
         return part
 
@@ -178,7 +178,7 @@ class Uploads:
             dropped = await UploadQueries(tx).drop_parts(project, upload_id)
             return UploadWithFile(done, file), dropped
 
-        async with deleted_if_refused(self._blobs, blob):
+        async with delete_if_rejected(self._blobs, blob):
             result, dropped = await self._transactions.write(finish)
         await self._blobs.delete(dropped)
         return result
@@ -235,7 +235,7 @@ class Uploads:
         )
 
 
-async def _with_taken(tx: Transaction, project: str, upload_id: str) -> tuple[Upload, Taken]:
+async def _with_taken(tx: Transaction, project: str, upload_id: str) -> tuple[Upload, PartTotals]:
     upload = await UploadQueries(tx).get(project, upload_id)
     return upload, await UploadQueries(tx).taken(project, upload_id)
 

@@ -13,7 +13,7 @@ SERVICE: Final = "inference"
 Metadata = Sequence[tuple[str, str]]
 
 
-def acting_for(
+def call_metadata(
     token: ServiceToken | None, project: str, priority: Priority, key_id: str
 ) -> Metadata:
     """The metadata of a call on behalf of a project; `key_id` names the kind of work in logs.
@@ -28,7 +28,7 @@ def acting_for(
 
 
 @contextmanager
-def answering(calling: Any) -> Iterator[AsyncIterator[Any]]:
+def stream_messages(calling: Any) -> Iterator[AsyncIterator[Any]]:
     """The messages of a stream; left early, also by a cancellation, the call is cancelled.
 
     Raises the service's errors.

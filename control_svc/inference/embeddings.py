@@ -9,7 +9,7 @@ import numpy.typing as npt
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.inference.client import SERVICE, acting_for
+from control_svc.inference.client import SERVICE, call_metadata
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.rpc.client import translate_errors
@@ -30,7 +30,7 @@ class EmbeddingModel(NamedTuple):
     """The longest text that it takes at once."""
 
 
-class Embedded(NamedTuple):
+class EmbeddingResult(NamedTuple):
     """Vectors, and the model that they are of."""
 
     vectors: Vectors
@@ -53,7 +53,7 @@ class Embedder(Protocol):
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
-    ) -> Embedded:
+    ) -> EmbeddingResult:
         """The vectors of texts, each of length 1, and whose they are."""
 
 
@@ -90,14 +90,14 @@ class EmbeddingClient:
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
-    ) -> Embedded:
+    ) -> EmbeddingResult:
         """The vectors of texts, each of length 1, and whose they are."""
         inputs = [pb.TextOrTokens(text=text) for text in texts]
         priority = Priority.BATCH if is_background else Priority.NORMAL
         request = pb.EmbedRequest(model=model, inputs=inputs, with_digest=True)
         answer = await self._ask(self._stub.Embed, request, project, priority)
         vectors = np.array([each.values for each in answer.embeddings], np.float32)
-        return Embedded(vectors, answer.model_digest)
+        return EmbeddingResult(vectors, answer.model_digest)
 
     async def _ask(
         self,
@@ -106,6 +106,6 @@ class EmbeddingClient:
         project: str,
         priority: Priority,
     ) -> Any:
-        metadata = acting_for(self._token, project, priority, "vectors")
+        metadata = call_metadata(self._token, project, priority, "vectors")
         with translate_errors(SERVICE):
             return await method(request, metadata=metadata, timeout=self._timeout_s)

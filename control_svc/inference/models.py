@@ -8,14 +8,14 @@ from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.inference.client import SERVICE, Metadata, acting_for
+from control_svc.inference.client import SERVICE, Metadata, call_metadata
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.rpc.client import translate_errors
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class ResolvedModel:
     """What a response shows of the model that answers it."""
 
     model: str
@@ -29,7 +29,7 @@ class ModelFacts:
 class Models(Protocol):
     """What the inference service knows without computing."""
 
-    async def describe(self, project: str, model: str, options: bytes) -> ModelFacts:
+    async def describe(self, project: str, model: str, options: bytes) -> ResolvedModel:
         """Raises ModelNotFound, and what makes the service unreachable."""
 
 
@@ -45,7 +45,7 @@ class RpcModels:
         self._stub = InferenceServiceStub(channel)
         self._token = token
 
-    async def describe(self, project: str, model: str, options: bytes) -> ModelFacts:
+    async def describe(self, project: str, model: str, options: bytes) -> ResolvedModel:
         """Raises ModelNotFound, and what makes the service unreachable."""
         with translate_errors(SERVICE):
             found = await self._stub.GetModel(
@@ -59,11 +59,11 @@ class RpcModels:
             if not sampling.HasField(name):
                 setattr(sampling, name, getattr(defaults, name))
         seed = sampling.seed if sampling.HasField("seed") else None
-        return ModelFacts(
+        return ResolvedModel(
             model or found.model.name,
             resolved.SerializeToString(deterministic=True),
             seed,
         )
 
     def _metadata(self, project: str) -> Metadata:
-        return acting_for(self._token, project, Priority.INTERACTIVE, "responses")
+        return call_metadata(self._token, project, Priority.INTERACTIVE, "responses")

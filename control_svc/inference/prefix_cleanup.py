@@ -36,7 +36,7 @@ class DiskPrefixCache(Protocol):
 _log = logging.getLogger(__name__)
 KIND: Final = "forget-archive"
 """The jobs that delete what is archived."""
-MOST_POSTPONED: Final = 1440
+MAX_POSTPONED: Final = 1440
 """A day or so, at a minute between two attempts. What is archived then goes when there is no room
 for it, and the queue does not fill up with jobs for a service that was given up."""
 _WORKERS_LEAVE: Final = timedelta(seconds=5)
@@ -51,16 +51,16 @@ class PrefixCleanup:
         self._ids = ids
         self._is_used = is_used
 
-    async def forget(
+    async def enqueue(
         self,
         tx: Transaction,
         project: str,
         object_id: str,
         *,
-        is_worked_on: bool = False,
+        is_running: bool = False,
     ) -> None:
         """Queue the deletion of an object's stored prefixes, in the transaction that deletes the
-        object. `is_worked_on` delays it while a worker may still compute.
+        object. `is_running` delays it while a worker may still compute.
         """
         if not self._is_used:
             return
@@ -71,7 +71,7 @@ class PrefixCleanup:
             # With a mark of its own: of a chain of responses one after the other is deleted.
             subject=f"{object_id}/{job_id[-_MARK_CHARACTERS:]}",
             priority=JobPriority.BATCH,
-            delay=_WORKERS_LEAVE if is_worked_on else timedelta(),
+            delay=_WORKERS_LEAVE if is_running else timedelta(),
         )
         await JobQueries(tx).add(project, job)
 
@@ -91,7 +91,7 @@ class PrefixCleanupWorker:
         try:
             await self._archive.drop(object_id)
         except Unavailable:
-            if claim.num_postponed < MOST_POSTPONED:
+            if claim.num_postponed < MAX_POSTPONED:
                 raise
             _log.warning(
                 "the archived prefixes of %s are left for the inference service to expire",

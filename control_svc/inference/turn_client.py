@@ -14,10 +14,10 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.inference.client import SERVICE, acting_for, answering
+from control_svc.inference.client import SERVICE, call_metadata, stream_messages
 from control_svc.inference.turns import (
     AudioPart,
-    CallPiece,
+    ToolCallDelta,
     ChoiceMode,
     Delta,
     Done,
@@ -92,13 +92,13 @@ class RpcTurnClient:
             request = replace(request, keep_for="")
         calling = self._stub.Chat(
             chat_request(request),
-            metadata=acting_for(
+            metadata=call_metadata(
                 self._token, request.project, PRIORITIES[request.priority], _KEY_ID
             ),
             timeout=self._timeout_s,
         )
         accepted: generation.Accepted | None = None
-        with openai_names(CHAT_PARAMS), _deaths_told(), answering(calling) as messages:
+        with openai_names(CHAT_PARAMS), _deaths_told(), stream_messages(calling) as messages:
             async for message in messages:
                 kind = message.WhichOneof("event")
                 if kind == "accepted":
@@ -141,7 +141,7 @@ def chat_request(request: TurnRequest) -> pb.ChatRequest:
             ],
             tool_choice=_choice(request.choice),
             template=chat.TemplateOptions(
-                kwargs_json=request.template_values, enable_thinking=request.thinks
+                kwargs_json=request.template_values, enable_thinking=request.enable_thinking
             ),
         ),
         options=_options(request),
@@ -228,7 +228,7 @@ def _delta(delta: pb.ChatDelta) -> Delta:
         delta.content,
         delta.reasoning,
         tuple(
-            CallPiece(call.index, call.id, call.name, call.arguments_json)
+            ToolCallDelta(call.index, call.id, call.name, call.arguments_json)
             for call in delta.tool_calls
         ),
         tuple(delta.token_ids),
@@ -270,7 +270,7 @@ class RpcTokenCounter:
         """The tokens of the prompt of a turn. Raises what the service answers."""
         wanted = chat_request(request)
         counting = pb.CountTokensRequest(model=wanted.model, conversation=wanted.conversation)
-        metadata = acting_for(self._token, request.project, PRIORITIES[request.priority], _KEY_ID)
+        metadata = call_metadata(self._token, request.project, PRIORITIES[request.priority], _KEY_ID)
         with translate_errors(SERVICE):
             counted = await self._stub.CountTokens(
                 counting, metadata=metadata, timeout=self._timeout_s

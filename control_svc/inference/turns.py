@@ -106,7 +106,7 @@ class TurnChoice:
     """Whether there may be several calls. None: there may."""
 
 
-AS_IT_LIKES: Final = TurnChoice()
+DEFAULT_CHOICE: Final = TurnChoice()
 
 
 class JsonObject(NamedTuple):
@@ -133,14 +133,14 @@ class TurnRequest:
     """Empty: the inference service's first."""
     messages: tuple[TurnMessage, ...]
     tools: tuple[TurnTool, ...] = ()
-    choice: TurnChoice = AS_IT_LIKES
+    choice: TurnChoice = DEFAULT_CHOICE
     format: TurnFormat | None = None
     """None means the format of `options`, free text by default."""
     options: bytes = b""
     """A serialised `corral.inference.v1.GenerationOptions`. Empty: the model's defaults."""
     max_tokens: int | None = None
     """Limits the answer, including tokens before an interruption. None means that of `options`."""
-    thinks: bool | None = None
+    enable_thinking: bool | None = None
     """Asks for, or against, a phase of thinking. None: the model's template decides."""
     template_values: str = ""
     """Further values for the template, as the JSON text of an object. Empty: none."""
@@ -167,7 +167,7 @@ class Started(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
+class ToolCallDelta:
     """The next piece of a tool call."""
 
     index: int
@@ -198,7 +198,7 @@ class Delta:
 
     content: str = ""
     reasoning: str = ""
-    calls: tuple[CallPiece, ...] = ()
+    calls: tuple[ToolCallDelta, ...] = ()
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of these tokens, where asked for."""

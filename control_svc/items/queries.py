@@ -25,8 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
 
-from control_svc.base.ids import age_of
-from control_svc.base.pagination import Window, bounded, in_order
+from control_svc.base.ids import creation_key
+from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemStatus, PlacedItem
@@ -119,7 +119,7 @@ class TimelineQueries:
                     "position": each.position,
                     "item_id": each.item.id,
                     "kind": each.item.kind,
-                    "age": age_of(each.item.id),
+                    "age": creation_key(each.item.id),
                     "origin": origin,
                 }
                 for each in placed
@@ -129,7 +129,7 @@ class TimelineQueries:
 
     async def get(self, project: str, timeline: str, item_id: str) -> PlacedItem | None:
         """One item; None: the timeline has none of this id."""
-        if not age_of(item_id):
+        if not creation_key(item_id):
             return None  # not asked for: a database may refuse its characters
         query = _placed(project, timeline).where(TimelineItemRow.item_id == item_id)
         found = (await self._session.execute(query)).one_or_none()
@@ -160,9 +160,9 @@ class TimelineQueries:
         after = below.end if window.newest_first else below.start
         before = above.start if window.newest_first else above.end
         query = _placed(project, timeline, wanted)
-        query = bounded(query, TimelineItemRow.position, window, after, before)
+        query = apply_cursors(query, TimelineItemRow.position, window, after, before)
         found = (await self._session.execute(query)).all()
-        return in_order([_placed_item(row) for row in found], window)
+        return restore_order([_placed_item(row) for row in found], window)
 
     async def since(
         self, project: str, timeline: str, position: int = 0, wanted: ItemFilter = ALL_ITEMS
@@ -248,7 +248,7 @@ class TimelineQueries:
         if found is not None:
             return _Gap(found, found)
         older = select(func.max(TimelineItemRow.position)).where(
-            *_of(project, timeline), TimelineItemRow.age < age_of(item_id)
+            *_of(project, timeline), TimelineItemRow.age < creation_key(item_id)
         )
         last = (await self._session.execute(older)).scalar_one_or_none()
         return _Gap(-1, 0) if last is None else _Gap(last, last + 1)
@@ -265,7 +265,7 @@ class _Gap(NamedTuple):
 
 def _at_once(item_ids: Collection[str]) -> Iterator[list[str]]:
     """The ids that may be asked for (a database may refuse the characters of others), in parts."""
-    known = [item_id for item_id in item_ids if age_of(item_id)]
+    known = [item_id for item_id in item_ids if creation_key(item_id)]
     for first in range(0, len(known), _ITEMS_AT_ONCE):
         yield known[first : first + _ITEMS_AT_ONCE]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
 
-from control_svc.base.ids import IdSource, age_of, is_id
+from control_svc.base.ids import IdSource, creation_key, is_id
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
@@ -114,7 +114,7 @@ async def _free(tx: Transaction, project: str, kept: Sequence[str]) -> set[str]:
         return set()
     oldest = await StreamQueries(tx).oldest_open(project)
     taken = await TimelineQueries(tx).taken(project, kept)
-    return {each for each in kept if not oldest or age_of(each) < oldest} - taken
+    return {each for each in kept if not oldest or creation_key(each) < oldest} - taken
 
 
 def _other_names(given: Sequence[GivenItem], items: Sequence[Item]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from control_svc.jobs.leases import Leases
 from control_svc.jobs.model import (
     JOBS_TOPIC,
     Claim,
-    Ending,
+    AttemptResult,
     EngineDied,
     Job,
     JobCount,
@@ -113,7 +113,7 @@ class Dispatcher:
     async def _look_after(self) -> None:
         """Signal cancellations to attempts, and end jobs that never started."""
         ours = set(self._running)
-        held = {job.claim: job for job in await self._leases.held()}
+        held = {job.claim: job for job in await self._leases.owned()}
         for claim in ours & self._running.keys():
             if claim not in held:
                 self._lost(self._running[claim])
@@ -121,7 +121,7 @@ class Dispatcher:
                 self._running[claim].context.cancelled.set()
         for claim in held.keys() - ours - self._running.keys():
             # Claimed by a commit whose answer got lost, or its end could not be written.
-            lost = Ending(Outcome.LOST)
+            lost = AttemptResult(Outcome.LOST)
             await self._write_end(claim, lost.outcome, self._leases.end(claim, lost))
 
     def _lost(self, attempt: _Attempt) -> None:
@@ -167,25 +167,25 @@ class Dispatcher:
             self._metrics.running.labels(claim.kind).dec()
             self._changed.set()
 
-    async def _ending_of(self, attempt: _Attempt) -> Ending:
+    async def _ending_of(self, attempt: _Attempt) -> AttemptResult:
         claim = attempt.claim
-        failed = Ending(Outcome.FAILED, InternalError(request_id=claim.job_id))
+        failed = AttemptResult(Outcome.FAILED, InternalError(request_id=claim.job_id))
         try:
             await attempt.work
         except LeaseLost:
-            return Ending(Outcome.LOST)
+            return AttemptResult(Outcome.LOST)
         except EngineDied as died:
-            return Ending(Outcome.ENGINE_DIED, died.error)
+            return AttemptResult(Outcome.ENGINE_DIED, died.error)
         except DomainError as error:
             return _ending_by(error)
         except asyncio.CancelledError:
-            return Ending(Outcome.RELEASED) if attempt.is_given_up else failed
+            return AttemptResult(Outcome.RELEASED) if attempt.is_given_up else failed
         except Exception:  # a defect; the attempt ends, the dispatcher goes on
             _log.exception("job %s failed", claim.job_id)
             return failed
-        return Ending(Outcome.DONE)
+        return AttemptResult(Outcome.DONE)
 
-    async def _end(self, claim: Claim, ending: Ending) -> None:
+    async def _end(self, claim: Claim, ending: AttemptResult) -> None:
         """Write down how an attempt ended, as soon as the database takes it."""
         while not await self._write_end(claim, ending.outcome, self._leases.end(claim, ending)):
             if self._is_stopping:
@@ -217,10 +217,10 @@ class Dispatcher:
         _log.log(level, "attempt %s: job is %s", outcome, job.state, extra={"fields": fields})
 
 
-def _ending_by(error: DomainError) -> Ending:
+def _ending_by(error: DomainError) -> AttemptResult:
     if isinstance(error, Unavailable | ResourceExhausted):
-        return Ending(Outcome.POSTPONED, error)
-    return Ending(Outcome.FAILED if is_retryable(error) else Outcome.REFUSED, error)
+        return AttemptResult(Outcome.POSTPONED, error)
+    return AttemptResult(Outcome.FAILED if is_retryable(error) else Outcome.REFUSED, error)
 
 
 class JobGauges:
@@ -245,7 +245,7 @@ class JobGauges:
         """Count once."""
 
         async def ask(tx: Transaction) -> tuple[list[JobCount], datetime]:
-            return await JobQueueQueries(tx).census(), await tx.now()
+            return await JobQueueQueries(tx).count_by_state(), await tx.now()
 
         counts, now = await self._transactions.read(ask)
         self._metrics.jobs.clear()

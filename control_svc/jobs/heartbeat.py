@@ -31,10 +31,10 @@ def renew_leases(database: Database, owner: str, lease: timedelta) -> Iterator[N
 
     Does nothing on SQLite, where no other process can take a lease.
     """
-    if database.connect_alone is None:
+    if database.connect_dedicated is None:
         yield
         return
-    with _Heartbeat(database.connect_alone, database.clock).running(owner, lease):
+    with _Heartbeat(database.connect_dedicated, database.clock).running(owner, lease):
         yield
 
 

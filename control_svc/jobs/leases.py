@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.jobs.model import Claim, Ending, Job, JobState, LeaseLost, Outcome
+from control_svc.jobs.model import Claim, AttemptResult, Job, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries
 
 ResultT = TypeVar("ResultT")
@@ -28,18 +28,18 @@ class LeaseTerms:
 
     owner: str
     lease: timedelta
-    is_alone: bool
+    is_exclusive: bool
     """No other process can have the database: who else holds a lease is gone."""
 
 
-async def lock_held(tx: Transaction, claims: Collection[Claim], lease: timedelta) -> set[Claim]:
+async def lock_claimed(tx: Transaction, claims: Collection[Claim], lease: timedelta) -> set[Claim]:
     """Lock the jobs of those claims that are still valid, for a transaction that writes for all of
     them.
     """
     jobs = await JobQueueQueries(tx).lock_all(claims)
     now = await tx.now()
     for job in jobs:
-        kept = job.kept(now, lease)
+        kept = job.extend_lease(now, lease)
         if kept != job:
             await JobQueueQueries(tx).save(kept)
     return {job.claim for job in jobs}
@@ -65,11 +65,11 @@ class Leases:
         """The next job of these kinds, from now on ours; None: there is none."""
 
         async def take(tx: Transaction) -> Job | None:
-            due = await JobQueueQueries(tx).due(kinds)
+            due = await JobQueueQueries(tx).lock_next(kinds)
             if due is None:
                 return None
             now = await tx.now()
-            job = due.claimed(self._terms.owner, now, self._terms.lease)
+            job = due.start_attempt(self._terms.owner, now, self._terms.lease)
             await JobQueueQueries(tx).save(job)
             return job
 
@@ -82,7 +82,7 @@ class Leases:
         async def locked(tx: Transaction) -> ResultT:
             job = await JobQueueQueries(tx).lock(claim)
             now = await tx.now()
-            written = (job.progressed() if progress else job).kept(now, self._terms.lease)
+            written = (job.reset_attempts() if progress else job).extend_lease(now, self._terms.lease)
             if written != job:
                 await JobQueueQueries(tx).save(written)
             return await work(tx)
@@ -94,12 +94,12 @@ class Leases:
 
         async def last(tx: Transaction) -> ResultT:
             job = await JobQueueQueries(tx).lock(claim)
-            await self._close(tx, job, Ending(Outcome.DONE))
+            await self._close(tx, job, AttemptResult(Outcome.DONE))
             return await work(tx)
 
         return await self._transactions.write(last)
 
-    async def end(self, claim: Claim, ending: Ending) -> Job:
+    async def end(self, claim: Claim, ending: AttemptResult) -> Job:
         """The job after an attempt that did not finish it. Raises LeaseLost."""
 
         async def close(tx: Transaction) -> Job:
@@ -108,9 +108,9 @@ class Leases:
 
         return await self._transactions.write(close)
 
-    async def held(self) -> list[Job]:
+    async def owned(self) -> list[Job]:
         """The jobs that are ours."""
-        return await self._transactions.read(lambda tx: JobQueueQueries(tx).held(self._terms.owner))
+        return await self._transactions.read(lambda tx: JobQueueQueries(tx).owned(self._terms.owner))
 
     async def orphans(self) -> list[Job]:
         """Running jobs whose workers are gone."""
@@ -119,7 +119,7 @@ class Leases:
                 self._dead_letter_handlers.keys(),
                 self._terms.owner,
                 ORPHANS_AT_ONCE,
-                is_alone=self._terms.is_alone,
+                is_exclusive=self._terms.is_exclusive,
             )
         )
 
@@ -133,14 +133,14 @@ class Leases:
 
         async def close(tx: Transaction) -> Job:
             job = await JobQueueQueries(tx).lock(orphan.claim)
-            if not job.is_orphan(terms.owner, await tx.now(), is_alone=terms.is_alone):
+            if not job.is_orphan(terms.owner, await tx.now(), is_exclusive=terms.is_exclusive):
                 raise LeaseLost(f"{job.id} has a worker")
-            return await self._close(tx, job, Ending(Outcome.LOST))
+            return await self._close(tx, job, AttemptResult(Outcome.LOST))
 
         return await self._transactions.write(close)
 
-    async def _close(self, tx: Transaction, job: Job, ending: Ending) -> Job:
-        ended = job.ended(ending, await tx.now(), self._chance())
+    async def _close(self, tx: Transaction, job: Job, ending: AttemptResult) -> Job:
+        ended = job.end_attempt(ending, await tx.now(), self._chance())
         await JobQueueQueries(tx).save(ended)
         if ended.state is JobState.DEAD:
             await self._dead_letter_handlers[job.kind].on_dead(tx, ended)

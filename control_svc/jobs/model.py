@@ -87,7 +87,7 @@ class JobError(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ending:
+class AttemptResult:
     """How an attempt ended, and by which error."""
 
     outcome: Outcome
@@ -178,15 +178,15 @@ class Job:
         if self.state is not JobState.RUNNING or self.fence != claim.fence:
             raise LeaseLost(f"{self.id} with fence {claim.fence}")
 
-    def is_orphan(self, owner: str, now: datetime, *, is_alone: bool) -> bool:
+    def is_orphan(self, owner: str, now: datetime, *, is_exclusive: bool) -> bool:
         """Whether its worker is gone, as seen by `owner`: the lease has expired, or no other
         process can exist.
         """
         if self.lease_owner in (None, owner) or self.lease_expires_at is None:
             return False
-        return is_alone or self.lease_expires_at <= now
+        return is_exclusive or self.lease_expires_at <= now
 
-    def claimed(self, owner: str, now: datetime, lease: timedelta) -> "Job":
+    def start_attempt(self, owner: str, now: datetime, lease: timedelta) -> "Job":
         """The job at the beginning of an attempt."""
         return replace(
             self,
@@ -198,7 +198,7 @@ class Job:
             heartbeat_at=now,
         )
 
-    def kept(self, now: datetime, lease: timedelta) -> "Job":
+    def extend_lease(self, now: datetime, lease: timedelta) -> "Job":
         """The job while its worker writes: half a lease is made a whole one.
 
         Heartbeats leave rows that are locked, so the leases of those who write all the time would
@@ -208,21 +208,21 @@ class Job:
             return self
         return replace(self, lease_expires_at=now + lease, heartbeat_at=now)
 
-    def progressed(self) -> "Job":
+    def reset_attempts(self) -> "Job":
         """The job once a part of its work is durable: what failed before does not count any more.
 
         Engines that died still do: work may kill the engine again and again, and still get on.
         """
         return replace(self, attempt=1, num_postponed=0)
 
-    def cancel(self, now: datetime) -> "Job":
+    def request_cancel(self, now: datetime) -> "Job":
         """The job with the wish that it ends soon; its worker sees to how. Waiting has an end."""
         if self.state not in UNFINISHED or self.cancel_requested_at is not None:
             return self
         run_after = min(self.run_after, now)
         return replace(self, cancel_requested_at=now, run_after=run_after)
 
-    def hurried(self, kind: str, now: datetime) -> "Job":
+    def expedite(self, kind: str, now: datetime) -> "Job":
         """The waiting job among those of another kind, whose turn comes sooner."""
         return replace(self, kind=kind, run_after=min(self.run_after, now))
 
@@ -231,12 +231,12 @@ class Job:
         if self.state is not JobState.DEAD:
             raise JobNotRetriable(job=self.id, problem=f"it is {self.state.value}.")
 
-    def retried(self, kind: str, now: datetime) -> "Job":
+    def retry(self, kind: str, now: datetime) -> "Job":
         """The dead job at its beginning, as one of a kind: what it met before does not count."""
         started = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
         return replace(started, error=None, ended_at=None)._queued(now)
 
-    def ended(self, ending: Ending, now: datetime, chance: float) -> "Job":
+    def end_attempt(self, ending: AttemptResult, now: datetime, chance: float) -> "Job":
         """The job after an attempt; `chance` in [0, 1) spreads attempts that would coincide."""
         freed = replace(self, lease_owner=None, lease_expires_at=None)
         if ending.error is not None:
@@ -268,11 +268,11 @@ class Job:
             return replace(self, error=error)._dead(now)
         return replace(self, error=error)._queued(now)  # the lease was the wait
 
-    def _postponed(self, ending: Ending, now: datetime, chance: float) -> "Job":
+    def _postponed(self, ending: AttemptResult, now: datetime, chance: float) -> "Job":
         wait = max(backoff(self.num_postponed + 1, chance), ending.wait)
         return replace(self, num_postponed=self.num_postponed + 1)._queued(now + wait)
 
-    def _survived(self, ending: Ending, now: datetime, chance: float) -> "Job":
+    def _survived(self, ending: AttemptResult, now: datetime, chance: float) -> "Job":
         deaths = self.engine_deaths + 1
         counted = replace(self, engine_deaths=deaths)
         if deaths >= MAX_ENGINE_DEATHS:

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from control_svc.base.ids import JOB, is_id
-from control_svc.base.pagination import Window, in_order, windowed
+from control_svc.base.pagination import Window, restore_order, apply_window
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import (
@@ -150,7 +150,7 @@ class JobQueries:
         )
         if found is None:
             return None
-        job = found.cancel(await self._now())
+        job = found.request_cancel(await self._now())
         await _save(self._session, job)
         self._announce(JOBS_TOPIC)
         return job
@@ -167,7 +167,7 @@ class JobQueueQueries:
         self._now = tx.now
         self._announce = tx.announce
 
-    async def due(self, kinds: Collection[str]) -> Job | None:
+    async def lock_next(self, kinds: Collection[str]) -> Job | None:
         """Select and lock the next job: by priority, then of the project with the fewest running
         jobs, then by age.
         """
@@ -224,7 +224,7 @@ class JobQueueQueries:
         return [job for job in jobs if job.state is JobState.RUNNING and job.claim in wanted]
 
     async def orphans(
-        self, kinds: Collection[str], owner: str, limit: int, *, is_alone: bool
+        self, kinds: Collection[str], owner: str, limit: int, *, is_exclusive: bool
     ) -> list[Job]:
         """Running jobs of other owners whose leases ran out, not locked; alone: of all others."""
         query = select(JobRow).where(
@@ -232,11 +232,11 @@ class JobQueueQueries:
             JobRow.kind.in_(kinds),
             JobRow.lease_owner != owner,
         )
-        if not is_alone:
+        if not is_exclusive:
             query = query.where(JobRow.lease_expires_at <= await self._now())
         return await _all(self._session, query.limit(limit))
 
-    async def held(self, owner: str) -> list[Job]:
+    async def owned(self, owner: str) -> list[Job]:
         """The running jobs of an owner, not locked."""
         query = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
         return await _all(self._session, query)
@@ -261,7 +261,7 @@ class JobQueueQueries:
             .values(heartbeat_at=now, lease_expires_at=now + lease)
         )
 
-    async def census(self) -> list[JobCount]:
+    async def count_by_state(self) -> list[JobCount]:
         """How many jobs there are, not locked."""
         rows = await self._session.execute(
             select(JobRow.kind, JobRow.state, func.count(), func.min(JobRow.run_after)).group_by(
@@ -294,7 +294,7 @@ class JobRecordQueries:
             query = query.where(JobRow.project == project)
         if state is not None:
             query = query.where(JobRow.state == state)
-        return in_order(await _all(self._session, windowed(query, JobRow.id, window)), window)
+        return restore_order(await _all(self._session, apply_window(query, JobRow.id, window)), window)
 
     async def _get(self, job_id: str, query: Select[JobRow]) -> Job:
         # What is no id is not asked for: a database may refuse its characters.

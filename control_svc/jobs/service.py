@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.base.validation import check_form
+from control_svc.base.validation import check_project_id
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.jobs.model import Job, JobState
 from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
@@ -38,7 +38,7 @@ class Jobs:
         """A page of jobs; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
         InvalidField."""
         if project:
-            check_form(project)
+            check_project_id(project)
         binding = ("jobs", project, state or "")
         window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
@@ -56,7 +56,7 @@ class Jobs:
             if revive is None:
                 raise JobNotRetriable(job=job_id, problem=f"no job of kind '{dead.kind}' can.")
             kind = await revive(tx, dead)
-            job = dead.retried(kind, await tx.now())
+            job = dead.retry(kind, await tx.now())
             await JobQueueQueries(tx).save(job)
             return job
 

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import KEY, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
 from control_svc.base.validation import (
     SHA256_DIGITS,
     check_digest,
-    check_form,
+    check_project_id,
     check_request_id,
     check_text,
 )
@@ -217,7 +217,7 @@ class CreatedKey(NamedTuple):
     secret: str
 
 
-class Verified(NamedTuple):
+class KeyVerification(NamedTuple):
     """Why a key may not be used; None if it may."""
 
     key: ApiKey | None
@@ -241,7 +241,7 @@ class Keys:
         Raises MissingField, TooLong, InvalidField, ProjectNotFound, ProjectArchived or
         RequestIdReused.
         """
-        check_form(described.project)
+        check_project_id(described.project)
         described.check(self._clock())
         secret = create_key()
         key = self._new(described, secret)
@@ -252,7 +252,7 @@ class Keys:
         async def add(tx: Transaction) -> CreatedKey:
             # Locked: a project that is being archived gets no key meanwhile.
             project = await ProjectQueries(tx).get(described.project, locked=True)
-            created = await once(tx, described.project, request)
+            created = await record_request(tx, described.project, request)
             if created != key.id:
                 return CreatedKey(await KeyQueries(tx).get(created), "")
             project.check_active()
@@ -271,7 +271,7 @@ class Keys:
         """A page of keys; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
         InvalidField."""
         if project:
-            check_form(project)
+            check_project_id(project)
         binding = ("keys", project, str(with_revoked))
         window = self._tokens.window(page_request, binding, MAX_PAGE)
         found = await self._transactions.read(
@@ -284,7 +284,7 @@ class Keys:
         now = self._clock()
         return await self._transactions.write(lambda tx: KeyQueries(tx).revoke(key_id, now))
 
-    async def look_up(self, sha256: str) -> Verified:
+    async def look_up(self, sha256: str) -> KeyVerification:
         """What is known of a key by its hash. Raises MissingField or InvalidField."""
         if not sha256:
             raise MissingField(field="sha256")
@@ -292,11 +292,11 @@ class Keys:
         now = self._clock()
         found = await self._transactions.read(lambda tx: KeyQueries(tx).find(digest))
         if found is None:
-            return Verified(None, ApiKeyInvalid())
+            return KeyVerification(None, ApiKeyInvalid())
         refusal = found.refusal(now)
         if refusal is None:
             await self._note_use(found)
-        return Verified(found.key, refusal)
+        return KeyVerification(found.key, refusal)
 
     async def verify(self, key: str) -> Principal:
         """As a KeyVerifier: this service resolves keys in its own database.

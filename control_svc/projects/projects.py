@@ -6,9 +6,9 @@ from datetime import datetime
 from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, earlier
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
-from control_svc.base.validation import PROJECT_ID_PATTERN, check_form, check_request_id, check_text
+from control_svc.base.validation import PROJECT_ID_PATTERN, check_project_id, check_request_id, check_text
 from control_svc.db.tables import Instant, Key, Table
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from svc_kit.auth.principal import DEFAULT_PROJECT
@@ -159,7 +159,7 @@ class Projects:
 
         async def add(tx: Transaction) -> Project:
             # Remembered with one project for all, so that the id of another project meets it too.
-            if await earlier(tx, DEFAULT_PROJECT, request):
+            if await find_or_record(tx, DEFAULT_PROJECT, request):
                 return await ProjectQueries(tx).get(project.id)
             await ProjectQueries(tx).add(project)
             return project
@@ -168,7 +168,7 @@ class Projects:
 
     async def get(self, project_id: str) -> Project:
         """Raises MissingField or ProjectNotFound."""
-        check_form(project_id)
+        check_project_id(project_id)
         return await self._transactions.read(lambda tx: ProjectQueries(tx).get(project_id))
 
     async def page(self, page_request: PageRequest, *, with_archived: bool) -> Page[Project]:
@@ -182,7 +182,7 @@ class Projects:
 
     async def archive(self, project_id: str) -> Project:
         """Close a project. Raises MissingField, InvalidField or ProjectNotFound."""
-        check_form(project_id)
+        check_project_id(project_id)
         now = self._clock()
 
         async def close(tx: Transaction) -> Project:

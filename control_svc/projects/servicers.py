@@ -17,13 +17,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.base.pagination import PageRequest
 from control_svc.base.proto import optional_timestamp, timestamp
-from control_svc.projects.keys import ApiKey, Keys, NewKey, Verified
+from control_svc.projects.keys import ApiKey, Keys, NewKey, KeyVerification
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
     Counts,
     Period,
     Usage,
-    UsagePlace,
+    UsageKey,
     UsageQuery,
     UsageReport,
     UsageSum,
@@ -89,7 +89,7 @@ def key_to_pb(key: ApiKey) -> key_service_pb2.ApiKey:
     )
 
 
-def verdict_to_pb(verified: Verified) -> key_service_pb2.VerifyKeyResponse:
+def verdict_to_pb(verified: KeyVerification) -> key_service_pb2.VerifyKeyResponse:
     """Convert the verification of a key."""
     key, refusal = verified
     return key_service_pb2.VerifyKeyResponse(
@@ -106,7 +106,7 @@ def usage_report(request: usage_service_pb2.ReportUsageRequest) -> UsageReport:
         request.report_id,
         [
             UsageSum(
-                UsagePlace(_hour(f"deltas[{number}].hour", delta.hour), delta.project, delta.model),
+                UsageKey(_hour(f"deltas[{number}].hour", delta.hour), delta.project, delta.model),
                 Counts(*(getattr(delta.counts, name) for name in Counts._fields)),
             )
             for number, delta in enumerate(request.deltas)

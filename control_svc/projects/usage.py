@@ -22,7 +22,7 @@ MAX_REPORT_ID_CHARACTERS: Final = 64
 _MOST: Final = 2**40
 """More than anybody computes in an hour, and less than would run over a sum."""
 OLDEST_REPORT: Final = timedelta(days=2)
-REMEMBERED_FOR: Final = timedelta(days=3)
+RETENTION: Final = timedelta(days=3)
 """Longer than a report can be late: one that is forgotten is no longer taken."""
 
 
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, order=True)
-class UsagePlace:
+class UsageKey:
     """Which sum is meant. Ordered as lists are: by time, project and model."""
 
     start: datetime
@@ -48,7 +48,7 @@ class UsagePlace:
 class UsageSum:
     """A sum, or what is to be added to one."""
 
-    place: UsagePlace
+    place: UsageKey
     counts: Counts
 
     @property
@@ -58,11 +58,11 @@ class UsageSum:
         return f"{int(place.start.timestamp())}/{_plain(place.project)}/{_plain(place.model)}"
 
     @staticmethod
-    def place_of(cursor: str) -> UsagePlace:
+    def parse_cursor(cursor: str) -> UsageKey:
         """Decode a cursor."""
         seconds, project, model = cursor.split("/")
         start = datetime.fromtimestamp(int(seconds), tz=UTC)
-        return UsagePlace(start, unquote(project), unquote(model))
+        return UsageKey(start, unquote(project), unquote(model))
 
 
 def _plain(name: str) -> str:
@@ -191,14 +191,14 @@ class UsageQueries:
             select(*place, *map(func.sum, _COLUMNS)).group_by(*place).order_by(*place), query
         )
         if after:
-            beyond = UsageSum.place_of(after)
+            beyond = UsageSum.parse_cursor(after)
             statement = statement.where(
                 tuple_(*place) > tuple_(beyond.start, beyond.project, beyond.model)
             )
         rows = await self._session.execute(statement.limit(limit))
         # PostgreSQL adds integers up to decimals.
         return [
-            UsageSum(UsagePlace(*row[: len(place)]), Counts(*map(int, row[len(place) :])))
+            UsageSum(UsageKey(*row[: len(place)]), Counts(*map(int, row[len(place) :])))
             for row in rows
         ]
 

@@ -143,7 +143,7 @@ class Compactor:
             model=response.model,
             messages=(*turn_messages(response.settings.instructions or "", items), request),
             max_tokens=self._summary_tokens,
-            thinks=False,
+            enable_thinking=False,
             seed=response.seed,
             priority=priority,
             label=response.id,

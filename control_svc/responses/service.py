@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from control_svc.agent.mcp import APPROVAL_KINDS
-from control_svc.base.idempotency import IdempotencyRecord, once
-from control_svc.base.ids import JOB, IdSource, age_of
+from control_svc.base.idempotency import IdempotencyRecord, record_request
+from control_svc.base.ids import JOB, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Clock, Transaction, Transactions
@@ -65,7 +65,7 @@ class Responses:
         )
 
         async def add(tx: Transaction) -> Response:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != response.id:
                 return await ResponseQueries(tx).get(project, created)
             return await self._add(tx, project, new, response)
@@ -141,14 +141,14 @@ class Responses:
             # Lock the job's row first, as the response's worker does.
             await JobQueries(tx).request_cancel(project, KIND, response_id)
             found = await ResponseQueries(tx).lock(project, response_id)
-            is_worked_on = not found.state.is_final
-            if is_worked_on:
+            is_running = not found.state.is_final
+            if is_running:
                 await close_conversation(tx, project, found)
             start = await ResponseQueries(tx).start(project, response_id)
             await ResponseQueries(tx).delete(project, response_id)
             if start is not None:
-                await self.prefix_cleanup.forget(
-                    tx, project, start.archive_name, is_worked_on=is_worked_on
+                await self.prefix_cleanup.enqueue(
+                    tx, project, start.archive_name, is_running=is_running
                 )
 
         await self.transactions.write(forget)
@@ -180,7 +180,7 @@ class Responses:
     ) -> Page[Item]:
         """A page of what a response was asked. Raises ResponseNotFound, OutOfRange or
         InvalidField."""
-        if page_request.after and not age_of(page_request.after):
+        if page_request.after and not creation_key(page_request.after):
             raise InvalidField(field="after", problem="it is not the id of an item")
         binding = (project, "input items", response_id)
         window = self.tokens.window(page_request, binding, MAX_PAGE)

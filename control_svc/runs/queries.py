@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import RUN, STEP, is_id
-from control_svc.base.pagination import Window, in_order, windowed
+from control_svc.base.pagination import Window, restore_order, apply_window
 from control_svc.db.tables import Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamRow
@@ -154,8 +154,8 @@ class RunQueries:
     async def page(self, project: str, thread_id: str, window: Window) -> list[Run]:
         """The thread's runs of a window."""
         query = _select(project).where(RunRow.thread_id == thread_id)
-        rows = (await self._session.execute(windowed(query, RunRow.id, window))).all()
-        return [run_of(*row) for row in in_order(rows, window)]
+        rows = (await self._session.execute(apply_window(query, RunRow.id, window))).all()
+        return [run_of(*row) for row in restore_order(rows, window)]
 
     async def update(self, project: str, run: Run) -> None:
         """Keep what has changed of a locked run; its settings never do."""
@@ -209,9 +209,9 @@ class RunStepQueries:
 
     async def page(self, project: str, run_id: str, window: Window) -> list[RunStep]:
         """The run's steps of a window."""
-        query = windowed(_steps(project, run_id), RunStepRow.id, window)
+        query = apply_window(_steps(project, run_id), RunStepRow.id, window)
         documents = (await self._session.scalars(query)).all()
-        return [step_of(document) for document in in_order(documents, window)]
+        return [step_of(document) for document in restore_order(documents, window)]
 
     async def update(self, project: str, step: RunStep) -> None:
         """Keep what has changed of a step."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import Assistant, NewThread, Thread
 from control_svc.assistants.queries import AssistantQueries, ThreadQueries
-from control_svc.base.idempotency import IdempotencyRecord, earlier, once
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
 from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata, check_request_id
@@ -109,7 +109,7 @@ class Runs:
 
         async def add(tx: Transaction) -> Run:
             thread = await ThreadQueries(tx).lock(project, thread_id)
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != run_id:
                 return await RunQueries(tx).get(project, thread_id, created)
             return await self._begin(tx, project, thread, new, run_id, [])
@@ -126,7 +126,7 @@ class Runs:
         request = IdempotencyRecord.of(CREATE_WITH_THREAD, new.request_id, run_id, now, first, new)
 
         async def add(tx: Transaction) -> Run:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created != run_id:
                 return await RunQueries(tx).lock(project, created)
             started = await self._adder.begin(tx, project, thread, first, "thread.")
@@ -314,7 +314,7 @@ class Runs:
             request = IdempotencyRecord.of(
                 SUBMIT, request_id, str(last_event), self._clock(), run_id, tuple(outputs)
             )
-            before = await earlier(tx, project, request)
+            before = await find_or_record(tx, project, request)
             if before is not None:
                 return Submitted(run, int(before.resource_id))
             run = run.answered(outputs)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
@@ -71,7 +71,7 @@ class VectorFiles:
         )
 
         async def add(tx: Transaction) -> StoreFile:
-            await once(tx, project, request)
+            await record_request(tx, project, request)
             return (await self._adder.add(tx, project, store_id, [new]))[0]
 
         return await self._transactions.write(add)
@@ -175,7 +175,7 @@ class VectorFiles:
         )
 
         async def add(tx: Transaction) -> FileBatch:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created == batch.id:
                 await self._adder.add(tx, project, store_id, files, batch.id)
                 await FileBatchQueries(tx).add(project, batch)

@@ -14,10 +14,10 @@ from control_svc.base.ids import (
     VECTOR_STORE,
     VECTOR_STORE_BATCH,
     VECTOR_STORE_ENTRY,
-    age_of,
+    creation_key,
     is_id,
 )
-from control_svc.base.pagination import Window, bounded, in_order, windowed
+from control_svc.base.pagination import Window, apply_cursors, restore_order, apply_window
 from control_svc.db.transaction import Transaction
 from control_svc.files.tables import FileRow
 from control_svc.vector_stores.model import (
@@ -97,8 +97,8 @@ class VectorStoreQueries:
     async def page(self, project: str, window: Window) -> list[VectorStore]:
         """The stores of a window."""
         query = select(VectorStoreRow).where(VectorStoreRow.project == project)
-        rows = await self._session.scalars(windowed(query, VectorStoreRow.id, window))
-        return in_order([_read_store(row) for row in rows], window)
+        rows = await self._session.scalars(apply_window(query, VectorStoreRow.id, window))
+        return restore_order([_read_store(row) for row in rows], window)
 
     async def delete(self, project: str, store_id: str) -> None:
         """Forget a locked store and its batches, and let all of its files be deleted."""
@@ -188,8 +188,8 @@ class StoreFileQueries:
             query = query.where(StoreFileRow.state == state.value)
         cursors = (window.after, window.before)
         after, before = [await self._entry_of(project, store_id, each) for each in cursors]
-        query = bounded(query, StoreFileRow.entry, window, after, before)
-        return in_order([_read_file(row) for row in await self._session.scalars(query)], window)
+        query = apply_cursors(query, StoreFileRow.entry, window, after, before)
+        return restore_order([_read_file(row) for row in await self._session.scalars(query)], window)
 
     async def unfinished(self, project: str, batch_id: str) -> list[StoreFile]:
         """The files of a batch that are in progress."""
@@ -268,7 +268,7 @@ class StoreFileQueries:
                 StoreFileRow.file_id == file_id,
             )
         )
-        return last or VECTOR_STORE_ENTRY + age_of(file_id)
+        return last or VECTOR_STORE_ENTRY + creation_key(file_id)
 
 
 class FileBatchQueries:

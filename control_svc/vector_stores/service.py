@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from control_svc.base.idempotency import IdempotencyRecord, once
+from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.db.notifications import Notifications, follow
@@ -64,7 +64,7 @@ class VectorStores:
         request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
 
         async def add(tx: Transaction) -> VectorStore:
-            created = await once(tx, project, request)
+            created = await record_request(tx, project, request)
             if created == store.id:
                 await VectorStoreQueries(tx).add(project, store)
                 await self._adder.add(tx, project, store.id, new.files)

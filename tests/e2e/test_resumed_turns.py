@@ -159,13 +159,13 @@ def together(events: Sequence[Any], whole: Turn | None = None) -> Turn:
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param(a_turn("What is 17 plus 25?", thinks=True, logprobs=True), id="thought"),
+        pytest.param(a_turn("What is 17 plus 25?", enable_thinking=True, logprobs=True), id="thought"),
         pytest.param(
             a_turn("What is the weather in Paris and in Rome?", tools=(WEATHER,), logprobs=True),
             id="calls",
         ),
         pytest.param(
-            a_turn("What is the weather in Rome?", tools=(WEATHER,), thinks=True), id="all"
+            a_turn("What is the weather in Rome?", tools=(WEATHER,), enable_thinking=True), id="all"
         ),
         pytest.param(
             a_turn(

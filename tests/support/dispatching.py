@@ -26,7 +26,7 @@ class Work(NamedTuple):
 
 
 @asynccontextmanager
-async def dispatching(
+async def run_dispatcher(
     database: Database,
     handler: Handler,
     owner: str = "a",

@@ -22,7 +22,7 @@ from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     UNFINISHED,
     Claim,
-    Ending,
+    AttemptResult,
     Job,
     JobPriority,
     JobState,
@@ -167,7 +167,7 @@ class JobMachine(RuleBasedStateMachine):
         if known.lease_ends - now <= LEASE / 2:
             known.lease_ends = now + LEASE
         if progress:
-            known.job = known.job.progressed()
+            known.job = known.job.reset_attempts()
 
     @rule(claim=claims)
     def finish(self, claim: Claim) -> None:
@@ -201,7 +201,7 @@ class JobMachine(RuleBasedStateMachine):
     )
     def end(self, claim: Claim, outcome: Outcome) -> None:
         """An attempt ends without having done the job."""
-        ending = Ending(outcome, SlowReader(unread_events=1, limit_s=1))
+        ending = AttemptResult(outcome, SlowReader(unread_events=1, limit_s=1))
         if self.counts(claim):
             self.known[claim.job_id].job = self.do(self.leases("any").end(claim, ending))
             assert self.known[claim.job_id].holder is None
@@ -312,7 +312,7 @@ class JobMachine(RuleBasedStateMachine):
         since = BEGINNING - timedelta(days=1)
 
         async def look(tx: Transaction) -> bool:
-            found = await IdempotencyQueries(tx).recall(job.project, mark, job.id, since)
+            found = await IdempotencyQueries(tx).find(job.project, mark, job.id, since)
             return found is not None
 
         return self.do(self.database.transactions.write(look))

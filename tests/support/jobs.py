@@ -14,7 +14,7 @@ from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms, ResultT, Work
-from control_svc.jobs.model import Claim, Ending, Job, NewJob
+from control_svc.jobs.model import Claim, AttemptResult, Job, NewJob
 from control_svc.jobs.queries import JobQueries
 
 KIND = "test"
@@ -107,7 +107,7 @@ class WatchedLeases(Leases):
 
     ends: asyncio.Queue[Job]
 
-    async def end(self, claim: Claim, ending: Ending) -> Job:
+    async def end(self, claim: Claim, ending: AttemptResult) -> Job:
         """As it is, and tell."""
         job = await super().end(claim, ending)
         self.ends.put_nowait(job)
@@ -133,10 +133,10 @@ def leases_of(
     owner: str,
     *,
     dead_letter_handler: DeadLetterHandler | None = None,
-    is_alone: bool = False,
+    is_exclusive: bool = False,
 ) -> WatchedLeases:
     """The leases of a process."""
-    terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=is_alone)
+    terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=is_exclusive)
     dead_letter_handlers = {KIND: dead_letter_handler or Handler()}
     leases = WatchedLeases(database.transactions, dead_letter_handlers, terms, lambda: 0.0)
     leases.ends = asyncio.Queue()

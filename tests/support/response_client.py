@@ -11,7 +11,7 @@ from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 
 from control_svc.deps import ModelParts
-from control_svc.inference.models import ModelFacts
+from control_svc.inference.models import ResolvedModel
 from control_svc.inference.turns import TextPart, TurnClient, TurnRequest
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl, a_control
@@ -28,9 +28,9 @@ class ScriptedModels:
 
     counted: list[TurnRequest] = field(default_factory=list)
 
-    async def describe(self, project: str, model: str, options: bytes) -> ModelFacts:
+    async def describe(self, project: str, model: str, options: bytes) -> ResolvedModel:
         """Every model is there."""
-        return ModelFacts(model or "scripted", options, None)
+        return ResolvedModel(model or "scripted", options, None)
 
     async def count(self, request: TurnRequest) -> int:
         """The words."""

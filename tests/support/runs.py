@@ -130,7 +130,7 @@ class RunProcess:
             seed=lambda: 7,
         )
         handlers: list[JobHandler] = [self.handler, RunExpiry(codec)]
-        terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
+        terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=False)
         dead_letter_handlers = {handler.kind: handler for handler in handlers}
         self.leases = WatchedLeases(database.transactions, dead_letter_handlers, terms, lambda: 0.0)
         self.leases.ends = asyncio.Queue()

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from control_svc.inference.turns import (
-    CallPiece,
+    ToolCallDelta,
     Delta,
     Done,
     Finished,
@@ -57,8 +57,8 @@ def calls(name: str, arguments: str, *, call_id: str = "call_1", text: str = "")
     """A text and a tool call, whose arguments come in pieces."""
     size = max(1, len(arguments) // 3)
     pieces = [arguments[first : first + size] for first in range(0, len(arguments), size)]
-    first = Delta(calls=(CallPiece(0, call_id, name, ""),))
-    rest = [Delta(calls=(CallPiece(0, "", "", piece),)) for piece in pieces]
+    first = Delta(calls=(ToolCallDelta(0, call_id, name, ""),))
+    rest = [Delta(calls=(ToolCallDelta(0, "", "", piece),)) for piece in pieces]
     said = [Delta(content=word) for word in _words(text)]
     return Script([*said, first, *rest], FinishReason.TOOL_CALLS)
 

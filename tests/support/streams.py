@@ -110,7 +110,7 @@ def a_process(
     committer = GroupCommitter(transactions, tails, metrics, lease=LEASE)
     reader = GroupReader(transactions, metrics)
     followers = StreamReader(reader, tails, database.notifications, metrics, poll_s)
-    terms = LeaseTerms(owner=owner, lease=LEASE, is_alone=False)
+    terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=False)
     leases = Leases(transactions, {KIND: dead_letter_handler or Handler()}, terms, lambda: 0.0)
     return StreamProcess(leases, committer, reader, followers, transactions, registry)
 

@@ -11,7 +11,7 @@ from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     MAX_ATTEMPTS,
     MAX_ENGINE_DEATHS,
-    Ending,
+    AttemptResult,
     Job,
     JobPriority,
     JobState,
@@ -56,11 +56,11 @@ def test_only_what_may_be_its_own_fault_kills_a_job(
     )  # fmt: skip
     own = engines = 0
     for outcome in outcomes:
-        before, job = job, job.claimed("me", NOW, LEASE)
+        before, job = job, job.start_attempt("me", NOW, LEASE)
         assert job.fence == before.fence + 1
         if data.draw(st.booleans(), label="progress"):
-            job, own = job.progressed(), 0
-        job = job.ended(Ending(outcome), NOW + timedelta(seconds=1), 0.5)
+            job, own = job.reset_attempts(), 0
+        job = job.end_attempt(AttemptResult(outcome), NOW + timedelta(seconds=1), 0.5)
         own += outcome in (Outcome.FAILED, Outcome.LOST)
         engines += outcome is Outcome.ENGINE_DIED
         is_dead = outcome is Outcome.REFUSED or own >= MAX_ATTEMPTS or engines >= MAX_ENGINE_DEATHS

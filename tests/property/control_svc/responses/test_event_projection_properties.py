@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_svc.agent.drafts import A_CUSTOM_TOOL, DraftKind, ToolTarget, TurnDraft
-from control_svc.inference.turns import CallPiece, Delta
+from control_svc.inference.turns import ToolCallDelta, Delta
 from control_svc.items.model import ItemStatus
 from control_svc.responses.event_codec import RESPONSE_EVENTS
 from control_svc.responses.events import (
@@ -37,8 +37,8 @@ def turns(draw: st.DrawFn) -> list[Delta]:
         elif kind == "text":
             deltas += [Delta(content=word) for word in words]
         elif kind == "call":
-            first = CallPiece(num_calls, f"call_{num_calls}", draw(NAMES), words[0])
-            rest = [CallPiece(num_calls, "", "", word) for word in words[1:]]
+            first = ToolCallDelta(num_calls, f"call_{num_calls}", draw(NAMES), words[0])
+            rest = [ToolCallDelta(num_calls, "", "", word) for word in words[1:]]
             deltas += [Delta(calls=(piece,)) for piece in (first, *rest)]
             num_calls += 1
         else:

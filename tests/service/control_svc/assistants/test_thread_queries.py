@@ -104,7 +104,7 @@ async def begun(database: Database, *messages: ThreadMessage, thread: Thread) ->
 async def test_an_assistant_comes_back_as_it_was(database: Database) -> None:
     """Every setting of an assistant is kept, bytes that are no text among them."""
     assistant = Assistant(id=IDS.new(ASSISTANT), settings=EVERYTHING, created_at=CLOCK())
-    changed = assistant.changed(replace(EVERYTHING, name="", tools=()))
+    changed = assistant.with_settings(replace(EVERYTHING, name="", tools=()))
 
     async def work(tx: Transaction) -> list[Assistant]:
         await AssistantQueries(tx).add(P, assistant)

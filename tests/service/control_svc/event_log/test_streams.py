@@ -24,7 +24,7 @@ from control_svc.event_log.model import (
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.tail_cache import TAIL_BYTES
 from control_svc.event_log.writer import UNWRITTEN_BYTES, StreamWriter
-from control_svc.jobs.model import Ending, JobState, LeaseLost, Outcome
+from control_svc.jobs.model import AttemptResult, JobState, LeaseLost, Outcome
 from control_svc.sweeper import CleanupQueries
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
 from tests.support.job_machine import leave_mark
@@ -166,7 +166,7 @@ async def test_a_follower_that_goes_on_elsewhere_misses_nothing(
     async with here.committer.writer(lost, "run_1") as late:
         await late.add([b"a"], [7], turn=2)
         await late.flush()
-        await here.leases.end(lost.claim, Ending(Outcome.RELEASED))
+        await here.leases.end(lost.claim, AttemptResult(Outcome.RELEASED))
         async with elsewhere.committer.writer(await claim(elsewhere), "run_1") as writer:
             assert writer.next_number == 1
             await late.add([b"never"])
@@ -196,7 +196,7 @@ async def test_who_lost_its_job_to_its_own_process_is_not_heard(
     lost = await claim(process)
     async with AsyncExitStack() as stack:
         async with process.committer.writer(lost, "run_1") as late:
-            await process.leases.end(lost.claim, Ending(Outcome.RELEASED))
+            await process.leases.end(lost.claim, AttemptResult(Outcome.RELEASED))
             going_on = process.committer.writer(await claim(process), "run_1")
             writer = await stack.enter_async_context(going_on)
             await stack.enter_async_context(process.running())

@@ -14,7 +14,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import engine_service_pb2_grpc as rpc
 from prometheus_client import CollectorRegistry
 
-from control_svc.inference.prefix_cleanup import KIND, MOST_POSTPONED, PrefixCleanupWorker
+from control_svc.inference.prefix_cleanup import KIND, MAX_POSTPONED, PrefixCleanupWorker
 from control_svc.jobs.model import Claim
 from svc_kit.auth.authenticator import Authenticator, ServiceToken
 from svc_kit.errors import DomainError, EngineRestarting, ScopeMissing, Unavailable
@@ -185,6 +185,6 @@ async def test_a_service_that_stays_away_is_left_alone() -> None:
     cleaner = PrefixCleanupWorker(Away())
     no_context: Any = None
     with pytest.raises(Unavailable):
-        await cleaner.run(claim(MOST_POSTPONED - 1), no_context)
+        await cleaner.run(claim(MAX_POSTPONED - 1), no_context)
 
-    await cleaner.run(claim(MOST_POSTPONED), no_context)
+    await cleaner.run(claim(MAX_POSTPONED), no_context)

@@ -10,7 +10,7 @@ from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.inference.v1 import inference_service_pb2
 
 from control_svc.base.pagination import PageTokens
-from control_svc.jobs.model import Ending, Job, JobState, Outcome
+from control_svc.jobs.model import AttemptResult, Job, JobState, Outcome
 from control_svc.jobs.service import Jobs
 from control_svc.runs.model import RunState
 from control_svc.runs.transitions import EXPIRY_KIND
@@ -150,7 +150,7 @@ async def its_dead_expiry(process: RunProcess) -> Job:
     """The expiry of a waiting run, after an attempt that was a defect."""
     job = await process.leases.claim([EXPIRY_KIND])
     assert job is not None
-    defect = Ending(Outcome.REFUSED, InternalError(request_id=job.id))
+    defect = AttemptResult(Outcome.REFUSED, InternalError(request_id=job.id))
     return await process.leases.end(job.claim, defect)
 
 

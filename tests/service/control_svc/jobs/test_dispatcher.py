@@ -11,7 +11,7 @@ from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import MAX_ATTEMPTS, Claim, Ending, EngineDied, Job, JobState, Outcome
+from control_svc.jobs.model import MAX_ATTEMPTS, Claim, AttemptResult, EngineDied, Job, JobState, Outcome
 from svc_kit.errors import (
     EngineRestarting,
     FileNotFound,
@@ -21,7 +21,7 @@ from svc_kit.errors import (
 )
 from svc_kit.metrics import JobMetrics
 from tests.support.control import SetClock
-from tests.support.dispatching import NEVER_S, dispatching
+from tests.support.dispatching import NEVER_S, run_dispatcher
 from tests.support.jobs import (
     KIND,
     Handler,
@@ -41,7 +41,7 @@ async def nothing(_: Transaction) -> None:
 async def test_a_job_is_done_without_a_poll(database: Database, jobs: Jobs) -> None:
     """Whoever adds one wakes the dispatcher."""
     handler = Handler()
-    async with dispatching(database, handler) as work:
+    async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
         done = await work.ends.get()
 
@@ -64,7 +64,7 @@ async def test_as_many_run_as_the_handler_takes(database: Database, jobs: Jobs) 
         running -= 1
 
     handler = Handler(count, concurrency=2)
-    async with dispatching(database, handler) as work:
+    async with run_dispatcher(database, handler) as work:
         for _ in range(6):
             await jobs.add()
         ended = [await work.ends.get() for _ in range(6)]
@@ -91,7 +91,7 @@ async def test_what_an_attempt_raises_decides(
     async def fail(_claim: Claim, _context: JobContext) -> None:
         raise problem
 
-    async with dispatching(database, Handler(fail)) as work:
+    async with run_dispatcher(database, Handler(fail)) as work:
         await jobs.add()
         ended = await work.ends.get()
 
@@ -111,7 +111,7 @@ async def test_the_third_failure_is_the_last(
         raise TOO_SLOW
 
     handler = Handler(fail)
-    async with dispatching(database, handler) as work:
+    async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
         ended = [await work.ends.get()]
         while ended[-1].state is not JobState.DEAD:
@@ -133,7 +133,7 @@ async def test_a_cancelled_job_hears_of_it_and_finishes(database: Database, jobs
         await context.finish(nothing)
 
     handler = Handler(until_cancelled)
-    async with dispatching(database, handler) as work:
+    async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
         await handler.news.wait()
         await jobs.cancel(added)
@@ -146,11 +146,11 @@ async def test_a_process_that_stops_gives_its_work_back(database: Database, jobs
     """Another one goes on at once, and the attempt does not count; nor does one that a claim under
     way at the stop begins."""
     first, second = Handler(for_ever), Handler()
-    async with dispatching(database, first, "first") as stopping:
+    async with run_dispatcher(database, first, "first") as stopping:
         added = await jobs.add()
         await first.news.wait()
     given_back = stopping.ends.get_nowait()
-    async with dispatching(database, second, "second") as work:
+    async with run_dispatcher(database, second, "second") as work:
         ended = await work.ends.get()
 
     assert (given_back.state, given_back.attempt) == (JobState.QUEUED, 0)
@@ -192,11 +192,11 @@ async def test_a_lost_job_is_left(database: Database, jobs: Jobs, clock: SetCloc
                 left.set()
 
     handler, ends = Handler(stall_at_first), asyncio.Queue[Job]()
-    async with dispatching(database, handler, "first", ends=ends):
+    async with run_dispatcher(database, handler, "first", ends=ends):
         added = await jobs.add()
         await handler.news.wait()
         clock.advance(minutes=1)
-        async with dispatching(database, handler, "second", ends=ends):
+        async with run_dispatcher(database, handler, "second", ends=ends):
             ended = await ends.get()
             database.notifications.send(["jobs"])
             await left.wait()
@@ -210,7 +210,7 @@ async def test_a_claim_that_nobody_heard_of_is_found(database: Database, jobs: J
     added = await jobs.add()
     await leases_of(database, "a").claim([KIND])
 
-    async with dispatching(database, Handler(), "a") as work:
+    async with run_dispatcher(database, Handler(), "a") as work:
         lost, done = await work.ends.get(), await work.ends.get()
 
     assert (lost.id, lost.state, lost.attempt) == (added.id, JobState.QUEUED, 1)
@@ -230,13 +230,13 @@ async def test_a_subject_that_cannot_be_ended_holds_up_no_other(
     for _ in range(MAX_ATTEMPTS - 1):
         job = await gone.claim([KIND])
         assert job is not None
-        clock.now = (await gone.end(job.claim, Ending(Outcome.FAILED))).run_after
+        clock.now = (await gone.end(job.claim, AttemptResult(Outcome.FAILED))).run_after
     await gone.claim([KIND])
     orphan = await jobs.add()
     await gone.claim([KIND])
     clock.advance(minutes=5)
 
-    async with dispatching(database, Broken()) as work:
+    async with run_dispatcher(database, Broken()) as work:
         added = await jobs.add()
         ended = [await work.ends.get() for _ in range(2)]
 
@@ -258,7 +258,7 @@ async def test_an_end_is_written_once_there_is_room(
                 raise refusal
         return await write(work)
 
-    async with dispatching(database, handler) as work:
+    async with run_dispatcher(database, handler) as work:
         monkeypatch.setattr(transactions, "write", write_unless_full)
         await jobs.add()
         ended = await work.ends.get()

@@ -9,7 +9,7 @@ import pytest
 from control_svc.blobs.local import FolderBlobs
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
-from control_svc.jobs.model import Ending, JobPriority, JobState, LeaseLost, Outcome
+from control_svc.jobs.model import AttemptResult, JobPriority, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
@@ -68,7 +68,7 @@ async def test_a_late_worker_changes_nothing(
     for attempt in (
         one.write(late.claim, nothing, progress=False),
         one.finish(late.claim, nothing),
-        one.end(late.claim, Ending(Outcome.FAILED)),
+        one.end(late.claim, AttemptResult(Outcome.FAILED)),
     ):
         with pytest.raises(LeaseLost):
             await attempt
@@ -99,7 +99,7 @@ async def test_a_refusal_buries_and_tells(database: Database, jobs: Jobs) -> Non
     leases = leases_of(database, "a", dead_letter_handler=handler)
     job = await leases.claim([KIND])
     assert job is not None
-    await leases.end(job.claim, Ending(Outcome.REFUSED, FileNotFound(file="file-1")))
+    await leases.end(job.claim, AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1")))
 
     dead = await jobs.get(added)
     assert (dead.state, dead.error and dead.error.reason) == (JobState.DEAD, "FILE_NOT_FOUND")
@@ -117,7 +117,7 @@ async def test_what_waits_for_others_waits_for_ever(
         job = await leases.claim([KIND])
         assert job is not None
         error = UpstreamUnavailable(service="inference")
-        job = await leases.end(job.claim, Ending(Outcome.POSTPONED, error))
+        job = await leases.end(job.claim, AttemptResult(Outcome.POSTPONED, error))
         waits.append((job.run_after - clock.now).total_seconds())
         clock.now = job.run_after
 
@@ -166,7 +166,7 @@ async def test_what_has_ended_is_forgotten(
     """Done jobs after a day, dead letters after a month, others never."""
     done, dead, waiting = [await jobs.add() for _ in range(3)]
     leases = leases_of(database, "a")
-    for ending in (Ending(Outcome.DONE), Ending(Outcome.REFUSED, FileNotFound(file="file-1"))):
+    for ending in (AttemptResult(Outcome.DONE), AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1"))):
         job = await leases.claim([KIND])
         assert job is not None
         await leases.end(job.claim, ending)

@@ -22,7 +22,7 @@ from control_svc.jobs.heartbeat import BEATS_PER_LEASE, renew_leases
 from control_svc.jobs.model import Claim, Job, JobState
 from control_svc.jobs.queries import JobQueueQueries
 from tests.support.control import SetClock
-from tests.support.dispatching import dispatching
+from tests.support.dispatching import run_dispatcher
 from tests.support.examples import examples
 from tests.support.job_machine import BRIEF, JobMachine, leave_mark
 from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
@@ -74,7 +74,7 @@ async def test_several_processes_share_the_work_of_a_postgres(
         opened = [a_database(tmp_path, postgres_url) for _ in range(4)]
         databases = [await stack.enter_async_context(each) for each in opened]
         for number, database in enumerate(databases):
-            at_work = dispatching(database, handlers[number], str(number), ends=ends)
+            at_work = run_dispatcher(database, handlers[number], str(number), ends=ends)
             await stack.enter_async_context(at_work)
         ids = IdSource(utc_now)
         added = await asyncio.gather(
@@ -97,7 +97,7 @@ async def test_a_notice_reaches_another_process(postgres_url: str, tmp_path: Pat
     async with (
         a_database(tmp_path, postgres_url) as here,
         a_database(tmp_path, postgres_url) as there,
-        dispatching(there, handler) as work,
+        run_dispatcher(there, handler) as work,
     ):
         jobs = Jobs(here, IdSource(utc_now))
         added = await jobs.add()
@@ -117,7 +117,7 @@ async def test_cut_connections_come_back(postgres_url: str, tmp_path: Path) -> N
     async with (
         a_database(tmp_path, postgres_url) as here,
         a_database(tmp_path, postgres_url) as there,
-        dispatching(there, handler) as work,
+        run_dispatcher(there, handler) as work,
     ):
         jobs = Jobs(here, IdSource(utc_now))
         with renew_leases(there, "a", timedelta(seconds=1)):
@@ -185,7 +185,7 @@ async def test_a_killed_process_s_work_is_taken_over(postgres_url: str, tmp_path
         with endless_worker(tmp_path, postgres_url, lease_s=1) as program:
             added = await Jobs(database, IdSource(utc_now)).add()
             await program.line(f"attempt 1 of {added.id}")
-            async with dispatching(database, handler, poll_s=0.1) as work:
+            async with run_dispatcher(database, handler, poll_s=0.1) as work:
                 program.signal(signal.SIGKILL)
                 ended = await work.ends.get()
 
@@ -199,7 +199,7 @@ async def test_a_stopped_process_gives_its_work_back(postgres_url: str, tmp_path
         with endless_worker(tmp_path, postgres_url, lease_s=3600) as program:
             added = await Jobs(database, IdSource(utc_now)).add()
             await program.line(f"attempt 1 of {added.id}")
-            async with dispatching(database, handler) as work:
+            async with run_dispatcher(database, handler) as work:
                 program.signal(signal.SIGTERM)
                 ended = await work.ends.get()
 

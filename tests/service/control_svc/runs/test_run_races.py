@@ -10,7 +10,7 @@ from sqlalchemy.orm import ORMExecuteState
 from sqlalchemy.util import await_only
 
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.jobs.model import Ending, Outcome
+from control_svc.jobs.model import AttemptResult, Outcome
 from control_svc.runs.model import RunState, ToolOutput
 from control_svc.runs.queries import RunRow
 from control_svc.tools.model import FunctionTool
@@ -89,7 +89,7 @@ async def test_giving_a_run_up_has_an_end_where_nobody_works_on_it(tmp_path: Pat
         run = await begun(process, await world.assistant(), thread)
         job = await process.leases.claim([process.handler.kind])
         assert job is not None
-        await process.leases.end(job.claim, Ending(Outcome.DONE))
+        await process.leases.end(job.claim, AttemptResult(Outcome.DONE))
 
         with pytest.raises(StaleGeneration, match=run.id):
             await process.runs.cancel(PROJECT, thread.id, run.id)

@@ -20,17 +20,17 @@ def tails() -> Tails:
 def written(tails: Tails, next_number: int = 0) -> tuple[Tail, ExitStack]:
     """A writer's tail, and what lets the writer go."""
     stack = ExitStack()
-    return stack.enter_context(tails.written(KEY, next_number)), stack
+    return stack.enter_context(tails.open_for_writer(KEY, next_number)), stack
 
 
 def test_a_late_writer_leaves_the_tail_to_the_one_that_goes_on(tails: Tails) -> None:
     """Followers are fed from memory before and after."""
-    with tails.followed(KEY, asyncio.Event()) as followed:
+    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
         _, late = written(tails)
         going_on, ours = written(tails)
         late.close()
         going_on.add([Event(0, b"a")])
-        news = followed.since(0)
+        news = followed.read_from(0)
         ours.close()
 
     assert news is not None
@@ -39,26 +39,26 @@ def test_a_late_writer_leaves_the_tail_to_the_one_that_goes_on(tails: Tails) -> 
 
 def test_nothing_is_known_here_once_the_one_that_goes_on_has_left(tails: Tails) -> None:
     """The late writer, which is still here, says nothing of what others commit."""
-    with tails.followed(KEY, asyncio.Event()) as followed:
+    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
         _, late = written(tails)
         _, ours = written(tails)
         ours.close()
-        before = followed.since(0)
+        before = followed.read_from(0)
         late.close()
 
-        assert before is followed.since(0) is None
+        assert before is followed.read_from(0) is None
 
 
 def test_an_end_stays_the_end_when_a_late_writer_leaves(tails: Tails) -> None:
     """Whoever follows hears of it, also after both have gone."""
-    with tails.followed(KEY, asyncio.Event()) as followed:
+    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
         _, late = written(tails)
         going_on, ours = written(tails)
         going_on.add([Event(0, b"a")], is_end=True)
         late.close()
-        first = followed.since(0)
+        first = followed.read_from(0)
         ours.close()
-        second = followed.since(0)
+        second = followed.read_from(0)
 
     assert first is not None
     assert first.is_end
@@ -72,7 +72,7 @@ def test_a_late_writer_forgets_nobody_elses_tail(tails: Tails) -> None:
     ours.close()
     newest, next_one = written(tails)
     late.close()
-    with tails.followed(KEY, asyncio.Event()) as followed:
+    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
         assert followed is newest
     next_one.close()
 

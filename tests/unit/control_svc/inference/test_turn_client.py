@@ -46,7 +46,7 @@ def test_messages_and_tools_arrive_as_they_are() -> None:
             ),
             tools=(TurnTool("look", "Looks", "{}", strict=True), TurnTool("wait")),
             choice=TurnChoice(ChoiceMode.REQUIRED, ("look",), parallel=False),
-            thinks=False,
+            enable_thinking=False,
             template_values='{"a": 1}',
         )
     )
