@@ -29,10 +29,10 @@ from control_svc.deps import (
     Deps,
     ModelParts,
     build_prefix_cleanup,
-    data_folder,
     cancel_and_wait,
-    shared_secret,
+    data_folder,
     open_streams,
+    shared_secret,
 )
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
@@ -139,7 +139,9 @@ async def build(
             *archive_handlers(deps),
             *handlers,
         ]
-        dispatcher = await stack.enter_async_context(run_dispatcher(deps, works, JobMetrics(registry)))
+        dispatcher = await stack.enter_async_context(
+            run_dispatcher(deps, works, JobMetrics(registry))
+        )
         sweeper = _sweeper(deps)
         sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(cancel_and_wait, sweeping)

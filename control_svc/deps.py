@@ -35,28 +35,28 @@ from svc_kit.sandbox.jobs import JobRunner
 
 @dataclass(frozen=True)
 class Streams:
-    """What writes and reads the streams of a process."""
+    """The writers and readers of event streams in this process."""
 
-    writers: GroupCommitter
-    followers: StreamReader
+    committer: GroupCommitter
+    reader: StreamReader
 
 
 @asynccontextmanager
 async def open_streams(
     settings: ControlSettings, database: Database, metrics: StreamMetrics
 ) -> AsyncIterator[Streams]:
-    """Streams that are committed and read meanwhile."""
+    """Run the group commit and the group reader while the context is open."""
     tails = Tails()
     committer = GroupCommitter(
         database.transactions, tails, metrics, lease=timedelta(seconds=settings.jobs.lease_s)
     )
-    reader = GroupReader(database.transactions, metrics)
-    followers = StreamReader(
-        reader, tails, database.notifications, metrics, settings.jobs.poll_interval_s
+    group_reader = GroupReader(database.transactions, metrics)
+    reader = StreamReader(
+        group_reader, tails, database.notifications, metrics, settings.jobs.poll_interval_s
     )
-    running = [asyncio.create_task(committer.run()), asyncio.create_task(reader.run())]
+    running = [asyncio.create_task(committer.run()), asyncio.create_task(group_reader.run())]
     try:
-        yield Streams(committer, followers)
+        yield Streams(committer, reader)
     finally:
         for task in running:
             task.cancel()

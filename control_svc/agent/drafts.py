@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from control_svc.agent.prompt import CUSTOM_INPUT
-from control_svc.inference.turns import ToolCallDelta, Delta, LikelyToken
+from control_svc.inference.turns import Delta, LikelyToken, ToolCallDelta
 from control_svc.inference.turns import TokenLogprob as TurnLogprob
 from control_svc.items.model import (
     ITEM_PREFIXES,

@@ -27,7 +27,7 @@ from control_svc.assistants.model import (
     Thread,
     ThreadSettings,
 )
-from control_svc.base.proto import check_mask, apply_mask, optional_timestamp, timestamp
+from control_svc.base.proto import apply_mask, check_mask, optional_timestamp, timestamp
 from control_svc.items.model import Part, Role, Text
 from control_svc.items.proto import parts_from_pb, parts_to_pb
 from control_svc.tools.proto import (
@@ -145,7 +145,9 @@ def thread_edit(
 ) -> Callable[[ThreadSettings], ThreadSettings]:
     """What makes the new settings out of the old ones. Raises InvalidField for a wrong mask."""
     checked = check_mask(mask, changes, THREAD_FIELDS)
-    return lambda there: thread_settings(apply_mask(_thread_settings_to_pb(there), changes, checked))
+    return lambda there: thread_settings(
+        apply_mask(_thread_settings_to_pb(there), changes, checked)
+    )
 
 
 def thread_to_pb(thread: Thread) -> thread_pb2.Thread:

@@ -24,7 +24,7 @@ from sqlalchemy.sql import ColumnElement
 from control_svc.assistants.message_model import Attachment, IncompleteReason, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
 from control_svc.base.ids import ASSISTANT, THREAD, is_id
-from control_svc.base.pagination import Window, restore_order, apply_window
+from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.items.model import Item, ItemFilter, PlacedItem

@@ -11,7 +11,7 @@ from corral.control.v1 import batch_service_pb2_grpc as rpc
 from google.protobuf.duration_pb2 import Duration
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import optional_timestamp, to_timedelta, timestamp
+from control_svc.base.proto import optional_timestamp, timestamp, to_timedelta
 from control_svc.batches.model import Batch, LineProblem, NewBatch
 from control_svc.batches.service import Batches
 from svc_kit.auth.principal import current_principal

@@ -237,7 +237,9 @@ class EventLogQueries:
         # Others are not asked for: a database may refuse them, and all that is read beside them.
         places = [place for place in wanted if place.key.stream_id.isprintable()]
         streams = await _streams(self._session, {place.key for place in places})
-        found = {place: ReadResult(streams[place.key], []) for place in places if place.key in streams}
+        found = {
+            place: ReadResult(streams[place.key], []) for place in places if place.key in streams
+        }
         behind = [
             place for place, reading in found.items() if place.number < reading.stream.next_number
         ]

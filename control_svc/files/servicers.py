@@ -11,7 +11,7 @@ from corral.control.v1 import upload_service_pb2 as upload_pb
 from corral.control.v1 import upload_service_pb2_grpc as upload_rpc
 
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import is_newest_first, to_timedelta, timestamp
+from control_svc.base.proto import is_newest_first, timestamp, to_timedelta
 from control_svc.files.model import Completion, File, FilePurpose, NewFile, NewUpload, UploadPart
 from control_svc.files.service import Files
 from control_svc.files.uploads import Uploads, UploadWithFile

@@ -17,7 +17,6 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from control_svc.inference.client import SERVICE, call_metadata, stream_messages
 from control_svc.inference.turns import (
     AudioPart,
-    ToolCallDelta,
     ChoiceMode,
     Delta,
     Done,
@@ -30,6 +29,7 @@ from control_svc.inference.turns import (
     Started,
     TextPart,
     TokenLogprob,
+    ToolCallDelta,
     TurnChoice,
     TurnEvent,
     TurnFormat,
@@ -270,7 +270,9 @@ class RpcTokenCounter:
         """The tokens of the prompt of a turn. Raises what the service answers."""
         wanted = chat_request(request)
         counting = pb.CountTokensRequest(model=wanted.model, conversation=wanted.conversation)
-        metadata = call_metadata(self._token, request.project, PRIORITIES[request.priority], _KEY_ID)
+        metadata = call_metadata(
+            self._token, request.project, PRIORITIES[request.priority], _KEY_ID
+        )
         with translate_errors(SERVICE):
             counted = await self._stub.CountTokens(
                 counting, metadata=metadata, timeout=self._timeout_s

@@ -16,8 +16,8 @@ from control_svc.jobs.handler import JobContext, JobHandler
 from control_svc.jobs.leases import Leases
 from control_svc.jobs.model import (
     JOBS_TOPIC,
-    Claim,
     AttemptResult,
+    Claim,
     EngineDied,
     Job,
     JobCount,

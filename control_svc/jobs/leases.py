@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.jobs.model import Claim, AttemptResult, Job, JobState, LeaseLost, Outcome
+from control_svc.jobs.model import AttemptResult, Claim, Job, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries
 
 ResultT = TypeVar("ResultT")
@@ -82,7 +82,9 @@ class Leases:
         async def locked(tx: Transaction) -> ResultT:
             job = await JobQueueQueries(tx).lock(claim)
             now = await tx.now()
-            written = (job.reset_attempts() if progress else job).extend_lease(now, self._terms.lease)
+            written = (job.reset_attempts() if progress else job).extend_lease(
+                now, self._terms.lease
+            )
             if written != job:
                 await JobQueueQueries(tx).save(written)
             return await work(tx)
@@ -110,7 +112,9 @@ class Leases:
 
     async def owned(self) -> list[Job]:
         """The jobs that are ours."""
-        return await self._transactions.read(lambda tx: JobQueueQueries(tx).owned(self._terms.owner))
+        return await self._transactions.read(
+            lambda tx: JobQueueQueries(tx).owned(self._terms.owner)
+        )
 
     async def orphans(self) -> list[Job]:
         """Running jobs whose workers are gone."""

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from control_svc.base.ids import JOB, is_id
-from control_svc.base.pagination import Window, restore_order, apply_window
+from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import (
@@ -294,7 +294,9 @@ class JobRecordQueries:
             query = query.where(JobRow.project == project)
         if state is not None:
             query = query.where(JobRow.state == state)
-        return restore_order(await _all(self._session, apply_window(query, JobRow.id, window)), window)
+        return restore_order(
+            await _all(self._session, apply_window(query, JobRow.id, window)), window
+        )
 
     async def _get(self, job_id: str, query: Select[JobRow]) -> Job:
         # What is no id is not asked for: a database may refuse its characters.

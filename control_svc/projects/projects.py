@@ -8,7 +8,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
-from control_svc.base.validation import PROJECT_ID_PATTERN, check_project_id, check_request_id, check_text
+from control_svc.base.validation import (
+    PROJECT_ID_PATTERN,
+    check_project_id,
+    check_request_id,
+    check_text,
+)
 from control_svc.db.tables import Instant, Key, Table
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from svc_kit.auth.principal import DEFAULT_PROJECT

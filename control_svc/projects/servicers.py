@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.base.pagination import PageRequest
 from control_svc.base.proto import optional_timestamp, timestamp
-from control_svc.projects.keys import ApiKey, Keys, NewKey, KeyVerification
+from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
     Counts,

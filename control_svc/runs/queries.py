@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import RUN, STEP, is_id
-from control_svc.base.pagination import Window, restore_order, apply_window
+from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.tables import Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamRow

@@ -17,7 +17,7 @@ from control_svc.base.ids import (
     creation_key,
     is_id,
 )
-from control_svc.base.pagination import Window, apply_cursors, restore_order, apply_window
+from control_svc.base.pagination import Window, apply_cursors, apply_window, restore_order
 from control_svc.db.transaction import Transaction
 from control_svc.files.tables import FileRow
 from control_svc.vector_stores.model import (
@@ -189,7 +189,9 @@ class StoreFileQueries:
         cursors = (window.after, window.before)
         after, before = [await self._entry_of(project, store_id, each) for each in cursors]
         query = apply_cursors(query, StoreFileRow.entry, window, after, before)
-        return restore_order([_read_file(row) for row in await self._session.scalars(query)], window)
+        return restore_order(
+            [_read_file(row) for row in await self._session.scalars(query)], window
+        )
 
     async def unfinished(self, project: str, batch_id: str) -> list[StoreFile]:
         """The files of a batch that are in progress."""

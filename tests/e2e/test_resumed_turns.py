@@ -159,7 +159,9 @@ def together(events: Sequence[Any], whole: Turn | None = None) -> Turn:
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param(a_turn("What is 17 plus 25?", enable_thinking=True, logprobs=True), id="thought"),
+        pytest.param(
+            a_turn("What is 17 plus 25?", enable_thinking=True, logprobs=True), id="thought"
+        ),
         pytest.param(
             a_turn("What is the weather in Paris and in Rome?", tools=(WEATHER,), logprobs=True),
             id="calls",

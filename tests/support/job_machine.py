@@ -21,8 +21,8 @@ from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     UNFINISHED,
-    Claim,
     AttemptResult,
+    Claim,
     Job,
     JobPriority,
     JobState,

@@ -14,7 +14,7 @@ from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms, ResultT, Work
-from control_svc.jobs.model import Claim, AttemptResult, Job, NewJob
+from control_svc.jobs.model import AttemptResult, Claim, Job, NewJob
 from control_svc.jobs.queries import JobQueries
 
 KIND = "test"

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from control_svc.inference.turns import (
-    ToolCallDelta,
     Delta,
     Done,
     Finished,
     FinishReason,
     Started,
+    ToolCallDelta,
     TurnEvent,
     TurnRequest,
     TurnRole,

@@ -19,7 +19,7 @@ from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFile
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 from corral.inference.v1 import inference_service_pb2
 
-from control_svc.inference.embeddings import EmbeddingResult, EmbeddingModel
+from control_svc.inference.embeddings import EmbeddingModel, EmbeddingResult
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
@@ -142,7 +142,9 @@ class WordEmbedder:
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
     ) -> EmbeddingResult:
         """The vectors of texts."""
-        return EmbeddingResult(np.array([word_vector(text) for text in texts], np.float32), "a" * 64)
+        return EmbeddingResult(
+            np.array([word_vector(text) for text in texts], np.float32), "a" * 64
+        )
 
 
 @dataclass(frozen=True)

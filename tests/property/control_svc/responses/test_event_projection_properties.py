@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_svc.agent.drafts import A_CUSTOM_TOOL, DraftKind, ToolTarget, TurnDraft
-from control_svc.inference.turns import ToolCallDelta, Delta
+from control_svc.inference.turns import Delta, ToolCallDelta
 from control_svc.items.model import ItemStatus
 from control_svc.responses.event_codec import RESPONSE_EVENTS
 from control_svc.responses.events import (

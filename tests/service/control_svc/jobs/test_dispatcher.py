@@ -11,7 +11,15 @@ from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import MAX_ATTEMPTS, Claim, AttemptResult, EngineDied, Job, JobState, Outcome
+from control_svc.jobs.model import (
+    MAX_ATTEMPTS,
+    AttemptResult,
+    Claim,
+    EngineDied,
+    Job,
+    JobState,
+    Outcome,
+)
 from svc_kit.errors import (
     EngineRestarting,
     FileNotFound,

@@ -166,7 +166,10 @@ async def test_what_has_ended_is_forgotten(
     """Done jobs after a day, dead letters after a month, others never."""
     done, dead, waiting = [await jobs.add() for _ in range(3)]
     leases = leases_of(database, "a")
-    for ending in (AttemptResult(Outcome.DONE), AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1"))):
+    for ending in (
+        AttemptResult(Outcome.DONE),
+        AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1")),
+    ):
         job = await leases.claim([KIND])
         assert job is not None
         await leases.end(job.claim, ending)
