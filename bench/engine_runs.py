@@ -58,11 +58,11 @@ class OneByOne:
         """As the guide."""
         return self._guide.mask()
 
-    def take(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """As the guide."""
-        self._guide.take(tokens)
+        self._guide.accept(tokens)
 
-    def forced(self, limit: int) -> Sequence[int]:
+    def forced_tokens(self, limit: int) -> Sequence[int]:
         """Nothing."""
         return ()
 
@@ -108,7 +108,7 @@ class EngineRuns:
         engine = Engine(
             "bench",
             self._backend,
-            shape=BatchLayout({}, self._slots),
+            layout=BatchLayout({}, self._slots),
             chunk_cap=512,
             clock=time.monotonic,
         )

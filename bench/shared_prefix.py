@@ -73,7 +73,7 @@ def _run(model: Path, load: Load, *, reuse: bool) -> tuple[int, Counter[str]]:
     engine = Engine(
         "bench",
         backend,
-        shape=BatchLayout(measured.step_times, load.concurrency),
+        layout=BatchLayout(measured.step_times, load.concurrency),
         chunk_cap=512,
         clock=time.monotonic,
         copy_costs=measured.copy_costs,

@@ -94,7 +94,7 @@ class Bench:
         engine = Engine(
             "bench",
             self._backend,
-            shape=BatchLayout({}, SLOTS),
+            layout=BatchLayout({}, SLOTS),
             chunk_cap=512,
             clock=time.monotonic,
             step_times=self._measured.step_times if way.asks else None,

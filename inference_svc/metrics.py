@@ -93,5 +93,5 @@ class EngineObserver:
             # Not when it came: on its way it waited for others. Tokens of one step share its time.
             inter_token_time = self._metrics.inter_token_time.labels(model)
             for _ in event.tokens:
-                inter_token_time.observe((event.said_at - last) / num_tokens)
-        self._last_token_at[event.sequence_id] = event.said_at
+                inter_token_time.observe((event.sampled_at - last) / num_tokens)
+        self._last_token_at[event.sequence_id] = event.sampled_at

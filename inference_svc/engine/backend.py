@@ -32,14 +32,14 @@ class AdapterLoadError(Exception):
     """The native library refused an adapter's file; the message has the reason, if known."""
 
 
-class Sampled(NamedTuple):
+class SampledToken(NamedTuple):
     """A sampled token, with log probabilities where the request asked for them."""
 
     token: int
     logprob: ChosenLogprob | None
 
 
-class SampleFailed(NamedTuple):
+class SampleFailure(NamedTuple):
     """No token could be chosen for this sequence; the others have theirs."""
 
     problem: str
@@ -56,7 +56,7 @@ class Sampler(Protocol):
     def hidden(self) -> tuple[float, ...]:
         """State that cannot be derived from the tokens; empty for most samplers."""
 
-    def recall(self, hidden: tuple[float, ...]) -> None:
+    def restore_state(self, hidden: tuple[float, ...]) -> None:
         """Know again what another one of the same request knew."""
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Backend(Protocol):
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. Raises `DecodeError`; the slots may then hold a part of it."""
 
-    def sample(self, tasks: Sequence[SampleTask]) -> Sequence[Sampled | SampleFailed]:
+    def sample(self, tasks: Sequence[SampleTask]) -> Sequence[SampledToken | SampleFailure]:
         """Choose a token for each task, in order."""
 
     def new_sampler(self, request: SequenceRequest) -> Sampler:
@@ -143,5 +143,5 @@ class Backend(Protocol):
     def piece(self, token: int, *, special: bool) -> bytes:
         """A token's bytes; a control token has none unless `special`."""
 
-    def is_end(self, token: int) -> bool:
+    def is_eog(self, token: int) -> bool:
         """Whether the model ends its text with this token."""

@@ -25,7 +25,7 @@ class Constraint:
     field: str
 
 
-class GuideFailed(Exception):
+class GuideError(Exception):
     """A sequence cannot follow its grammar any further; the message has the reason."""
 
 
@@ -40,24 +40,24 @@ class Guide(Protocol):
     """One sequence's place in its grammar. Used on the step thread only."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the grammar is built, waiting at most so long. Raises `GuideFailed`."""
+        """Whether the grammar is built, waiting at most so long. Raises `GuideError`."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but the end of text may follow. Raises `GuideFailed`."""
+        """Whether nothing but the end of text may follow. Raises `GuideError`."""
 
     def prepare(self) -> None:
         """Begin to compute the mask of the next token, elsewhere."""
 
     def mask(self) -> TokenMask:
-        """The mask of the next token. Raises `GuideFailed`."""
+        """The mask of the next token. Raises `GuideError`."""
 
-    def take(self, tokens: Sequence[int]) -> None:
-        """Advance by tokens. Raises `GuideFailed` if one of them is not allowed."""
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Advance by tokens. Raises `GuideError` if one of them is not allowed."""
 
-    def forced(self, limit: int) -> Sequence[int]:
+    def forced_tokens(self, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must follow, already taken; none where there is a choice.
-        Raises `GuideFailed`."""
+        Raises `GuideError`."""
 
     def close(self) -> None:
         """The sequence is over."""

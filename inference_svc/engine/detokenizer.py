@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class TextChunk(NamedTuple):
     """Text that may be sent, and the stop text that ended the stream, if one did."""
 
     text: str
@@ -26,32 +26,32 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
 
-    def push(self, piece: bytes) -> Piece:
+    def push(self, piece: bytes) -> TextChunk:
         """Add a token's bytes."""
         return self._release(self._decoder.decode(piece))
 
-    def finish(self) -> Piece:
+    def finish(self) -> TextChunk:
         """Release what was held back; bytes of an unfinished character become U+FFFD."""
         released = self._release(self._decoder.decode(b"", final=True))
         if released.stop is not None:
             return released
         held, self._held = self._held, ""
-        return Piece(released.text + held, None)
+        return TextChunk(released.text + held, None)
 
-    def _release(self, text: str) -> Piece:
+    def _release(self, text: str) -> TextChunk:
         if not self._stops or not text:
-            return Piece(text, None)
+            return TextChunk(text, None)
         buffer = self._held + text
         match = self._first_match(buffer)
         if match is not None:
             start, stop = match
             self._held = ""
-            return Piece(
+            return TextChunk(
                 buffer[: start + len(stop)] if self._include_stop else buffer[:start], stop
             )
         keep = self._held_back(buffer)
         self._held = buffer[len(buffer) - keep :]
-        return Piece(buffer[: len(buffer) - keep], None)
+        return TextChunk(buffer[: len(buffer) - keep], None)
 
     def _first_match(self, buffer: str) -> tuple[int, str] | None:
         found = [

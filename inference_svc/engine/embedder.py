@@ -94,7 +94,7 @@ class Embedder:
         return bool(self._jobs)
 
     @property
-    def has_news(self) -> bool:
+    def has_events(self) -> bool:
         """Whether events wait to be taken."""
         return bool(self._events)
 

@@ -28,7 +28,7 @@ from inference_svc.engine.scheduler.admission import Admission
 from inference_svc.engine.scheduler.plan import PlanLimits
 from inference_svc.engine.scheduler.planner import Planner
 from inference_svc.engine.scheduler.policy import Policy
-from inference_svc.engine.scheduler.queue import AdmissionQueue, deterministic
+from inference_svc.engine.scheduler.queue import AdmissionQueue, select_deterministic
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence
 from inference_svc.engine.slots import SlotTable
@@ -53,7 +53,7 @@ class Engine:
         name: str,
         backend: Backend,
         *,
-        shape: BatchLayout,
+        layout: BatchLayout,
         chunk_cap: int,
         clock: Callable[[], float],
         copy_costs: CopyCosts | None = None,
@@ -77,52 +77,61 @@ class Engine:
             policy,
             token_target_s,
         )
-        self._shape = shape
+        self._layout = layout
         self._clock = clock
         self._table = SlotTable(limits.slots)
-        self._saved = PrefixCache(saved_bytes)
-        cells = CacheCopier(backend, copy_costs or CopyCosts())
-        self._placer = SlotAllocator(backend, cells, self._table, self._saved)
-        self._cost = StepTimeModel(step_times or {}, limits, token_times)
-        self._drafter = Drafter(limits, self._cost, can_trim=backend.can_trim)
+        self._prefix_cache = PrefixCache(saved_bytes)
+        copier = CacheCopier(backend, copy_costs or CopyCosts())
+        self._allocator = SlotAllocator(backend, copier, self._table, self._prefix_cache)
+        self._step_time = StepTimeModel(step_times or {}, limits, token_times)
+        self._drafter = Drafter(limits, self._step_time, can_trim=backend.can_trim)
         self._queue = AdmissionQueue()
-        self._roster = SequenceTable(self._queue, self._placer, self._drafter)
-        self._followers = PrefixWaiters(self._cost, can_trim=backend.can_trim)
-        self._room = CacheCapacity(backend, self._table, self._placer)
-        self._admitter = Admission(
-            self._table, self._placer, self._room, self._roster, self._followers, clock
+        self._sequences = SequenceTable(self._queue, self._allocator, self._drafter)
+        self._prefix_waiters = PrefixWaiters(self._step_time, can_trim=backend.can_trim)
+        self._capacity = CacheCapacity(backend, self._table, self._allocator)
+        self._admission = Admission(
+            self._table,
+            self._allocator,
+            self._capacity,
+            self._sequences,
+            self._prefix_waiters,
+            clock,
         )
-        mover = SlotMover(backend, cells, self._table, self._placer)
-        self._compactor = Compactor(self._table, mover, shape, limits.slot_tokens)
-        self._speaker = OutputProcessor(backend, self._roster, clock)
-        self._preparer = SequencePreparer(backend, self._roster, self._speaker, self._saved)
+        mover = SlotMover(backend, copier, self._table, self._allocator)
+        self._compactor = Compactor(self._table, mover, layout, limits.slot_tokens)
+        self._output_processor = OutputProcessor(backend, self._sequences, clock)
+        self._preparer = SequencePreparer(
+            backend, self._sequences, self._output_processor, self._prefix_cache
+        )
         self._planner = Planner(
             self._table,
-            self._roster,
-            self._room,
-            self._admitter,
+            self._sequences,
+            self._capacity,
+            self._admission,
             self._compactor,
             self._drafter,
-            shape,
-            self._cost,
+            layout,
+            self._step_time,
             plan_limits,
             clock,
         )
-        self._executor = Executor(backend, cells, self._table, self._roster, self._speaker, clock)
+        self._executor = Executor(
+            backend, copier, self._table, self._sequences, self._output_processor, clock
+        )
         self._step_times = StepTimes()
         self._load_sent_at = float("-inf")
 
     @property
     def has_work(self) -> bool:
         """Whether a step would compute or start something now."""
-        if any(not sequence.paused for sequence in self._roster.running.values()):
+        if any(not sequence.paused for sequence in self._sequences.running.values()):
             return True
         return self._could_start
 
     @property
     def _could_start(self) -> bool:
         """Whether one that waits could have a slot, and does not wait for the cells of another."""
-        waits_for_cells = self._admitter.lacks_cells and self._roster.running
+        waits_for_cells = self._admission.lacks_cells and self._sequences.running
         return self._table.has_idle and self._queue.has_ready and not waits_for_cells
 
     @property
@@ -130,23 +139,23 @@ class Engine:
         """Whether a step could only look whether a grammar is built."""
         if self._could_start:
             return False
-        ready = [sequence for sequence in self._roster.running.values() if not sequence.paused]
+        ready = [sequence for sequence in self._sequences.running.values() if not sequence.paused]
         return bool(ready) and all(sequence.is_stalled for sequence in ready)
 
     @property
     def has_sequences(self) -> bool:
         """Whether anything waits or runs, be it paused: deadlines may still pass."""
-        return bool(self._roster.sequences)
+        return bool(self._sequences.by_id)
 
     @property
-    def has_news(self) -> bool:
+    def has_events(self) -> bool:
         """Whether events wait to be taken (a cancel leaves one without a step)."""
-        return bool(self._roster.events)
+        return bool(self._sequences.events)
 
     @property
     def running(self) -> list[Sequence]:
         """The sequences that have a slot."""
-        return list(self._roster.running.values())
+        return list(self._sequences.running.values())
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -155,9 +164,9 @@ class Engine:
         sequence = Sequence(request, arrived_at=self._clock())
         refusal = self._too_long(sequence) or self.adapters.missing(request)
         if refusal is not None:
-            self._roster.events.append(Failed(request.sequence_id, refusal))
+            self._sequences.events.append(Failed(request.sequence_id, refusal))
             return
-        self._roster.enter(sequence)
+        self._sequences.add(sequence)
 
     def _too_long(self, sequence: Sequence) -> ContextLengthExceeded | None:
         count, limit = len(sequence.tokens), self._backend.limits.slot_tokens
@@ -168,11 +177,11 @@ class Engine:
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
         """End a sequence before `step` begins; `arrived_in_step` is the one that ran when the
         cancel came in. The caller counts, and each decode call is one."""
-        sequence = self._roster.sequences.get(sequence_id)
+        sequence = self._sequences.by_id.get(sequence_id)
         if sequence is None:
             return
         phase = sequence.phase
-        self._roster.remove(sequence)
+        self._sequences.remove(sequence)
         log.info(
             "sequence %d (%s): cancel arrived in step %d, slot freed in step %d",
             sequence_id,
@@ -180,51 +189,51 @@ class Engine:
             arrived_in_step,
             step,
         )
-        self._roster.events.append(Cancelled(sequence_id, phase, arrived_in_step, step))
+        self._sequences.events.append(Cancelled(sequence_id, phase, arrived_in_step, step))
 
     def pause(self, sequence_id: int, *, paused: bool) -> None:
         """Leave a sequence out of the plans, or take it in again."""
-        sequence = self._roster.sequences.get(sequence_id)
+        sequence = self._sequences.by_id.get(sequence_id)
         if sequence is not None:
             sequence.paused = paused
 
     def flush(self, flush_id: int) -> None:
         """Forget everything that is only kept for reuse."""
-        self._roster.events.append(Flushed(self.name, flush_id, self._placer.forget()))
+        self._sequences.events.append(Flushed(self.name, flush_id, self._allocator.drop_cached()))
 
     # --- snapshots --------------------------------------------------------------------------------
 
     def snapshot(self, request_id: str, choice: int) -> SavedPrefix | None:
         """What a sequence that runs, waits or was kept has computed, and its origin; None where
         that is nothing."""
-        for sequence in self._roster.sequences.values():
+        for sequence in self._sequences.by_id.values():
             if (sequence.request.request_id, sequence.request.choice) == (request_id, choice):
-                return self._placer.snapshot(sequence)
-        return self._saved.kept(request_id, choice)
+                return self._allocator.snapshot(sequence)
+        return self._prefix_cache.find_sequence(request_id, choice)
 
     @property
     def restore_bytes(self) -> int:
         """How large a state `restore` takes."""
-        return self._saved.capacity
+        return self._prefix_cache.capacity
 
     def restore(self, prefix: SavedPrefix) -> bool:
         """Restore a state for a later request; False if there is no room."""
-        return self._saved.put(prefix)
+        return self._prefix_cache.put(prefix)
 
     # --- the archive ------------------------------------------------------------------------------
 
     def archive_to(self, take: Callable[[SavedPrefix], None]) -> None:
         """Have `take` get the prefixes of stored objects that memory has no room for any more."""
-        self._saved.on_evicted = take
+        self._prefix_cache.on_evicted = take
 
-    def reusable(self, request: SequenceRequest) -> int:
+    def num_reusable_tokens(self, request: SequenceRequest) -> int:
         """How many tokens of a request slots and memory would give it now."""
-        return self._placer.find(Sequence(request, arrived_at=self._clock())).tokens
+        return self._allocator.find_prefix(Sequence(request, arrived_at=self._clock())).tokens
 
-    def disown(self, object_ids: Container[str]) -> None:
+    def forget_objects(self, object_ids: Container[str]) -> None:
         """Archive nothing more for stored objects that are gone."""
-        self._placer.disown(object_ids)
-        for sequence in self._roster.sequences.values():
+        self._allocator.forget_objects(object_ids)
+        for sequence in self._sequences.by_id.values():
             if sequence.kept_for in object_ids:
                 sequence.kept_for = ""
 
@@ -232,9 +241,9 @@ class Engine:
 
     def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
         """Make one step, as `calls` does, and return what happened in all of it, in order."""
-        return [event for events in self.calls(patience_s=patience_s) for event in events]
+        return [event for events in self.decode_calls(patience_s=patience_s) for event in events]
 
-    def calls(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> Iterator[list[Event]]:
+    def decode_calls(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> Iterator[list[Event]]:
         """Run one step: a token for each decoding sequence, then a chunk of prompts.
 
         Yields the events since the last yield after each decode call and at the end: a call for
@@ -243,43 +252,43 @@ class Engine:
         prompts' call. If only a grammar is missing, waits for it for `patience_s`.
         """
         self._expire()
-        self._admitter.admit(self._preparer.is_left)
+        self._admission.admit(self._preparer.prepare)
         self._begin_guided(patience_s)
         for plan in self._plans():
-            self._carry_out(plan)
+            self._execute(plan)
             yield self._collect_events()
         yield self._collect_events()
 
     def _plans(self) -> Iterator[Plan]:
         """The calls of a step. One is carried out before the next is asked for."""
         ready = self._ready()
-        active = self.adapters.take_turn(ready, self._clock())
+        active = self.adapters.select(ready, self._clock())
         if not active:
             return
         shared = [sequence for sequence in active if not sequence.request.deterministic]
         texts = [sequence for sequence in shared if sequence.is_decoding]
-        plan = self._planner.texts(
+        plan = self._planner.decode_plan(
             texts,
             beside_prompts=len(shared) > len(texts),
             others_wait=len(ready) > len(texts),
         )
         if plan is not None:
-            num_changes = self._roster.num_changes
+            num_changes = self._sequences.num_changes
             yield plan
-            has_changed = self._roster.num_changes != num_changes
+            has_changed = self._sequences.num_changes != num_changes
             if len(texts) == len(ready) and not has_changed:
                 return  # which is most steps: no other sequence needs a call
             self._expire()
-            if has_changed or self._roster.num_changes != num_changes:
-                self._admitter.admit(self._preparer.is_left)
+            if has_changed or self._sequences.num_changes != num_changes:
+                self._admission.admit(self._preparer.prepare)
             self._begin_guided(0.0)
-        active = self.adapters.keep_turn(self._ready())
+        active = self.adapters.on_turn(self._ready())
         shared = [sequence for sequence in active if not sequence.request.deterministic]
         prompts = [sequence for sequence in shared if not sequence.is_decoding]
-        yield from self._planner.prompts(prompts, len(shared) - len(prompts))
+        yield from self._planner.prefill_plans(prompts, len(shared) - len(prompts))
         alone = [sequence for sequence in active if sequence.request.deterministic]
-        for sequence in deterministic(alone, self._clock()):
-            plan = self._planner.alone(sequence, others_wait=len(ready) > 1)
+        for sequence in select_deterministic(alone, self._clock()):
+            plan = self._planner.solo_plan(sequence, others_wait=len(ready) > 1)
             if plan is not None:
                 yield plan
 
@@ -287,14 +296,14 @@ class Engine:
         """The sequences that have a slot and something to compute."""
         return [
             sequence
-            for sequence in self._roster.running.values()
+            for sequence in self._sequences.running.values()
             if not sequence.paused and not sequence.is_stalled
         ]
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _execute(self, plan: Plan) -> None:
         started = self._clock()
         self.num_steps += 1
-        is_as_planned = self._executor.carry_out(plan)
+        is_as_planned = self._executor.execute(plan)
         seconds, has_prompt = self._clock() - started, plan.prompt_tokens > 0
         self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
         if is_as_planned:
@@ -305,58 +314,58 @@ class Engine:
         no row of a text: without an output it takes less."""
         rows, drafted = plan.num_decoding, plan.rows[0].drafted
         if plan.prompt_tokens:
-            self._cost.observe_prompts(
+            self._step_time.observe_prefill(
                 num_decoding=rows, prompt_tokens=plan.prompt_tokens, seconds=seconds
             )
             return
-        if self._cost.observe_texts(rows=rows, drafted=drafted, seconds=seconds):
-            self._drafter.reconsider()
+        if self._step_time.observe_decode(rows=rows, drafted=drafted, seconds=seconds):
+            self._drafter.invalidate()
         if not drafted:
             stack = plan.work[0].sequence.request.adapters
-            self._shape.observe([row.slot for row in plan.rows], seconds, stack)
+            self._layout.observe([row.slot for row in plan.rows], seconds, stack)
 
     def _expire(self) -> None:
         now = self._clock()
         expired = self._queue.expired(now)
         expired += [
             sequence
-            for sequence in self._roster.running.values()
+            for sequence in self._sequences.running.values()
             if sequence.request.deadline is not None and sequence.request.deadline <= now
         ]
         for sequence in expired:
-            self._roster.fail(sequence, DeadlineExpired(phase=sequence.phase))
+            self._sequences.fail(sequence, DeadlineExpired(phase=sequence.phase))
 
     def _begin_guided(self, patience_s: float) -> None:
         """Begin the sequences whose grammar has been built meanwhile; the others compute their
         prompts but for the last token."""
-        guided = [item for item in self.running if item.awaits_guide and not item.paused]
+        guided = [item for item in self.running if item.awaits_grammar and not item.paused]
         if guided:
             self._preparer.begin_guided(guided, patience_s if self.awaits_grammars else 0.0)
 
     def _collect_events(self) -> list[Event]:
-        now, roster = self._clock(), self._roster
-        is_last = bool(roster.events) and not roster.running
+        now, sequences = self._clock(), self._sequences
+        is_last = bool(sequences.events) and not sequences.running
         if is_last or now - self._load_sent_at >= LOAD_INTERVAL_S:
             self._load_sent_at = now
-            roster.events.append(self._load())
-        events, roster.events = roster.events, []
+            sequences.events.append(self._load())
+        events, sequences.events = sequences.events, []
         return events
 
     def _load(self) -> ModelLoad:
         return ModelLoad(
             model=self.name,
-            num_running=len(self._roster.running),
+            num_running=len(self._sequences.running),
             num_waiting=len(self._queue),
-            num_used_cells=self._room.num_used,
-            num_idle_cells=min(self._table.num_idle_cells, self._room.num_used),
+            num_used_cells=self._capacity.num_used,
+            num_idle_cells=min(self._table.num_idle_cells, self._capacity.num_used),
             num_steps=self.num_steps,
             prompt_tokens=self._executor.prompt_tokens,
-            cached_tokens=self._admitter.cached_tokens,
-            output_tokens=self._speaker.output_tokens,
-            saved=self._saved.load(self._admitter.num_misses),
-            num_followers=self._followers.num_holding,
-            num_preempted=sum(sequence.saved is not None for sequence in self._queue),
-            num_preemptions=self._admitter.num_preemptions,
+            cached_tokens=self._admission.cached_tokens,
+            output_tokens=self._output_processor.output_tokens,
+            saved=self._prefix_cache.load(self._admission.num_misses),
+            num_followers=self._prefix_waiters.num_waiting_for_prefix,
+            num_preempted=sum(sequence.saved_prefix is not None for sequence in self._queue),
+            num_preemptions=self._admission.num_preemptions,
             num_moves=self._compactor.num_moves,
             draft_tokens=self._drafter.num_drafted,
             accepted_draft_tokens=self._drafter.num_accepted,
@@ -366,9 +375,11 @@ class Engine:
     def check_integrity(self) -> None:
         """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
         call it every step."""
-        check_integrity(self._table, self._backend, self._roster.running, self._queue, self._saved)
-        if any(self.adapters.missing(item.request) for item in self._roster.sequences.values()):
+        check_integrity(
+            self._table, self._backend, self._sequences.running, self._queue, self._prefix_cache
+        )
+        if any(self.adapters.missing(item.request) for item in self._sequences.by_id.values()):
             raise IntegrityError("an adapter is gone while a sequence uses it")
-        if not self._placer.is_settled:
+        if not self._allocator.is_flushed:
             raise IntegrityError("a copy was planned and never queued")
-        self._roster.check()
+        self._sequences.check_integrity()

@@ -83,14 +83,14 @@ class Moved(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """Tokens sampled since the last delta, and the text that became certain by them. `said_at` is
-    the time of the last one, by the engine's clock: it may wait for others on its way."""
+    """Tokens sampled since the last delta, and the text that can be sent because of them.
+    `sampled_at` is when the last one was sampled, on the engine's clock."""
 
     sequence_id: int
     text: str
     tokens: tuple[int, ...]
     logprobs: tuple[ChosenLogprob, ...]
-    said_at: float = 0.0
+    sampled_at: float = 0.0
 
 
 class Timings(NamedTuple):

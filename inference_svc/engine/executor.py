@@ -10,42 +10,42 @@ from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.backend import Backend, DecodeError, SampleTask
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
-from inference_svc.engine.constraint import GuideFailed
+from inference_svc.engine.constraint import GuideError
 from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
 from inference_svc.engine.output_processor import OutputProcessor
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot, SlotTable
-from inference_svc.engine.spec_decode.drafter import confirm
+from inference_svc.engine.spec_decode.drafter import accept_draft
 from svc_kit.errors import DecodeFailed
 
 log = logging.getLogger(__name__)
 
 
 class Executor:
-    """Computes and samples rows for the sequences of a roster; `prompt_tokens` counts what was
+    """Computes and samples rows for the sequences of a sequences; `prompt_tokens` counts what was
     computed of prompts."""
 
     def __init__(
         self,
         backend: Backend,
-        cells: CacheCopier,
+        copier: CacheCopier,
         table: SlotTable,
-        roster: SequenceTable,
-        speaker: OutputProcessor,
+        sequences: SequenceTable,
+        output_processor: OutputProcessor,
         clock: Callable[[], float],
     ) -> None:
         self.prompt_tokens = 0
         self._backend = backend
         self._limits = backend.limits
-        self._cells = cells
+        self._copier = copier
         self._table = table
-        self._roster = roster
-        self._speaker = speaker
+        self._sequences = sequences
+        self._output_processor = output_processor
         self._clock = clock
 
-    def carry_out(self, plan: Plan) -> bool:
+    def execute(self, plan: Plan) -> bool:
         """Compute a plan's rows and say what comes of them; false where that was not done in the
         one decode that was planned."""
         return self._compute(plan.work, plan.rows, plan.fillers)
@@ -59,7 +59,7 @@ class Executor:
             if row.output and sequence.guide is not None:
                 sequence.guide.prepare()
         try:
-            self._cells.decode(batch)
+            self._copier.decode(batch)
         except DecodeError as error:
             self._isolate(work, rows, error)
             return False
@@ -85,7 +85,7 @@ class Executor:
             slot = self._table.slots[row.slot]
             if self._backend.slot_length(slot.index) != len(slot.tokens):
                 self._roll_back(slot)
-        alive = [item for item in work if item.sequence in self._roster]
+        alive = [item for item in work if item.sequence in self._sequences]
         if any(item.row.drafted for item in alive):
             plain = [
                 Work(sequence, row._replace(tokens=row.certain, drafted=0))
@@ -105,14 +105,14 @@ class Executor:
         if self._backend.trim(slot.index, len(slot.tokens)):
             return
         self._backend.trim(slot.index, 0)
-        owner = self._roster.sequences.get(slot.owner) if slot.owner is not None else None
+        owner = self._sequences.by_id.get(slot.owner) if slot.owner is not None else None
         del slot.tokens[:]
         if owner is not None:
             self._fail(owner)
 
     def _fail(self, sequence: Sequence) -> None:
         error = DecodeFailed(request_id=sequence.request.request_id)
-        self._roster.fail(sequence, error, keep=False)
+        self._sequences.fail(sequence, error, keep=False)
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Executor:
                 continue
             if sequence.request.max_tokens == 0:
                 sequence.first_token_at = self._clock()
-                self._speaker.finish(sequence, FinishReason.LENGTH)
+                self._output_processor.finish(sequence, FinishReason.LENGTH)
                 continue
             task = self._task(sequence, first_output[row.slot])
             if task is not None:
@@ -135,7 +135,7 @@ class Executor:
         if not tasks:
             return
         for item, task, sampled in zip(chosen, tasks, self._backend.sample(tasks), strict=True):
-            self._speaker.take(item.sequence, sampled)
+            self._output_processor.process(item.sequence, sampled)
             if item.row.drafted and item.sequence.request.max_draft:
                 self._verify(item, task.row)
 
@@ -145,8 +145,8 @@ class Executor:
             return None
         try:
             mask = sequence.guide.mask() if sequence.guide is not None else None
-        except GuideFailed as problem:
-            self._roster.fail_guide(sequence, problem)
+        except GuideError as problem:
+            self._sequences.fail_guide(sequence, problem)
             return None
         return SampleTask(output, sequence.sampler, sequence.num_output, mask)
 
@@ -154,12 +154,12 @@ class Executor:
         """Sample position after position while the draft is accepted."""
         sequence, row = item
         first_token = row.start + len(row.certain)
-        while confirm(sequence, row):
+        while accept_draft(sequence, row):
             task = self._task(sequence, first_output + len(sequence.tokens) - first_token)
             if task is None:
                 return
             (sampled,) = self._backend.sample([task])
-            self._speaker.take(sequence, sampled)
+            self._output_processor.process(sequence, sampled)
 
 
 def _first_outputs(rows: Iterable[Row]) -> dict[int, int]:

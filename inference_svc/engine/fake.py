@@ -18,15 +18,15 @@ import numpy as np
 from inference_svc.engine.backend import (
     AdapterLoadError,
     DecodeError,
-    Sampled,
-    SampleFailed,
+    SampledToken,
+    SampleFailure,
     SampleTask,
 )
 from inference_svc.engine.batch import NativeLimits, TokenBatch
-from inference_svc.engine.constraint import Constraint, GuideFailed, TokenMask
+from inference_svc.engine.constraint import Constraint, GuideError, TokenMask
 from inference_svc.engine.events import ChosenLogprob, Logprob
 from inference_svc.engine.kv_cache.copies import CellRefCounts
-from inference_svc.engine.request import BASE, AdapterStack, SequenceRequest
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
 
 END_TOKEN = 256
 VOCABULARY_SIZE = 257
@@ -81,7 +81,7 @@ class FakeSampler:
         """As many ones as accepted tokens, if the request has a sampler with hidden state."""
         return (float(len(self.seen)),) if self.request.sampling.has_hidden_state else ()
 
-    def recall(self, hidden: tuple[float, ...]) -> None:
+    def restore_state(self, hidden: tuple[float, ...]) -> None:
         """Remember what was recalled."""
         self.recalled = hidden
 
@@ -109,7 +109,7 @@ class FakeGuide:
     def wait(self, timeout_s: float) -> bool:
         """Whether it was looked at often enough; "!" cannot be built."""
         if self._pattern == "!":
-            raise GuideFailed("it cannot be built")
+            raise GuideError("it cannot be built")
         self.waits.append(timeout_s)
         self._looks_left -= 1
         return self._looks_left < 0
@@ -135,14 +135,14 @@ class FakeGuide:
         character = self._pattern[self._at]
         return _LETTERS if character == "?" else [ord(character)]
 
-    def take(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """Advance; fails for tokens that are not allowed."""
         for token in tokens:
             if token not in self._next():
-                raise GuideFailed(f"{token} is not allowed at {self._at}")
+                raise GuideError(f"{token} is not allowed at {self._at}")
             self._at += 1
 
-    def forced(self, limit: int) -> Sequence[int]:
+    def forced_tokens(self, limit: int) -> Sequence[int]:
         """The text up to the next choice."""
         run = self._pattern[self._at :].partition("?")[0][: max(limit, 0)]
         self._at += len(run)
@@ -184,7 +184,7 @@ class FakeBackend:
         self.guides: list[FakeGuide] = []
         self._rows: list[array[int]] = []
         self.adapters: set[str] = set()
-        self._stack = BASE
+        self._stack = NO_ADAPTERS
         self.stacks: list[AdapterStack] = []
 
     @property
@@ -244,7 +244,7 @@ class FakeBackend:
         """Forget an adapter; where it was used, nothing is used from now on."""
         self.adapters.remove(digest)
         if digest in {adapter.digest for adapter in self._stack}:
-            self._stack = BASE
+            self._stack = NO_ADAPTERS
 
     def use_adapters(self, stack: AdapterStack) -> None:
         """Take effect with the next decode."""
@@ -283,16 +283,16 @@ class FakeBackend:
                 rows.append(self._cells[slot][: length + 1])
         return rows
 
-    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled | SampleFailed]:
+    def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
         """The hash of each row's history; the seed `FAILING_SEED` fails."""
         return [self._choose(task) for task in tasks]
 
-    def _choose(self, task: SampleTask) -> Sampled | SampleFailed:
+    def _choose(self, task: SampleTask) -> SampledToken | SampleFailure:
         if not isinstance(task.sampler, FakeSampler):
             raise TypeError("a sampler of another backend")
         request = task.sampler.request
         if request.seed == FAILING_SEED:
-            return SampleFailed("asked to")
+            return SampleFailure("asked to")
         token = next_token(
             self._rows[task.row],
             request.seed,
@@ -305,9 +305,9 @@ class FakeBackend:
             left = np.flatnonzero(task.mask.allowed)
             token = int(left[token % len(left)])
         if request.top_logprobs is None:
-            return Sampled(token, None)
+            return SampledToken(token, None)
         logprob = Logprob(token, self.piece(token, special=False), -1.0)
-        return Sampled(token, ChosenLogprob(logprob, (logprob,) * request.top_logprobs))
+        return SampledToken(token, ChosenLogprob(logprob, (logprob,) * request.top_logprobs))
 
     def new_sampler(self, request: SequenceRequest) -> FakeSampler:
         """A sampler that only remembers."""
@@ -341,6 +341,6 @@ class FakeBackend:
             return b"<end>" if special else b""
         return bytes([token])
 
-    def is_end(self, token: int) -> bool:
+    def is_eog(self, token: int) -> bool:
         """Whether this is the end token."""
         return token == END_TOKEN

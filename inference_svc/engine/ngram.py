@@ -35,42 +35,42 @@ class NgramProposer:
         self._known = prompt[-_LONGEST:] + predicted if predicted else _NOTHING
         self.num_drafted = 0
         self.num_accepted = 0
-        self._guess = array("i")
+        self._proposal = array("i")
         self._at = 0
         self._num_computed = 0
         # Of lately guessed tokens, weighted.
         self._right, self._judged = _PREDICTED_RECORD if predicted else _USUAL_RECORD
 
     @property
-    def likelihood(self) -> float:
+    def acceptance_rate(self) -> float:
         """How probably a guessed token behind right ones is right, below 1."""
         return min(self._right / self._judged, _SUREST)
 
-    def guess(self, tokens: "array[int]", count: int) -> "array[int]":
+    def propose(self, tokens: "array[int]", count: int) -> "array[int]":
         """Up to `count` tokens that may follow `tokens`; the guess before must have been judged."""
         text = self._known + tokens if self._known else tokens
-        self._guess, self._at = propose_tokens(text, count), len(tokens)
-        return self._guess
+        self._proposal, self._at = propose_tokens(text, count), len(tokens)
+        return self._proposal
 
     def draft(self, count: int) -> "array[int]":
         """The first `count` tokens of the guess, which are going to be computed."""
-        drafted = self._guess[:count]
+        drafted = self._proposal[:count]
         self._num_computed = len(drafted)
         return drafted
 
-    def judge(self, tokens: "array[int]") -> ProposalStats:
+    def score(self, tokens: "array[int]") -> ProposalStats:
         """Compare the last guess with what `tokens` have become, and forget it."""
-        if not self._guess:
+        if not self._proposal:
             return ProposalStats()
         said = tokens[self._at :]
-        right = common_prefix(self._guess, said, limit=len(said))
+        right = common_prefix(self._proposal, said, limit=len(said))
         judged = ProposalStats(self._num_computed, min(right, self._num_computed))
-        is_wrong = right < min(len(self._guess), len(said))
+        is_wrong = right < min(len(self._proposal), len(said))
         self._right += right - _NEWEST_SHARE * self._right
         self._judged += right + is_wrong - _NEWEST_SHARE * self._judged
         self.num_drafted += judged.drafted
         self.num_accepted += judged.accepted
-        self._guess, self._num_computed = self._guess[:0], 0
+        self._proposal, self._num_computed = self._proposal[:0], 0
         return judged
 
 

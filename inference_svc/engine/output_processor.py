@@ -6,8 +6,8 @@ accepted draft.
 
 from collections.abc import Callable, Iterable
 
-from inference_svc.engine.backend import Backend, Sampled, SampleFailed, Sampler
-from inference_svc.engine.constraint import MAX_FORCED, GuideFailed
+from inference_svc.engine.backend import Backend, SampledToken, SampleFailure, Sampler
+from inference_svc.engine.constraint import MAX_FORCED, GuideError
 from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
 from inference_svc.engine.kv_cache.origin import restored_sampler_state
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
@@ -20,44 +20,46 @@ from svc_kit.errors import DecodeFailed, InvalidField, SnapshotNotFound
 class OutputProcessor:
     """Processes output of the sequences of a table; `output_tokens` counts it."""
 
-    def __init__(self, backend: Backend, roster: SequenceTable, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, backend: Backend, sequences: SequenceTable, clock: Callable[[], float]
+    ) -> None:
         self.output_tokens = 0
         self._backend = backend
         self._slot_tokens = backend.limits.slot_tokens
-        self._roster = roster
-        self._shares = roster.queue.shares
+        self._sequences = sequences
+        self._shares = sequences.queue.shares
         self._clock = clock
 
-    def take(self, sequence: Sequence, sampled: Sampled | SampleFailed) -> None:
+    def process(self, sequence: Sequence, sampled: SampledToken | SampleFailure) -> None:
         """Append the sampled token and the tokens that a constraint forces behind it."""
-        if isinstance(sampled, SampleFailed):
-            self._roster.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
+        if isinstance(sampled, SampleFailure):
+            self._sequences.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
             return
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
         try:
             if sequence.guide is not None:
-                sequence.guide.take((sampled.token,))
+                sequence.guide.accept((sampled.token,))
             if self._append(sequence, sampled):
                 return
-            if sequence.guide is not None and self._follow_guide(sequence):
+            if sequence.guide is not None and self._append_forced(sequence):
                 return
-        except GuideFailed as problem:
-            self._roster.fail_guide(sequence, problem)
+        except GuideError as problem:
+            self._sequences.fail_guide(sequence, problem)
             return
         self._end_if_full(sequence)
 
     def replay(self, sequence: Sequence) -> None:
         """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
-        already. Raises `GuideFailed`."""
+        already. Raises `GuideError`."""
         for token in sequence.request.resumed:
             if sequence.sampler is not None:
                 sequence.sampler.accept(token)
             if sequence.guide is not None:
-                sequence.guide.take((token,))
-            if self._consume(sequence, token) is not None:
+                sequence.guide.accept((token,))
+            if self._detokenize(sequence, token) is not None:
                 return
-        if sequence.guide is not None and self._follow_guide(sequence):
+        if sequence.guide is not None and self._append_forced(sequence):
             return
         if sequence.num_output and sequence.num_output >= sequence.request.max_tokens:
             self.finish(sequence, FinishReason.LENGTH)
@@ -73,13 +75,13 @@ class OutputProcessor:
         """End a sequence, after the text that was held back."""
         sequence_id = sequence.request.sequence_id
         if stop_text is None:
-            text, stop_text = sequence.text.finish()
+            text, stop_text = sequence.detokenizer.finish()
             if text:
-                self._tell(Delta(sequence_id, text, (), (), self._clock()))
+                self._emit(Delta(sequence_id, text, (), (), self._clock()))
             if stop_text is not None:
                 reason = FinishReason.STOP
-        self._roster.remove(sequence)
-        self._roster.events.append(
+        self._sequences.remove(sequence)
+        self._sequences.events.append(
             Finished(
                 sequence_id,
                 reason,
@@ -87,8 +89,8 @@ class OutputProcessor:
                 stop_token,
                 sequence.num_output,
                 self._timings(sequence),
-                sequence.guesses.num_drafted,
-                sequence.guesses.num_accepted,
+                sequence.proposer.num_drafted,
+                sequence.proposer.num_accepted,
             )
         )
 
@@ -101,16 +103,16 @@ class OutputProcessor:
             decode_s=now - first,
         )
 
-    def _append(self, sequence: Sequence, sampled: Sampled) -> bool:
+    def _append(self, sequence: Sequence, sampled: SampledToken) -> bool:
         """Add an output token; returns whether the sequence ended with it."""
         self.output_tokens += 1
         self._shares.charge(sequence.request.project, 1)
         sequence.tokens.append(sampled.token)
         if sequence.sampler is not None:
             sequence.sampler.accept(sampled.token)
-        return self._consume(sequence, sampled.token, sampled) is not None
+        return self._detokenize(sequence, sampled.token, sampled) is not None
 
-    def _follow_guide(self, sequence: Sequence) -> bool:
+    def _append_forced(self, sequence: Sequence) -> bool:
         """Add the tokens about which the constraint leaves no choice, to be computed in one row;
         returns whether the sequence ended.
 
@@ -121,8 +123,8 @@ class OutputProcessor:
             return False
         room = min(request.max_tokens - sequence.num_output, self._left_in_slot(sequence))
         limit = min(MAX_FORCED, room) if request.top_logprobs is None else 0
-        for token in guide.forced(limit):
-            if self._append(sequence, Sampled(token, None)):
+        for token in guide.forced_tokens(limit):
+            if self._append(sequence, SampledToken(token, None)):
                 return True
         if guide.is_over:
             self.finish(sequence, FinishReason.STOP)
@@ -137,20 +139,20 @@ class OutputProcessor:
         if full or sequence.num_output >= sequence.request.max_tokens:
             self.finish(sequence, FinishReason.LENGTH)
 
-    def _consume(
-        self, sequence: Sequence, token: int, sampled: Sampled | None = None
+    def _detokenize(
+        self, sequence: Sequence, token: int, sampled: SampledToken | None = None
     ) -> FinishReason | None:
         """Turn an output token into text and stop where it says so; without `sampled` nothing is
         emitted."""
         request = sequence.request
         ends = token in request.stop_tokens or (
-            not request.ignore_eos and self._backend.is_end(token)
+            not request.ignore_eos and self._backend.is_eog(token)
         )
         piece = b"" if ends and not request.special_tokens else self._piece(request, token)
-        text, stop = sequence.text.push(piece)
+        text, stop = sequence.detokenizer.push(piece)
         if sampled is not None:
             logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
-            self._tell(Delta(request.sequence_id, text, (token,), logprobs, self._clock()))
+            self._emit(Delta(request.sequence_id, text, (token,), logprobs, self._clock()))
         if stop is not None:
             self.finish(sequence, FinishReason.STOP, stop_text=stop)
         elif ends:
@@ -159,10 +161,10 @@ class OutputProcessor:
             return None
         return FinishReason.STOP
 
-    def _tell(self, delta: Delta) -> None:
+    def _emit(self, delta: Delta) -> None:
         """Emit a delta, as one with what its sequence gained just before: a forced run must not
         look like many unread events to a reader's limit."""
-        events = self._roster.events
+        events = self._sequences.events
         last = events[-1] if events else None
         if isinstance(last, Delta) and last.sequence_id == delta.sequence_id:
             delta = Delta(
@@ -170,7 +172,7 @@ class OutputProcessor:
                 last.text + delta.text,
                 last.tokens + delta.tokens,
                 last.logprobs + delta.logprobs,
-                delta.said_at,
+                delta.sampled_at,
             )
             events.pop()
         events.append(delta)
@@ -181,46 +183,54 @@ class OutputProcessor:
 
 
 class SequencePreparer:
-    """Prepares the sequences of a roster; `saved` has the snapshots that they may resume from."""
+    """Creates samplers and guides, and replays resumed tokens. `prefix_cache` holds the snapshots
+    that sequences may resume from."""
 
     def __init__(
-        self, backend: Backend, roster: SequenceTable, speaker: OutputProcessor, saved: PrefixCache
+        self,
+        backend: Backend,
+        sequences: SequenceTable,
+        output_processor: OutputProcessor,
+        prefix_cache: PrefixCache,
     ) -> None:
         self._backend = backend
-        self._roster = roster
-        self._speaker = speaker
-        self._saved = saved
+        self._sequences = sequences
+        self._output_processor = output_processor
+        self._prefix_cache = prefix_cache
 
-    def is_left(self, sequence: Sequence) -> bool:
-        """Make the sampler and replay what is resumed, once; whether there is more to do.
-        A constrained one is replayed when it has a slot and its grammar is built."""
+    def prepare(self, sequence: Sequence) -> bool:
+        """Create the sampler and replay resumed tokens, once; return whether the sequence is still
+        alive. A constrained sequence is replayed once its grammar is built."""
         if sequence.sampler is None:
             sequence.sampler = self._backend.new_sampler(sequence.request)
-            if sequence.request.snapshot_id and not self._recall(sequence, sequence.sampler):
+            if sequence.request.snapshot_id and not self._restore_sampler(
+                sequence, sequence.sampler
+            ):
                 return False
             if sequence.request.constraint is None:
-                self._speaker.replay(sequence)
+                self._output_processor.replay(sequence)
             else:
                 sequence.guide = self._backend.new_guide(sequence.request.constraint)
-        return sequence in self._roster
+        return sequence in self._sequences
 
-    def _recall(self, sequence: Sequence, sampler: Sampler) -> bool:
-        """Have a sampler know what it knew when a snapshot was taken; a sequence that the snapshot
-        is not of fails."""
+    def _restore_sampler(self, sequence: Sequence, sampler: Sampler) -> bool:
+        """Restore a sampler's state from the snapshot; fail the sequence and return False if the
+        snapshot is of another sequence."""
         try:
-            sampler.recall(restored_sampler_state(sequence, self._saved))
+            sampler.restore_state(restored_sampler_state(sequence, self._prefix_cache))
         except (SnapshotNotFound, InvalidField) as error:
-            self._roster.fail(sequence, error)
+            self._sequences.fail(sequence, error)
             return False
         return True
 
     def begin_guided(self, running: Iterable[Sequence], patience_s: float) -> None:
-        """Begin the sequences whose grammar has been built meanwhile; the first is waited for."""
+        """Replay the sequences whose grammar has been built; wait up to `patience_s` for the first
+        one's."""
         for sequence in running:
             try:
                 if sequence.guide is not None and sequence.guide.wait(patience_s):
-                    sequence.awaits_guide = False
-                    self._speaker.replay(sequence)
-            except GuideFailed as problem:
-                self._roster.fail_guide(sequence, problem)
+                    sequence.awaits_grammar = False
+                    self._output_processor.replay(sequence)
+            except GuideError as problem:
+                self._sequences.fail_guide(sequence, problem)
             patience_s = 0.0

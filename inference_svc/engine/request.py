@@ -24,10 +24,10 @@ class AppliedAdapter(NamedTuple):
 
 
 AdapterStack = tuple[AppliedAdapter, ...]
-BASE: AdapterStack = ()
+NO_ADAPTERS: AdapterStack = ()
 
 
-def stack_of(applied: Iterable[AppliedAdapter]) -> AdapterStack:
+def adapter_stack(applied: Iterable[AppliedAdapter]) -> AdapterStack:
     """The stack in its one form, by which it is compared and keyed: sorted, an adapter that comes
     twice once with the sum of its scales (the effect is linear), none at scale 0."""
     scales: dict[str, float] = defaultdict(float)
@@ -115,7 +115,7 @@ class SequenceRequest:
     request_id: str = ""
     constraint: Constraint | None = None
     deterministic: bool = False
-    adapters: AdapterStack = BASE
+    adapters: AdapterStack = NO_ADAPTERS
 
 
 class Submit(NamedTuple):

@@ -36,30 +36,30 @@ class Sequence:
     def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
         self.request = request
         self.tokens: array[int] = request.prompt + request.resumed
-        self.text = Detokenizer(request.stop, include_stop=request.include_stop)
+        self.detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None
-        self.awaits_guide = request.constraint is not None
-        self.guesses = NgramProposer(request.prompt, request.predicted)
+        self.awaits_grammar = request.constraint is not None
+        self.proposer = NgramProposer(request.prompt, request.predicted)
         self.paused = False
         self.arrived_at = arrived_at
         self.started_at = arrived_at
         self.has_started = False
         # Its class when it started, raised by the time it had waited.
-        self.standing = request.priority
-        self.stood_at = arrived_at  # when it was given that
+        self.admitted_priority = request.priority
+        self.admitted_at = arrived_at  # when it was given that
         self.first_token_at: float | None = None
         # Following: how long it may wait; and what its own followers lend it.
-        self.hold: PrefixWait | None = None
-        self.led_priority = 0
-        self.led_ratio = 0.0
+        self.prefix_wait: PrefixWait | None = None
+        self.inherited_priority = 0
+        self.inherited_ratio = 0.0
         # Steps since any prompt of its class was computed.
-        self.passed_over = 0
+        self.skipped_steps = 0
         # The stored object that it is part of, for as long as that is there.
         self.kept_for = request.keep_for.object_id if request.keep_for is not None else ""
         # Its cells while it waits after a preemption.
-        self.saved: SavedPrefix | None = None
+        self.saved_prefix: SavedPrefix | None = None
 
     @property
     def num_output(self) -> int:
@@ -86,8 +86,8 @@ class Sequence:
         resumed tokens are computed as they were, one by one.
         """
         if not self.request.deterministic:
-            return self.num_remaining - self.awaits_guide
-        if self.awaits_guide:
+            return self.num_remaining - self.awaits_grammar
+        if self.awaits_grammar:
             return 0
         return max(len(self.request.prompt) - self.num_computed, 1)
 
@@ -103,18 +103,18 @@ class Sequence:
         return self.first_token_at is not None and self.num_remaining <= 1 + MAX_FORCED
 
     @property
-    def has_risen(self) -> bool:
+    def is_promoted(self) -> bool:
         """Whether it started above its own class, for it had waited long."""
-        return self.standing > self.request.priority
+        return self.admitted_priority > self.request.priority
 
     @property
-    def urgency(self) -> int:
+    def effective_priority(self) -> int:
         """Its priority class, or the highest of sequences that wait for its prefix."""
-        return max(self.standing, self.led_priority)
+        return max(self.admitted_priority, self.inherited_priority)
 
-    def forget_loans(self) -> None:
+    def clear_inherited(self) -> None:
         """Take nothing as lent by followers."""
-        self.led_priority, self.led_ratio = 0, 0.0
+        self.inherited_priority, self.inherited_ratio = 0, 0.0
 
     def response_ratio(self, now: float) -> float:
         """How long it has waited, in seconds, for each token that it has left to compute: of equals

@@ -51,7 +51,7 @@ class SlotTable:
             slot.key = b""
 
     @staticmethod
-    def exchange(one: Slot, other: Slot) -> None:
+    def swap(one: Slot, other: Slot) -> None:
         """The cells of two slots have changed places, and with them whose they are."""
         for name in ("tokens", "key", "owner", "is_saved", "kept_for"):
             mine, its = getattr(one, name), getattr(other, name)

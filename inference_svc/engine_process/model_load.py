@@ -82,7 +82,7 @@ def _load_decoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory
     engine = Engine(
         model.name,
         backend,
-        shape=_shape(backend, measured),
+        layout=_batch_layout(backend, measured),
         chunk_cap=model.chunk_cap,
         clock=time.monotonic,
         copy_costs=measured.copy_costs,
@@ -112,7 +112,7 @@ def _load_decoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory
     return LoadedEngine(ready, served, embedder, memory)
 
 
-def _shape(backend: LlamaBackend, measured: WarmUp) -> BatchLayout:
+def _batch_layout(backend: LlamaBackend, measured: WarmUp) -> BatchLayout:
     """In the unified layout any rows share a compute batch: there are no holes."""
     limits = backend.limits
     times = measured.step_times if limits.cells is None else {}

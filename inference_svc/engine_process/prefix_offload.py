@@ -137,7 +137,7 @@ class PrefixOffloader:
 
     def _disown(self, object_ids: Container[str]) -> None:
         """Let nothing that waits, runs or is in memory be part of objects that are gone."""
-        self._engine.disown(object_ids)
+        self._engine.forget_objects(object_ids)
         for request in list(self._held.values()):
             if request.keep_for is not None and request.keep_for.object_id in object_ids:
                 self._held[request.sequence_id] = replace(request, keep_for=None)
@@ -175,7 +175,7 @@ class PrefixOffloader:
             for name, known in index.items()
         }
         name = max(shares, key=shares.__getitem__, default="")
-        nearer = self._engine.reusable(request)
+        nearer = self._engine.num_reusable_tokens(request)
         if not name or shares[name] - nearer < MIN_SAVED_TOKENS:
             self._counts.num_misses += nearer < MIN_SAVED_TOKENS
             return False

@@ -119,15 +119,17 @@ class StepLoop:
                 self._make_step(stepper)
 
     def _make_step(self, stepper: Stepper) -> None:
-        if not stepper.has_sequences and not stepper.has_news:
+        if not stepper.has_sequences and not stepper.has_events:
             return
         if not isinstance(stepper, Engine):
             self._tell(stepper.step())
             return
         if any(_computes(other) for other in self._steppers if other is not stepper):
-            calls = stepper.calls(patience_s=0.0)  # one request does not wait for another's grammar
+            calls = stepper.decode_calls(
+                patience_s=0.0
+            )  # one request does not wait for another's grammar
         else:
-            calls = stepper.calls()
+            calls = stepper.decode_calls()
         for events in calls:
             self._tell(events)
             self._apply_arrived()
@@ -145,7 +147,7 @@ class StepLoop:
 
     def _drain(self) -> None:
         # Commands between the calls of a step may leave events that no step has emitted.
-        idle = not any(stepper.has_work or stepper.has_news for stepper in self._steppers)
+        idle = not any(stepper.has_work or stepper.has_events for stepper in self._steppers)
         # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
         watching = any(stepper.has_sequences for stepper in self._steppers)
         try:

@@ -19,14 +19,14 @@ import numpy as np
 from inference_svc.engine.backend import (
     AdapterLoadError,
     DecodeError,
-    Sampled,
-    SampleFailed,
+    SampledToken,
+    SampleFailure,
     SampleTask,
 )
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
 from inference_svc.engine.kv_cache.copies import CellRefCounts
-from inference_svc.engine.request import BASE, AdapterStack, SequenceRequest
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.llama.attention import cells_of, set_attention
 from inference_svc.llama.sampling.batch_sampler import RowSampler
 from inference_svc.llama.sampling.candidates import Logits
@@ -52,7 +52,7 @@ class LlamaAdapters:
         self._model = model
         self._context = context
         self._adapters: dict[str, Any] = {}
-        self._stack = BASE
+        self._stack = NO_ADAPTERS
 
     def load(self, digest: str, path: Path) -> None:
         """Read a file. Raises `AdapterLoadError`."""
@@ -64,7 +64,7 @@ class LlamaAdapters:
     def unload(self, digest: str) -> None:
         """Free an adapter; the context must not keep a pointer to it."""
         if any(applied.digest == digest for applied in self._stack):
-            self.use(BASE)
+            self.use(NO_ADAPTERS)
         llama_cpp.llama_adapter_lora_free(self._adapters.pop(digest))
 
     def use(self, stack: AdapterStack) -> None:
@@ -81,7 +81,7 @@ class LlamaAdapters:
 
     def close(self) -> None:
         """Free all of them; the context computes nothing afterwards."""
-        self.use(BASE)
+        self.use(NO_ADAPTERS)
         for digest in list(self._adapters):
             self.unload(digest)
 
@@ -220,7 +220,7 @@ class LlamaBackend:
             raise DecodeError(code)
         llama_cpp.llama_synchronize(self._context)
 
-    def sample(self, tasks: Sequence[SampleTask]) -> list[Sampled | SampleFailed]:
+    def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
         """Choose a token for each task. Row pointers are taken here, before any other thread works:
         llama.cpp reorders rows when it is asked for one."""
         return self._row_sampler.sample(tasks, [self._row(task.row) for task in tasks])
@@ -335,7 +335,7 @@ class LlamaBackend:
         """A token's bytes."""
         return self.vocabulary.piece(token, special=special)
 
-    def is_end(self, token: int) -> bool:
+    def is_eog(self, token: int) -> bool:
         """Whether the model ends its text with this token."""
         return token in self.vocabulary.end_tokens
 

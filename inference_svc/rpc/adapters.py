@@ -11,7 +11,7 @@ from typing import Any
 
 from corral.inference.v1 import adapter_pb2
 
-from inference_svc.engine.request import AdapterStack, AppliedAdapter, stack_of
+from inference_svc.engine.request import AdapterStack, AppliedAdapter, adapter_stack
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
 from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
@@ -80,7 +80,7 @@ def adapters_of(
 
 
 def _applied(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
-    stack = stack_of(AppliedAdapter(adapter.digest, scale) for adapter, scale in chosen)
+    stack = adapter_stack(AppliedAdapter(adapter.digest, scale) for adapter, scale in chosen)
     used = {applied.digest for applied in stack}
     return AppliedAdapters(tuple(adapter for adapter, _ in chosen if adapter.digest in used), stack)
 

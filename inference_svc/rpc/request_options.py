@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.engine.request import BASE, MAX_DRAFT, AdapterStack, SequenceRequest
+from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.rpc.prefix_policy import (
     NO_GROUPS,
@@ -54,7 +54,7 @@ class Target:
     vocabulary_size: int
     slot_tokens: int
     default_sampling: Sampling
-    adapters: AdapterStack = BASE
+    adapters: AdapterStack = NO_ADAPTERS
     digest: str = ""
 
 

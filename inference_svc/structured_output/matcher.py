@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from inference_svc.engine.constraint import Constraint, GuideFailed, TokenMask
+from inference_svc.engine.constraint import Constraint, GuideError, TokenMask
 
 # A step that would take more than a few milliseconds fails instead, and its sequence with it.
 _STEP_LEXER_FUEL = 50_000
@@ -181,7 +181,7 @@ class GrammarGuide:
         few = np.flatnonzero(allowed) if np.count_nonzero(allowed) <= FEW else None
         return TokenMask(allowed, None if few is None else few.astype(np.int32))
 
-    def take(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """Advance by tokens."""
         self._settle()
         for token in tokens:
@@ -191,7 +191,7 @@ class GrammarGuide:
             if not self._ready.consume_tokens(list(tokens)):
                 raise GrammarUnusable(problem_of(self._ready))
 
-    def forced(self, limit: int) -> Sequence[int]:
+    def forced_tokens(self, limit: int) -> Sequence[int]:
         """Tokens that must follow."""
         if limit <= 0 or self.is_over:
             return ()
@@ -201,30 +201,30 @@ class GrammarGuide:
                 self._ahead.extend(self._ready.compute_ff_tokens())
         tokens = list(islice(self._ahead, limit))
         if tokens:
-            self.take(tokens)
+            self.accept(tokens)
         return tokens
 
     def close(self) -> None:
         """Let the next copies know what this one has computed."""
         if self._matcher is not None and (self._pending is None or self._pending.done()):
-            with suppress(GuideFailed), self._contained():
+            with suppress(GuideError), self._contained():
                 self._template.warm(self._matcher)
         self._matcher = None
 
     @contextmanager
     def _contained(self) -> Iterator[None]:
-        """Turn whatever llguidance does into `GuideFailed`: one grammar must not end the process of
+        """Turn whatever llguidance does into `GuideError`: one grammar must not end the process of
         all. A panic of its native code is no `Exception`; what has panicked is not used again."""
         try:
             yield
         except GrammarUnusable as problem:
-            raise GuideFailed(str(problem)) from None
+            raise GuideError(str(problem)) from None
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:
             log.exception("a grammar failed")
             self._matcher = None
-            raise GuideFailed("the grammar cannot be followed any further") from problem
+            raise GuideError("the grammar cannot be followed any further") from problem
 
     def _settle(self) -> None:
         """Forget the mask, once it is computed: it is that of the place before."""

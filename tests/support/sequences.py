@@ -32,7 +32,7 @@ def a_request(
     return replace(request, **changes)
 
 
-def said_alone(
+def expected_tokens(
     prompt: Sequence[int], count: int, *, seed: int = 1, choice: int = 0, end_after: int = 1000
 ) -> list[int]:
     """The first `count` tokens that the fake model says after a prompt, or fewer where it ends."""
@@ -55,7 +55,7 @@ class ManualClock:
         return self.now
 
 
-class Bench:
+class EngineBench:
     """An engine on the fake backend, checked after every decode call, with its events collected."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Bench:
         self.engine = Engine(
             "m",
             self.backend,
-            shape=BatchLayout(
+            layout=BatchLayout(
                 step_times or {}, self.backend.limits.slots, can_fill=self.backend.can_trim
             ),
             chunk_cap=chunk_cap,
@@ -102,7 +102,7 @@ class Bench:
         events = self._rest_of_step()
         if events is not None:
             return events
-        self._calls = self.engine.calls()
+        self._calls = self.engine.decode_calls()
         return self._rest_of_step() or []
 
     def _rest_of_step(self) -> list[Event] | None:

@@ -48,15 +48,15 @@ class DecodeTimes:
         """Update from a step of so many rows; return whether it was faster than predicted."""
         if not 0 < seconds < self[rows] * _SIGNIFICANT_RATIO:
             return False
-        self.believe(rows, seconds)
+        self.set_seconds(rows, seconds)
         return True
 
-    def believe(self, rows: int, seconds: float) -> None:
+    def set_seconds(self, rows: int, seconds: float) -> None:
         """Take over what so many rows take."""
         self._known[rows] = seconds
         self._interpolate()
 
-    def of_itself(self, rows: int) -> float:
+    def exact_seconds(self, rows: int) -> float:
         """What so many rows take; of one row too, which `[]` takes for the fastest count."""
         return self._known.get(rows, self[rows])
 
@@ -120,7 +120,7 @@ class StepTimeModel:
         # One-token rows of many slots are the dearest way to compute as many prompt tokens.
         self._token_s = self._rows[limits.slots] / limits.slots
 
-    def observe_texts(self, *, rows: int, drafted: int, seconds: float) -> bool:
+    def observe_decode(self, *, rows: int, drafted: int, seconds: float) -> bool:
         """Learn from a step without prompts, with `drafted` tokens behind the one of each row; tell
         whether it was faster than believed."""
         is_faster = self._rows.observe(rows, seconds)
@@ -128,7 +128,7 @@ class StepTimeModel:
             is_faster |= self._tokens.observe(rows * (1 + drafted), seconds)
         return is_faster
 
-    def observe_prompts(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
+    def observe_prefill(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step with prompts."""
         if prompt_tokens < _MIN_SIGNIFICANT_TOKENS or seconds <= 0:
             return

@@ -47,7 +47,7 @@ class RowCountTrials:
         several lengths do not tell which of them took how long; nor are steps compared that differ
         in `kind`, whatever else makes them longer or shorter."""
         rows = runs[0]
-        if len(set(runs)) != 1 or seconds <= 0 or not self._times.of_itself(rows):
+        if len(set(runs)) != 1 or seconds <= 0 or not self._times.exact_seconds(rows):
             return False
         self._newest = self._steps_of(kind)
         each = seconds / len(runs)
@@ -60,7 +60,7 @@ class RowCountTrials:
         """How many times as long as believed the newest steps took; 1 before there were any."""
         if not self._newest:
             return 1.0
-        return median(seconds / self._times.of_itself(rows) for rows, seconds in self._newest)
+        return median(seconds / self._times.exact_seconds(rows) for rows, seconds in self._newest)
 
     def _compare(self, last: int, rows: int, seconds: float) -> bool:
         """What takes longer or shorter since the count changed, does so for its sake. Half of that
@@ -68,15 +68,15 @@ class RowCountTrials:
         if rows == last:
             return False
         times = self._times
-        factor = seconds / self.slowdown / times.of_itself(rows)
+        factor = seconds / self.slowdown / times.exact_seconds(rows)
         factor = min(max(factor, 1 / _MAX_RATIO_PER_STEP), _MAX_RATIO_PER_STEP)
         if not times.is_known(rows):
-            times.believe(rows, factor * times.of_itself(rows))
+            times.set_seconds(rows, factor * times.exact_seconds(rows))
             return True
         factor **= _NEWEST_SHARE
         if abs(factor - 1) < _MIN_CORRECTION:
             return False
-        mine, other = times.of_itself(rows), times.of_itself(last)
-        times.believe(rows, mine * math.sqrt(factor))
-        times.believe(last, other / math.sqrt(factor))
+        mine, other = times.exact_seconds(rows), times.exact_seconds(last)
+        times.set_seconds(rows, mine * math.sqrt(factor))
+        times.set_seconds(last, other / math.sqrt(factor))
         return True

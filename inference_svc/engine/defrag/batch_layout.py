@@ -26,8 +26,8 @@ class BatchLayout:
         self, step_times: Mapping[int, float], slots: int, *, can_fill: bool = True
     ) -> None:
         self._slots = slots
-        self._cost = DecodeTimes(step_times, slots, in_blocks=True)
-        self._contest = RowCountTrials(self._cost)
+        self._times = DecodeTimes(step_times, slots, in_blocks=True)
+        self._trials = RowCountTrials(self._times)
         self._can_fill = can_fill
         self._num_choices = 0  # since the last trial
         self._num_trials = 0
@@ -38,7 +38,7 @@ class BatchLayout:
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
         """Idle slots to fill when `used` slots (ascending) have a row and `fillable` ones may take
         a filler; now and then others than believed to be best."""
-        if not self._cost or not used or not self._can_fill:
+        if not self._times or not used or not self._can_fill:
             return ()
         chosen = self._shapes(tuple(used), tuple(fillable))[1]
         self._num_choices += 1
@@ -66,30 +66,30 @@ class BatchLayout:
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
         """Learn from a step with one token in just these slots (ascending). Only steps of the same
         kind are compared."""
-        if self._cost and self._contest.observe(_runs(rows), seconds, kind):
+        if self._times and self._trials.observe(_runs(rows), seconds, kind):
             self._shapes.cache_clear()
 
     def cheapest_seconds(self, used: Sequence[int], fillable: Sequence[int]) -> float:
         """What a step takes then; 0 where nothing was measured."""
         if not self._can_fill:
             return self.seconds(used)
-        if not self._cost or not used:
+        if not self._times or not used:
             return 0.0
         return self._scale * self._shapes(tuple(used), tuple(fillable))[0]
 
     def seconds(self, rows: Sequence[int]) -> float:
         """What a step takes with rows in just these slots (ascending); 0 where nothing was
         measured."""
-        return self._scale * sum(self._cost[run] for run in _runs(rows))
+        return self._scale * sum(self._times[run] for run in _runs(rows))
 
     @property
     def _scale(self) -> float:
         """The machine may have been busier at the warm-up. Where steps take longer than then, their
-        texts are longer, which no shape changes."""
-        return min(self._contest.slowdown, 1.0)
+        texts are longer, which no layout changes."""
+        return min(self._trials.slowdown, 1.0)
 
     def _cheapest(self, used: tuple[int, ...], fillable: tuple[int, ...]) -> _Choice:
-        return _fill(used, fillable, [self._cost[run] for run in range(self._slots + 1)])
+        return _fill(used, fillable, [self._times[run] for run in range(self._slots + 1)])
 
     def _in_whole_blocks(self, used: tuple[int, ...], fillable: tuple[int, ...]) -> tuple[int, ...]:
         costs = [-(-run // BLOCK) + (run % BLOCK > 0) / 2 for run in range(self._slots + 1)]
@@ -105,16 +105,16 @@ def _fill(used: tuple[int, ...], fillable: tuple[int, ...], costs: Sequence[floa
         following: dict[int, _Choice] = {}
         for run, (cost, filled) in best.items():
             if slot in busy:
-                _keep(following, run + 1, cost, filled)
+                _update(following, run + 1, cost, filled)
                 continue
-            _keep(following, 0, cost + costs[run], filled)
+            _update(following, 0, cost + costs[run], filled)
             if slot in free:
-                _keep(following, run + 1, cost, (*filled, slot))
+                _update(following, run + 1, cost, (*filled, slot))
         best = following
     return min((cost + costs[run], filled) for run, (cost, filled) in best.items())
 
 
-def _keep(table: dict[int, _Choice], run: int, cost: float, filled: tuple[int, ...]) -> None:
+def _update(table: dict[int, _Choice], run: int, cost: float, filled: tuple[int, ...]) -> None:
     known = table.get(run)
     if known is None or (cost, len(filled)) < (known[0], len(known[1])):
         table[run] = (cost, filled)

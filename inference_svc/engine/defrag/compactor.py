@@ -17,23 +17,23 @@ class SlotMover:
     follow."""
 
     def __init__(
-        self, backend: Backend, cells: CacheCopier, table: SlotTable, placer: SlotAllocator
+        self, backend: Backend, copier: CacheCopier, table: SlotTable, allocator: SlotAllocator
     ) -> None:
         self._backend = backend
-        self._cells = cells
+        self._copier = copier
         self._table = table
-        self._placer = placer
+        self._allocator = allocator
 
     def free_slots(self, first: int) -> list[Slot]:
         """The slots from `first` on that a running sequence could have now."""
-        return [slot for slot in self._table.slots[first:] if self._placer.is_free(slot)]
+        return [slot for slot in self._table.slots[first:] if self._allocator.is_free(slot)]
 
     def seconds(self, sequence: Sequence, target: Slot) -> float:
         """What a move would take."""
-        if not self._placer.is_worth_saving(target):
-            return self._cells.copy_seconds(sequence.num_computed)
+        if not self._allocator.is_worth_saving(target):
+            return self._copier.copy_seconds(sequence.num_computed)
         return sum(
-            self._cells.state_seconds(tokens)
+            self._copier.state_seconds(tokens)
             for tokens in (sequence.num_computed, len(target.tokens))
         )
 
@@ -41,28 +41,28 @@ class SlotMover:
         """Bring a running sequence to a free slot. False where that cannot be; the sequence is then
         where it was."""
         source = sequence.slot
-        if source is None or not self._cells.is_settled(source.index):
+        if source is None or not self._copier.is_settled(source.index):
             return False
-        keeps = self._placer.is_worth_saving(target)
+        keeps = self._allocator.is_worth_saving(target)
         if not keeps:
-            self._placer.empty(target)
+            self._allocator.clear(target)
         if not keeps and not self._backend.copies_by_state:
-            self._cells.copy(source.index, target.index, len(source.tokens))
+            self._copier.copy(source.index, target.index, len(source.tokens))
             self._backend.trim(source.index, 0)
         elif not self._exchange_states(source, target):
             return False
-        self._table.exchange(source, target)
+        self._table.swap(source, target)
         sequence.slot = target
         return True
 
     def _exchange_states(self, source: Slot, target: Slot) -> bool:
         """The one that runs first: where it is refused, nothing has happened to it."""
-        state = self._cells.save(source.index)
-        kept = self._cells.save(target.index) if target.tokens else None
-        if not self._cells.restore(target.index, state):
-            self._placer.empty(target)
+        state = self._copier.save(source.index)
+        kept = self._copier.save(target.index) if target.tokens else None
+        if not self._copier.restore(target.index, state):
+            self._allocator.clear(target)
             return False
-        if kept is None or not self._cells.restore(source.index, kept):
+        if kept is None or not self._copier.restore(source.index, kept):
             self._backend.trim(source.index, 0)
             target.tokens, target.key = target.tokens[:0], b""
         return True
@@ -88,16 +88,16 @@ class Move(NamedTuple):
 
 
 class Compactor:
-    """Moves sequences by the `shape`'s measured step times and the `mover`'s measured copies;
+    """Moves sequences by the `layout`'s measured step times and the `mover`'s measured copies;
     `num_moves` counts."""
 
     def __init__(
-        self, table: SlotTable, mover: SlotMover, shape: BatchLayout, slot_tokens: int
+        self, table: SlotTable, mover: SlotMover, layout: BatchLayout, slot_tokens: int
     ) -> None:
         self.num_moves = 0
         self._table = table
         self._mover = mover
-        self._shape = shape
+        self._layout = layout
         self._slot_tokens = slot_tokens
         self._slots: tuple[int, ...] = ()
         self._num_seen = 0
@@ -154,7 +154,7 @@ class Compactor:
             for slot in self._table.slots
             if slot.index not in used and len(slot.tokens) < self._slot_tokens
         ]
-        return self._shape.cheapest_seconds(used, fillable)
+        return self._layout.cheapest_seconds(used, fillable)
 
 
 def _expected_steps(sequence: Sequence) -> int:

@@ -19,15 +19,15 @@ HEADROOM_TOKENS = 64
 class CacheCapacity:
     """The stock of `backend`'s cells."""
 
-    def __init__(self, backend: Backend, table: SlotTable, placer: SlotAllocator) -> None:
+    def __init__(self, backend: Backend, table: SlotTable, allocator: SlotAllocator) -> None:
         self._backend = backend
         self._limits = backend.limits
         self._table = table
-        self._placer = placer
+        self._allocator = allocator
         # Drafts are added to a plan after it was found to fit.
         self._most_drafted = self._limits.output_rows - self._limits.slots
 
-    def fits(self, sequence: Sequence, prefix: Prefix, running: Iterable[Sequence]) -> bool:
+    def can_admit(self, sequence: Sequence, prefix: Prefix, running: Iterable[Sequence]) -> bool:
         """Make room for a waiting sequence that will have this prefix, beside what those that run
         have still to compute; False where there is too little."""
         if self._limits.cells is None:
@@ -35,14 +35,14 @@ class CacheCapacity:
         promised = sum(other.num_remaining for other in running)
         shared = prefix.tokens if prefix.slot is not None else 0
         tokens = min(len(sequence.tokens) + HEADROOM_TOKENS, self._limits.slot_tokens)
-        return self._make(promised + tokens - shared, spare=prefix.slot)
+        return self._make_room(promised + tokens - shared, spare=prefix.slot)
 
-    def holds(self, plans: SequenceOf[Plan]) -> bool:
+    def can_hold(self, plans: SequenceOf[Plan]) -> bool:
         """Make room for what a step's plans compute; False where there is too little."""
         if self._limits.cells is None:
             return True
         tokens = sum(len(row.tokens) for plan in plans for row in plan.rows)
-        return self._make(tokens + self._most_drafted) or self._make(tokens)
+        return self._make_room(tokens + self._most_drafted) or self._make_room(tokens)
 
     @property
     def num_used(self) -> int:
@@ -54,14 +54,14 @@ class CacheCapacity:
         """How many cells emptying a slot would free."""
         return self._backend.freed_by(slot.index)
 
-    def drop(self, slot: Slot | None) -> bool:
+    def evict(self, slot: Slot | None) -> bool:
         """Empty an idle slot; whether there was anything in it."""
-        if slot is None or not slot.tokens or not self._placer.is_free(slot):
+        if slot is None or not slot.tokens or not self._allocator.is_free(slot):
             return False
-        self._placer.give_up(slot)
+        self._allocator.evict(slot)
         return True
 
-    def _make(self, tokens: int, *, spare: Slot | None = None) -> bool:
+    def _make_room(self, tokens: int, *, spare: Slot | None = None) -> bool:
         """Drop what frees cells alone, then those too that share all of theirs: with each other,
         perhaps."""
         slots = sorted(self._table.slots, key=lambda slot: len(slot.tokens))
@@ -70,7 +70,7 @@ class CacheCapacity:
                 if self._free >= tokens:
                     return True
                 if slot is not spare and (self._backend.freed_by(slot.index) or not must_free):
-                    self.drop(slot)
+                    self.evict(slot)
         return self._free >= tokens
 
     @property

@@ -60,7 +60,7 @@ class CellRefCounts:
 _NOT_BEGUN = -1
 
 
-class ForbiddenOrder(Exception):
+class CopyOrderError(Exception):
     """An operation that would mix two slots' cells: a defect of the engine, caught before it is
     one of the answers."""
 
@@ -84,7 +84,7 @@ class CacheCopier:
     `llama_memory_seq_cp` between KV streams changes lengths at once and the cells with the next
     `llama_decode`. Saving the target before then, or restoring into either slot, would mix two
     sequences without an error. So queued copies are recorded, and an operation that would read or
-    replace their cells raises ForbiddenOrder. A refused batch leaves its copies queued.
+    replace their cells raises CopyOrderError. A refused batch leaves its copies queued.
     """
 
     def __init__(self, backend: Backend, costs: CopyCosts) -> None:
@@ -110,21 +110,21 @@ class CacheCopier:
         """Whether no copy from or to this slot is queued."""
         return all(slot not in pair for pair in self._queued)
 
-    def has_arrived(self, slot: int) -> bool:
+    def is_readable(self, slot: int) -> bool:
         """Whether no copy to this slot is queued: it may be saved, or copied from."""
         return all(slot != target for _, target in self._queued)
 
     def save(self, slot: int) -> bytearray:
-        """The state of a slot. Raises `ForbiddenOrder`."""
-        if not self.has_arrived(slot):
-            raise ForbiddenOrder(f"slot {slot} would be saved before its copy has arrived")
+        """The state of a slot. Raises `CopyOrderError`."""
+        if not self.is_readable(slot):
+            raise CopyOrderError(f"slot {slot} would be saved before its copy has arrived")
         return self._backend.save(slot)
 
     def restore(self, slot: int, state: bytearray) -> bool:
         """Fill a slot with a saved state; False where that failed, the slot is then empty. Raises
-        `ForbiddenOrder`."""
+        `CopyOrderError`."""
         if not self.is_settled(slot):
-            raise ForbiddenOrder(f"slot {slot} would be restored around a queued copy")
+            raise CopyOrderError(f"slot {slot} would be restored around a queued copy")
         if self._backend.restore(slot, state):
             return True
         self._backend.trim(slot, 0)
@@ -132,11 +132,11 @@ class CacheCopier:
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Give `target` the first `tokens` of `source`, by the cheaper way. Raises
-        `ForbiddenOrder`."""
+        `CopyOrderError`."""
         if source == target or not self.is_settled(target):
-            raise ForbiddenOrder(f"slot {target} would be the target of a second copy")
-        if not self.has_arrived(source):
-            raise ForbiddenOrder(f"slot {source} would be copied before its own copy has arrived")
+            raise CopyOrderError(f"slot {target} would be the target of a second copy")
+        if not self.is_readable(source):
+            raise CopyOrderError(f"slot {source} would be copied before its own copy has arrived")
         if not (self.prefers_state(tokens) and self._settled_copy(source, target)):
             self._backend.copy(source, target, tokens)
             if self._backend.limits.cells is None:

@@ -17,7 +17,7 @@ def check_integrity(
     backend: Backend,
     running: Mapping[int, Sequence],
     waiting: Iterable[Sequence],
-    saved: PrefixCache,
+    prefix_cache: PrefixCache,
 ) -> None:
     """Compare slots with the native cache, sequences with slots, saved states with who waits for
     them. Raises `IntegrityError`."""
@@ -36,6 +36,6 @@ def check_integrity(
         computed = sequence.num_computed
         if sequence.slot is None or sequence.slot.tokens != sequence.tokens[:computed]:
             raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
-    states = [sequence.saved for sequence in waiting if sequence.saved is not None]
-    if sum(len(state.state) for state in states) != saved.num_reserved:
+    states = [sequence.saved_prefix for sequence in waiting if sequence.saved_prefix is not None]
+    if sum(len(state.state) for state in states) != prefix_cache.num_reserved:
         raise IntegrityError("a preempted sequence's memory is lost or kept twice")

@@ -44,14 +44,14 @@ def recipe_of(request: SequenceRequest) -> str:
     return json.dumps(recipe, sort_keys=True)
 
 
-def restored_sampler_state(sequence: Sequence, saved: PrefixCache) -> tuple[float, ...]:
+def restored_sampler_state(sequence: Sequence, prefix_cache: PrefixCache) -> tuple[float, ...]:
     """What the sampler knew in the snapshot that a sequence resumes from.
 
     Raises `SnapshotNotFound` where none of its owner's is restored, `InvalidField` where it is of
     another generation.
     """
     request = sequence.request
-    entry = saved.restored(request.snapshot_id)
+    entry = prefix_cache.find_snapshot(request.snapshot_id)
     if entry is None or entry.origin is None or entry.key != request.cache_key:
         raise SnapshotNotFound(snapshot=request.snapshot_id)
     if entry.origin.tokens != sequence.tokens or entry.origin.recipe != recipe_of(request):

@@ -43,7 +43,7 @@ class PrefixCache:
         return self._max_bytes - self._reserved if self._max_entries > 0 else 0
 
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether anything is kept at all."""
         return self._max_bytes > 0 and self._max_entries > 0
 
@@ -71,17 +71,17 @@ class PrefixCache:
                 best, most = entry, shared
         return best, most
 
-    def use(self, entry: SavedPrefix) -> None:
+    def record_hit(self, entry: SavedPrefix) -> None:
         """Note that an entry served."""
         if id(entry) in self._entries:
-            self.refresh(entry)
+            self.touch(entry)
             self._num_hits += 1
 
-    def refresh(self, entry: SavedPrefix) -> None:
+    def touch(self, entry: SavedPrefix) -> None:
         """Let an entry that is here be the last to go."""
         self._entries.move_to_end(id(entry))
 
-    def kept(self, request_id: str, choice: int) -> SavedPrefix | None:
+    def find_sequence(self, request_id: str, choice: int) -> SavedPrefix | None:
         """What was kept of a sequence that has ended."""
         for entry in self._entries.values():
             origin = entry.origin
@@ -89,7 +89,7 @@ class PrefixCache:
                 return entry
         return None
 
-    def restored(self, snapshot_id: str) -> SavedPrefix | None:
+    def find_snapshot(self, snapshot_id: str) -> SavedPrefix | None:
         """The entry that a snapshot was restored to."""
         entries = self._entries.values()
         return next((entry for entry in entries if entry.snapshot_id == snapshot_id), None)
@@ -121,7 +121,7 @@ class PrefixCache:
         """A preempted sequence's state is gone."""
         self._reserved -= size
 
-    def disown(self, object_ids: Container[str]) -> None:
+    def forget_objects(self, object_ids: Container[str]) -> None:
         """Forget what is part of stored objects that are gone."""
         for entry in list(self._entries.values()):
             if entry.kept_for and entry.kept_for in object_ids:

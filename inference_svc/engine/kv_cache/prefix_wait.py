@@ -18,7 +18,7 @@ class _WaitingSequence(NamedTuple):
     leader: Sequence
     shared: int
 
-    def goes_on(self, waiting: Container[int]) -> bool:
+    def is_valid(self, waiting: Container[int]) -> bool:
         """Whether the one still waits and the other still computes what it waits for."""
         waits = self.follower.request.sequence_id in waiting and not self.follower.paused
         return waits and self.leader.slot is not None and _may_lead(self.leader)
@@ -27,35 +27,37 @@ class _WaitingSequence(NamedTuple):
 class PrefixWaiters:
     """Decides, whenever a sequence's turn comes in an admission pass, whom it holds back for."""
 
-    def __init__(self, cost: StepTimeModel, *, can_trim: bool) -> None:
-        self._cost = cost
+    def __init__(self, step_time: StepTimeModel, *, can_trim: bool) -> None:
+        self._step_time = step_time
         # Where states cannot be shortened, a leader's is past the common prefix when it is done.
         self._is_on = can_trim
         self._following: dict[int, _WaitingSequence] = {}
 
     @property
-    def num_holding(self) -> int:
+    def num_waiting_for_prefix(self) -> int:
         """How many hold back."""
         return len(self._following)
 
-    def begin(self, running: Collection[Sequence], waiting: Container[int], now: float) -> None:
+    def begin_pass(
+        self, running: Collection[Sequence], waiting: Container[int], now: float
+    ) -> None:
         """A new pass: leaders are as urgent as those who still follow them, be their turn in this
         pass to come or not; `waiting` are the ids of those without a slot."""
         for sequence in running:
-            sequence.forget_loans()
+            sequence.clear_inherited()
         self._following = {
-            key: pair for key, pair in self._following.items() if pair.goes_on(waiting)
+            key: pair for key, pair in self._following.items() if pair.is_valid(waiting)
         }
         for pair in self._following.values():
             _lend(pair, now)
 
-    def holds(
+    def should_wait(
         self, sequence: Sequence, have: int, running: Collection[Sequence], now: float
     ) -> bool:
         """Whether to wait: somebody computes clearly more of the prompt than the `have` tokens
         that could be used at once."""
         self._following.pop(sequence.request.sequence_id, None)
-        if not self._is_on or not sequence.request.reuse or sequence.saved is not None:
+        if not self._is_on or not sequence.request.reuse or sequence.saved_prefix is not None:
             return False
         leader, shared = self._leader(sequence, running)
         if leader is None or shared - have < MIN_REUSED_TOKENS:
@@ -89,13 +91,13 @@ class PrefixWaiters:
         the leader; the time begins anew whenever they, or what is there of the prefix, are more
         than when it was set."""
         to_compute = sum(other.num_remaining for other in running if not other.is_decoding)
-        hold = sequence.hold
+        hold = sequence.prefix_wait
         if hold is None or have > hold.have or to_compute > hold.to_compute:
             stacks = len({other.request.adapters for other in running})  # they take turns
-            estimate = self._cost.prefill_s(to_compute) * stacks
+            estimate = self._step_time.prefill_s(to_compute) * stacks
             if not estimate:
                 return True
-            hold = sequence.hold = PrefixWait(now + _PATIENCE * estimate, have, to_compute)
+            hold = sequence.prefix_wait = PrefixWait(now + _PATIENCE * estimate, have, to_compute)
         return now <= hold.until
 
 
@@ -109,6 +111,6 @@ def _may_lead(sequence: Sequence) -> bool:
 
 def _lend(pair: _WaitingSequence, now: float) -> None:
     follower, leader, shared = pair
-    leader.led_priority = max(leader.led_priority, follower.urgency)
+    leader.inherited_priority = max(leader.inherited_priority, follower.effective_priority)
     if leader.num_computed < shared:  # else the follower waits for a slot
-        leader.led_ratio = max(leader.led_ratio, follower.response_ratio(now))
+        leader.inherited_ratio = max(leader.inherited_ratio, follower.response_ratio(now))

@@ -6,7 +6,7 @@ from pathlib import Path
 from inference_svc.engine.backend import AdapterLoadError, Backend
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.lora.schedule import AdapterSchedule
-from inference_svc.engine.request import BASE, AdapterStack, SequenceRequest
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import AdapterNotFound
 
@@ -19,7 +19,7 @@ class Adapters:
         self._backend = backend
         self._loaded: set[str] = set()
         self._turns = AdapterSchedule(max_wait_s)
-        self._current: AdapterStack = BASE
+        self._current: AdapterStack = NO_ADAPTERS
 
     def __contains__(self, digest: object) -> bool:
         """Whether an adapter is loaded; any thread may ask."""
@@ -49,14 +49,14 @@ class Adapters:
                 return AdapterNotFound(adapter=adapter.digest)
         return None
 
-    def take_turn(self, ready: SequenceOf[Sequence], now: float) -> SequenceOf[Sequence]:
+    def select(self, ready: SequenceOf[Sequence], now: float) -> SequenceOf[Sequence]:
         """The `ready` sequences whose stack is applied now; sets the backend's stack."""
         if not ready:
             return ready
-        self._current = self._turns.take(ready, now)
-        return self.keep_turn(ready)
+        self._current = self._turns.next_stack(ready, now)
+        return self.on_turn(ready)
 
-    def keep_turn(self, ready: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
+    def on_turn(self, ready: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
         """Those of the `ready` sequences that are on turn still. The backend is told once more: an
         adapter that was freed meanwhile is not in use, though it may be loaded again."""
         on_turn = [one for one in ready if one.request.adapters == self._current]

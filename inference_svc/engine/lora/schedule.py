@@ -21,7 +21,7 @@ class AdapterSchedule:
         self._turn_class = 0
         self._overtaken: frozenset[AdapterStack] = frozenset()  # by the last step
 
-    def take(self, ready: SequenceOf[Sequence], now: float) -> AdapterStack:
+    def next_stack(self, ready: SequenceOf[Sequence], now: float) -> AdapterStack:
         """The stack that is on turn for the next step, of those of `ready` (at least one)."""
         self._classes = _classes(ready)
         if len(self._classes) > 1 or self._classes.keys() != self._line.keys():
@@ -84,5 +84,5 @@ def _classes(ready: SequenceOf[Sequence]) -> dict[AdapterStack, int]:
     classes: dict[AdapterStack, int] = {}
     for sequence in ready:
         stack = sequence.request.adapters
-        classes[stack] = max(classes.get(stack, 0), sequence.urgency)
+        classes[stack] = max(classes.get(stack, 0), sequence.effective_priority)
     return classes

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from inference_svc.engine.batch import Row
 from inference_svc.engine.cost_model.step_time import StepTimeModel
 from inference_svc.engine.defrag.batch_layout import BatchLayout
-from inference_svc.engine.scheduler.policy import Policy, Share, prefill_budget, urgent_chunks
+from inference_svc.engine.scheduler.policy import (
+    PendingPrompt,
+    Policy,
+    prefill_budget,
+    urgent_chunks,
+)
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot
 
@@ -30,7 +35,10 @@ class PlanLimits:
 
 
 def plan_decode(
-    sequences: SequenceOf[Sequence], slots: SequenceOf[Slot], limits: PlanLimits, shape: BatchLayout
+    sequences: SequenceOf[Sequence],
+    slots: SequenceOf[Slot],
+    limits: PlanLimits,
+    layout: BatchLayout,
 ) -> Plan:
     """Plan the call of decoding sequences; at least one, each with a slot."""
     longest = max(limits.batch_tokens // len(sequences), 1)
@@ -39,7 +47,7 @@ def plan_decode(
         for sequence in sequences
     )
     forced = sum(len(item.row.tokens) for item in work) - len(work)
-    fillers = _fillers(work, slots, limits, shape)
+    fillers = _fillers(work, slots, limits, layout)
     rows = [item.row for item in work]
     if fillers:
         # With logits, for the head of the model has blocks of rows too.
@@ -52,13 +60,13 @@ def plan_prefill(
     sequences: SequenceOf[Sequence],
     num_decoding: int,
     limits: PlanLimits,
-    cost: StepTimeModel,
+    step_time: StepTimeModel,
     now: float,
 ) -> tuple[Plan, ...]:
     """A call for the prompts that end and one for those that go on, without those that compute
     nothing: the rows of the latter are equally long, which divides a pass evenly. All have a slot
     and `num_decoding` others wait for them; `now` is on the engine's clock."""
-    chunks = _chunks(sequences, num_decoding, limits, cost, now)
+    chunks = _chunks(sequences, num_decoding, limits, step_time, now)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk))
         for sequence, chunk in zip(sequences, chunks, strict=True)
@@ -88,13 +96,13 @@ def _chunks(
     prefilling: SequenceOf[Sequence],
     num_decoding: int,
     limits: PlanLimits,
-    cost: StepTimeModel,
+    step_time: StepTimeModel,
     now: float,
 ) -> list[int]:
     fitting, cap = None, min(limits.chunk_cap, limits.pass_tokens)
     if num_decoding:  # whose pass each step pays for
         cap = limits.chunk_cap
-        fitting = cost.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
+        fitting = step_time.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
     prompts = [_share(sequence, now) for sequence in prefilling]
     budget = prefill_budget(
         limits.policy,
@@ -108,9 +116,11 @@ def _chunks(
     return urgent_chunks(prompts, budget, steps=steps)
 
 
-def _share(sequence: Sequence, now: float) -> Share:
-    ratio = max(sequence.response_ratio(now), sequence.led_ratio)
-    return Share(sequence.num_computable, sequence.urgency, sequence.passed_over, ratio)
+def _share(sequence: Sequence, now: float) -> PendingPrompt:
+    ratio = max(sequence.response_ratio(now), sequence.inherited_ratio)
+    return PendingPrompt(
+        sequence.num_computable, sequence.effective_priority, sequence.skipped_steps, ratio
+    )
 
 
 def _row(sequence: Sequence, count: int) -> Row:
@@ -122,7 +132,7 @@ def _row(sequence: Sequence, count: int) -> Row:
 
 
 def _fillers(
-    work: SequenceOf[Work], slots: SequenceOf[Slot], limits: PlanLimits, shape: BatchLayout
+    work: SequenceOf[Work], slots: SequenceOf[Slot], limits: PlanLimits, layout: BatchLayout
 ) -> tuple[Slot, ...]:
     used = [item.row.slot for item in work]
     if not used or len(used) == len(slots):
@@ -134,4 +144,4 @@ def _fillers(
         if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
     ]
     room = limits.batch_tokens - sum(len(item.row.tokens) for item in work)
-    return tuple(slots[index] for index in shape.fillers(used, fillable)[: max(room, 0)])
+    return tuple(slots[index] for index in layout.fillers(used, fillable)[: max(room, 0)])

@@ -23,69 +23,69 @@ class Planner:
     def __init__(
         self,
         table: SlotTable,
-        roster: SequenceTable,
-        room: CacheCapacity,
-        admitter: Admission,
+        sequences: SequenceTable,
+        capacity: CacheCapacity,
+        admission: Admission,
         compactor: Compactor,
         drafter: Drafter,
-        shape: BatchLayout,
-        cost: StepTimeModel,
+        layout: BatchLayout,
+        step_time: StepTimeModel,
         limits: PlanLimits,
         clock: Callable[[], float],
     ) -> None:
         self._table = table
-        self._roster = roster
-        self._room = room
-        self._admitter = admitter
+        self._sequences = sequences
+        self._capacity = capacity
+        self._admission = admission
         self._compactor = compactor
         self._drafter = drafter
-        self._shape = shape
-        self._cost = cost
+        self._layout = layout
+        self._step_time = step_time
         self._limits = limits
         self._clock = clock
 
-    def texts(
+    def decode_plan(
         self, sequences: SequenceOf[Sequence], *, beside_prompts: bool, others_wait: bool
     ) -> Plan | None:
         """The call of those who decode, None where there are none. Holes are closed and drafts made
         where no prompts follow in the step; `others_wait`: drafts must not take long."""
-        plan = self._texts(sequences, self._shape)
+        plan = self._decode(sequences, self._layout)
         if plan is None or beside_prompts:
             return plan
         if (moved := self._compactor.close_holes(plan)) is not None:
-            self._roster.events += moved
-            plan = self._texts([item.sequence for item in plan.work], self._shape)
-        return self._drafted(plan, others_wait=others_wait)
+            self._sequences.events += moved
+            plan = self._decode([item.sequence for item in plan.work], self._layout)
+        return self._with_drafts(plan, others_wait=others_wait)
 
-    def prompts(self, sequences: SequenceOf[Sequence], num_decoding: int) -> Iterator[Plan]:
+    def prefill_plans(self, sequences: SequenceOf[Sequence], num_decoding: int) -> Iterator[Plan]:
         """The calls of those who do not decode yet, while `num_decoding` others wait. What ends
         between two of them is left out of the second."""
-        plans = self._prompts(sequences, num_decoding)
+        plans = self._prefill(sequences, num_decoding)
         _count_turns(sequences, plans)
         for plan in plans:
             left = without_ended(plan)
             if left is not None:
                 yield left
 
-    def alone(self, sequence: Sequence, *, others_wait: bool) -> Plan | None:
+    def solo_plan(self, sequence: Sequence, *, others_wait: bool) -> Plan | None:
         """The call of a deterministic sequence; None where it has ended or lost its slot. Nothing
         fills the holes beside it."""
         if not sequence.is_decoding:
-            return next(iter(self._prompts([sequence], 0)), None)
-        return self._drafted(self._texts([sequence], NO_FILLERS), others_wait=others_wait)
+            return next(iter(self._prefill([sequence], 0)), None)
+        return self._with_drafts(self._decode([sequence], NO_FILLERS), others_wait=others_wait)
 
-    def _drafted(self, plan: Plan | None, *, others_wait: bool) -> Plan | None:
+    def _with_drafts(self, plan: Plan | None, *, others_wait: bool) -> Plan | None:
         return self._drafter.extend(plan, others_wait=others_wait) if plan is not None else None
 
-    def _texts(self, sequences: SequenceOf[Sequence], shape: BatchLayout) -> Plan | None:
+    def _decode(self, sequences: SequenceOf[Sequence], layout: BatchLayout) -> Plan | None:
         def make(those: list[Sequence]) -> tuple[Plan, ...]:
-            return (plan_decode(those, self._table.slots, self._limits, shape),)
+            return (plan_decode(those, self._table.slots, self._limits, layout),)
 
         return next(iter(self._fitting(sequences, make)), None)
 
-    def _prompts(self, sequences: SequenceOf[Sequence], num_decoding: int) -> tuple[Plan, ...]:
+    def _prefill(self, sequences: SequenceOf[Sequence], num_decoding: int) -> tuple[Plan, ...]:
         def make(those: list[Sequence]) -> tuple[Plan, ...]:
-            return plan_prefill(those, num_decoding, self._limits, self._cost, self._clock())
+            return plan_prefill(those, num_decoding, self._limits, self._step_time, self._clock())
 
         return self._fitting(sequences, make)
 
@@ -96,13 +96,15 @@ class Planner:
         its slot up, and who has none waits again."""
         while those := [sequence for sequence in sequences if sequence.slot is not None]:
             plans = make(those)
-            if self._room.holds(plans) or not self._admitter.free_cells():
+            if self._capacity.can_hold(plans) or not self._admission.free_cells():
                 return plans
         return ()
 
 
 def _count_turns(sequences: SequenceOf[Sequence], plans: SequenceOf[Plan]) -> None:
     """A class of prompts has a turn where any of them is computed."""
-    served = {item.sequence.urgency for plan in plans for item in plan.work}
+    served = {item.sequence.effective_priority for plan in plans for item in plan.work}
     for sequence in sequences:
-        sequence.passed_over = 0 if sequence.urgency in served else sequence.passed_over + 1
+        sequence.skipped_steps = (
+            0 if sequence.effective_priority in served else sequence.skipped_steps + 1
+        )

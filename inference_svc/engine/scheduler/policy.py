@@ -37,19 +37,19 @@ class Policy(enum.Enum):
     THROUGHPUT_FIRST = "throughput_first"
 
 
-class Share(NamedTuple):
+class PendingPrompt(NamedTuple):
     """What a prompt has left to compute, its class, in how many steps that was passed over, and its
     response ratio: how long it has waited for its length."""
 
     tokens: int
-    urgency: int
-    passed_over: int = 0
+    effective_priority: int
+    skipped_steps: int = 0
     ratio: float = 0.0
 
 
 def prefill_budget(
     policy: Policy,
-    prompts: Sequence[Share],
+    prompts: Sequence[PendingPrompt],
     *,
     left: int,
     cap: int,
@@ -75,26 +75,28 @@ def prefill_budget(
             return left
 
 
-def _whole(prompts: Sequence[Share], floor: int) -> int:
+def _whole(prompts: Sequence[PendingPrompt], floor: int) -> int:
     """What computes to their ends the next prompt, or the next two, that take little more than a
     floor each; 0 where a floor holds them all."""
-    following = nlargest(2, prompts, key=lambda one: (one.urgency, one.ratio))
+    following = nlargest(2, prompts, key=lambda one: (one.effective_priority, one.ratio))
     most = floor + floor // _LITTLE_MORE
     short = list(takewhile(most.__ge__, (one.tokens for one in following)))
     return len(short) * max(floor, *short) if sum(short) > floor else 0
 
 
-def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
-    """Share `budget` among prompts: the most urgent first, fairly among equals. It may be one of
-    `steps` that together are the operator's cap: by that is told which prompt is short.
+def urgent_chunks(prompts: Sequence[PendingPrompt], budget: int, *, steps: int = 1) -> list[int]:
+    """Divide `budget` tokens among prompts: the highest priority first, fairly among equals. The
+    operator's cap spans `steps` steps; `steps` also defines which prompts count as short.
 
-    The less urgent, who would wait forever else, get at most an eighth, and that only beside urgent
-    prompts that take more than a step, or after some steps without: the first token of a short
-    urgent prompt waits for everything that its step computes.
+    Lower priorities get at most an eighth, to avoid starvation: only beside higher-priority prompts
+    that take more than a step, or after several steps without tokens, because the first token of a
+    short high-priority prompt waits for everything that its step computes.
     """
     chunks = [0] * len(prompts)
-    order = sorted(range(len(prompts)), key=lambda i: -prompts[i].urgency)
-    groups = [list(group) for _, group in groupby(order, key=lambda i: prompts[i].urgency)]
+    order = sorted(range(len(prompts)), key=lambda i: -prompts[i].effective_priority)
+    groups = [
+        list(group) for _, group in groupby(order, key=lambda i: prompts[i].effective_priority)
+    ]
     for rank, group in enumerate(groups):
         below = [[prompts[i] for i in later] for later in groups[rank + 1 :]]
         equals = [prompts[i] for i in group]
@@ -108,11 +110,13 @@ def urgent_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> l
     return chunks
 
 
-def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int, steps: int) -> int:
+def _passed_on(
+    below: Sequence[Sequence[PendingPrompt]], budget: int, *, beside: int, steps: int
+) -> int:
     """What the less urgent classes get beside so many tokens: where one waited long enough,
     something."""
     part = min(steps * budget // _LEFT_TO_OTHERS, budget // 2)
-    waited = max((one.passed_over for group in below for one in group), default=0)
+    waited = max((one.skipped_steps for group in below for one in group), default=0)
     if waited >= _PATIENCE_STEPS:
         part = max(part, min(budget, 1))
     elif beside <= budget or waited < steps - 1:
@@ -120,8 +124,8 @@ def _passed_on(below: Sequence[Sequence[Share]], budget: int, *, beside: int, st
     return min(part, sum(one.tokens for group in below for one in group))
 
 
-def fair_chunks(prompts: Sequence[Share], budget: int, *, steps: int = 1) -> list[int]:
-    """Share `budget` tokens, one of so many `steps`, among equals.
+def fair_chunks(prompts: Sequence[PendingPrompt], budget: int, *, steps: int = 1) -> list[int]:
+    """PendingPrompt `budget` tokens, one of so many `steps`, among equals.
 
     Whoever needs no more than an equal part of all steps gets what it needs. Of the others the one
     with the highest response ratio comes first, two or four of them where all end; the next has

@@ -16,8 +16,8 @@ from inference_svc.engine.sequence import Sequence
 INTERACTIVE = 3
 BATCH = 1
 # Waiting so long is worth a class, so that no class starves another.
-AGEING_S = 30.0
-_SLOTS_A_RISEN = 8
+AGING_S = 30.0
+_SLOTS_PER_PROMOTION = 8
 
 
 class AdmissionQueue:
@@ -51,15 +51,15 @@ class AdmissionQueue:
         """Whether any could start; paused ones cannot."""
         return any(not sequence.paused for sequence in self)
 
-    def in_order(self, class_of: Callable[[Sequence], int]) -> Iterator[Sequence]:
+    def in_order(self, priority_of: Callable[[Sequence], int]) -> Iterator[Sequence]:
         """Those that could start, next first, each of the class that it has now. The order takes in
         what is charged while it is followed, and classes that fall: both only move sequences back,
         so each is ranked anew when its turn comes."""
-        ready = [(self._rank(item, class_of), item) for item in self if not item.paused]
+        ready = [(self._rank(item, priority_of), item) for item in self if not item.paused]
         heapify(ready)
         while ready:
             rank, sequence = ready[0]
-            moved = self._rank(sequence, class_of)
+            moved = self._rank(sequence, priority_of)
             if moved != rank:
                 heapreplace(ready, (moved, sequence))
                 continue
@@ -71,11 +71,11 @@ class AdmissionQueue:
         return [sequence for sequence in self if _has_expired(sequence, now)]
 
     def _rank(
-        self, sequence: Sequence, class_of: Callable[[Sequence], int]
+        self, sequence: Sequence, priority_of: Callable[[Sequence], int]
     ) -> tuple[int, float, float, int]:
         request = sequence.request
         served = self.shares.served(request.project)
-        return -class_of(sequence), served, sequence.arrived_at, request.sequence_id
+        return -priority_of(sequence), served, sequence.arrived_at, request.sequence_id
 
 
 class PriorityAging:
@@ -85,38 +85,38 @@ class PriorityAging:
     stands still, must not keep all others down."""
 
     def __init__(self, slots: int) -> None:
-        self._most = max(slots // _SLOTS_A_RISEN, 1)
-        self._num_risen: Counter[int] = Counter()
+        self._most = max(slots // _SLOTS_PER_PROMOTION, 1)
+        self._num_promoted: Counter[int] = Counter()
         self._was_last = self._is_open = False
         self._now = 0.0
 
     def begin(self, running: Iterable[Sequence], now: float) -> None:
         """Look at those that run, before others start."""
-        self._num_risen = Counter(
+        self._num_promoted = Counter(
             sequence.request.priority
             for sequence in running
-            if sequence.has_risen and not sequence.paused and now - sequence.stood_at < AGEING_S
+            if sequence.is_promoted and not sequence.paused and now - sequence.admitted_at < AGING_S
         )
         self._is_open = not self._was_last
         self._now = now
 
-    def class_of(self, sequence: Sequence) -> int:
+    def priority_of(self, sequence: Sequence) -> int:
         """The class that a sequence would start in; until the next `begin` it may only fall."""
         own = sequence.request.priority
-        is_open = self._is_open and self._num_risen[own] < self._most
-        return aged_class(sequence, self._now) if is_open else own
+        is_open = self._is_open and self._num_promoted[own] < self._most
+        return aged_priority(sequence, self._now) if is_open else own
 
     def start(self, sequence: Sequence) -> None:
         """Have a sequence stand as high as it may."""
-        sequence.standing, sequence.stood_at = self.class_of(sequence), self._now
-        self._was_last = sequence.has_risen
-        if sequence.has_risen:
+        sequence.admitted_priority, sequence.admitted_at = self.priority_of(sequence), self._now
+        self._was_last = sequence.is_promoted
+        if sequence.is_promoted:
             self._is_open = False
 
 
-def aged_class(sequence: Sequence, now: float) -> int:
+def aged_priority(sequence: Sequence, now: float) -> int:
     """A sequence's class after the time it has waited."""
-    earned = int((now - sequence.arrived_at) / AGEING_S)
+    earned = int((now - sequence.arrived_at) / AGING_S)
     return max(min(sequence.request.priority + earned, INTERACTIVE), sequence.request.priority)
 
 
@@ -127,7 +127,7 @@ def _has_expired(sequence: Sequence, now: float) -> bool:
     return any(deadline is not None and deadline <= now for deadline in deadlines)
 
 
-def deterministic(sequences: SequenceOf[Sequence], now: float) -> list[Sequence]:
+def select_deterministic(sequences: SequenceOf[Sequence], now: float) -> list[Sequence]:
     """Those of the deterministic sequences that have a call in this step.
 
     Of their prompts only one computes a chunk, to bound the step: of the most urgent class, which
@@ -139,4 +139,6 @@ def deterministic(sequences: SequenceOf[Sequence], now: float) -> list[Sequence]
 
 
 def _order(sequence: Sequence, now: float) -> tuple[int, float]:
-    return max(sequence.urgency, aged_class(sequence, now)), sequence.response_ratio(now)
+    return max(sequence.effective_priority, aged_priority(sequence, now)), sequence.response_ratio(
+        now
+    )

@@ -1,6 +1,6 @@
 """All sequences from arrival to end: waiting in the queue, or running in a slot."""
 
-from inference_svc.engine.constraint import GuideFailed
+from inference_svc.engine.constraint import GuideError
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.kv_cache.allocator import SlotAllocator
 from inference_svc.engine.kv_cache.integrity import IntegrityError
@@ -11,26 +11,26 @@ from svc_kit.errors import DomainError, GrammarInvalid
 
 
 class SequenceTable:
-    """`sequences` by id, those of them that are `running` (the others wait in `queue`), and the
-    `events` that were not taken yet; `num_changes` counts who has entered or left."""
+    """All sequences `by_id`; those with a slot are in `running`, the others in `queue`. `events`
+    have not been collected yet; `num_changes` counts sequences added or removed."""
 
-    def __init__(self, queue: AdmissionQueue, placer: SlotAllocator, drafter: Drafter) -> None:
-        self.sequences: dict[int, Sequence] = {}
+    def __init__(self, queue: AdmissionQueue, allocator: SlotAllocator, drafter: Drafter) -> None:
+        self.by_id: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
         self.events: list[Event] = []
         self.num_changes = 0
         self.queue = queue
-        self._placer = placer
+        self._allocator = allocator
         self._drafter = drafter
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Whether a sequence has not ended."""
-        return sequence.request.sequence_id in self.sequences
+        return sequence.request.sequence_id in self.by_id
 
-    def enter(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait."""
         self.num_changes += 1
-        self.sequences[sequence.request.sequence_id] = sequence
+        self.by_id[sequence.request.sequence_id] = sequence
         self.queue.shares.enter(sequence.request.project)
         self.queue.push(sequence)
 
@@ -39,7 +39,7 @@ class SequenceTable:
         self.remove(sequence, keep=keep)
         self.events.append(Failed(sequence.request.sequence_id, error))
 
-    def fail_guide(self, sequence: Sequence, problem: GuideFailed) -> None:
+    def fail_guide(self, sequence: Sequence, problem: GuideError) -> None:
         """End a sequence that cannot be held to its constraint."""
         constraint = sequence.request.constraint
         field = constraint.field if constraint is not None else ""
@@ -49,8 +49,8 @@ class SequenceTable:
         """Forget a sequence in whatever phase; its slot is free for the next decode call."""
         self.num_changes += 1
         sequence_id = sequence.request.sequence_id
-        del self.sequences[sequence_id]
-        self._drafter.judge(sequence)
+        del self.by_id[sequence_id]
+        self._drafter.record_outcome(sequence)
         self.queue.shares.leave(sequence.request.project)
         if sequence.sampler is not None:
             sequence.sampler.close()
@@ -60,11 +60,11 @@ class SequenceTable:
             self.queue.remove(sequence)
         else:
             del self.running[sequence_id]
-        self._placer.end(sequence, keep=keep)
+        self._allocator.finish(sequence, keep=keep)
 
-    def check(self) -> None:
+    def check_integrity(self) -> None:
         """Raises `IntegrityError` where a sequence is in both places, or in none."""
         live = len(self.running) + len(self.queue)
         both = {*self.running, *self.queue.ids}
-        if both != set(self.sequences) or live != len(self.sequences):
+        if both != set(self.by_id) or live != len(self.by_id):
             raise IntegrityError("a sequence is lost, or both waits and runs")

@@ -34,19 +34,19 @@ class _Option(NamedTuple):
 class Drafter:
     """Adds drafts to plans, as far as `limits` leave outputs beyond one a slot."""
 
-    def __init__(self, limits: NativeLimits, cost: StepTimeModel, *, can_trim: bool) -> None:
+    def __init__(self, limits: NativeLimits, step_time: StepTimeModel, *, can_trim: bool) -> None:
         self.num_drafted = 0
         self.num_accepted = 0
         self._slot_tokens = limits.slot_tokens
         self._has_streams = limits.cells is None
         self._pass_tokens = limits.pass_tokens
         self._spare = limits.output_rows - limits.slots if can_trim else 0
-        self._cost = cost
+        self._step_time = step_time
         self._paying = lru_cache(maxsize=limits.slots)(self._find_paying)
         self._num_trials = 0
         self._next_trial_in = float(TRIAL_INTERVAL)
 
-    def reconsider(self) -> None:
+    def invalidate(self) -> None:
         """Weigh the lengths anew: what is believed of steps has changed."""
         self._paying.cache_clear()
 
@@ -61,7 +61,7 @@ class Drafter:
         options = self._choice(plan.num_decoding, room, others_wait=others_wait)
         if not options:
             return plan
-        guessed = [self._guess(sequence, options[-1].length) for sequence in sequences]
+        guessed = [self._propose(sequence, options[-1].length) for sequence in sequences]
         length = _best(options, sequences, guessed)
         if not length:
             return plan
@@ -85,7 +85,7 @@ class Drafter:
         dropped."""
         longest = min(self._spare // rows, self._pass_tokens // rows - 1)
         return [
-            _Option(length, self._cost.slowdown(rows, 1 + length))
+            _Option(length, self._step_time.slowdown(rows, 1 + length))
             for length in _LENGTHS
             if length <= longest
         ]
@@ -111,22 +111,22 @@ class Drafter:
         self._next_trial_in *= min(chosen.slowdown, 1 + chosen.length)
         return [chosen._replace(slowdown=1.0)]
 
-    def _guess(self, sequence: Sequence, longest: int) -> int:
+    def _propose(self, sequence: Sequence, longest: int) -> int:
         """Propose the next tokens of the sequence; returns their number."""
-        self.judge(sequence)
+        self.record_outcome(sequence)
         request = sequence.request
         left = request.max_tokens - sequence.num_output - 1  # one comes without a draft
         count = min(longest, request.max_draft, left)
-        return len(sequence.guesses.guess(sequence.tokens, count)) if count > 0 else 0
+        return len(sequence.proposer.propose(sequence.tokens, count)) if count > 0 else 0
 
-    def judge(self, sequence: Sequence) -> None:
+    def record_outcome(self, sequence: Sequence) -> None:
         """Count what became of the last draft, if there is one that was not counted yet."""
-        judged = sequence.guesses.judge(sequence.tokens)
+        judged = sequence.proposer.score(sequence.tokens)
         self.num_drafted += judged.drafted
         self.num_accepted += judged.accepted
 
 
-def confirm(sequence: Sequence, row: Row) -> bool:
+def accept_draft(sequence: Sequence, row: Row) -> bool:
     """Take over the computed tokens of a drafted row that the sequence has said meanwhile; whether
     the last one is among them, so that the next can be sampled."""
     slot = sequence.slot
@@ -146,7 +146,7 @@ def _best(
     best, most = 0, float(len(sequences))
     for length, slowdown in options:
         gained = sum(
-            _expected(sequence.guesses.likelihood, min(length, count))
+            _expected(sequence.proposer.acceptance_rate, min(length, count))
             for sequence, count in zip(sequences, guessed, strict=True)
         )
         if (len(sequences) + gained) / slowdown > most:
@@ -154,12 +154,12 @@ def _best(
     return best
 
 
-def _expected(likelihood: float, length: int) -> float:
+def _expected(acceptance_rate: float, length: int) -> float:
     """How many of so many guessed tokens stand, if each does so after those before it."""
-    return float(likelihood * (1 - likelihood**length) / (1 - likelihood))
+    return float(acceptance_rate * (1 - acceptance_rate**length) / (1 - acceptance_rate))
 
 
 def _drafted(row: Row, sequence: Sequence, length: int) -> Row:
-    draft = sequence.guesses.draft(length)
+    draft = sequence.proposer.draft(length)
     padding = array("i", [sequence.tokens[-1]]) * (length - len(draft))
     return row._replace(tokens=sequence.tokens[row.start :] + draft + padding, drafted=length)

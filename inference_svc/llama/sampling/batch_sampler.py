@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from inference_svc.engine.backend import Sampled, SampleFailed, SampleTask
+from inference_svc.engine.backend import SampledToken, SampleFailure, SampleTask
 from inference_svc.llama.sampling.candidates import Candidates, Logits
 from inference_svc.llama.sampling.chain import SamplerChain
 
@@ -23,7 +23,7 @@ class RowSampler:
 
     def sample(
         self, tasks: Sequence[SampleTask], rows: Sequence[Logits]
-    ) -> list[Sampled | SampleFailed]:
+    ) -> list[SampledToken | SampleFailure]:
         """A token for each task from its own row, in order. The rows are changed meanwhile, each by
         one thread, and as they were afterwards."""
         slow = [i for i, task in enumerate(tasks) if _chain(task).is_slow]
@@ -34,15 +34,15 @@ class RowSampler:
         }
         return [chosen[i] if i in chosen else handed_on[i].result() for i in range(len(tasks))]
 
-    def _choose(self, task: SampleTask, row: Logits) -> Sampled | SampleFailed:
+    def _choose(self, task: SampleTask, row: Logits) -> SampledToken | SampleFailure:
         scratch = self._scratch.get()
         try:
             chain = _chain(task)
             token = chain.choose(row, task.draw, scratch, task.mask)
-            return Sampled(token, chain.logprobs(row, token, scratch))
+            return SampledToken(token, chain.logprobs(row, token, scratch))
         except Exception as error:  # one request's settings must not end the process of all
             log.exception("sampling failed")
-            return SampleFailed(repr(error))
+            return SampleFailure(repr(error))
         finally:
             self._scratch.put(scratch)
 

@@ -130,7 +130,7 @@ class SamplerChain:
         """State that cannot be derived from the tokens; empty for most chains."""
         return self._steered.hidden if self._steered is not None else ()
 
-    def recall(self, hidden: tuple[float, ...]) -> None:
+    def restore_state(self, hidden: tuple[float, ...]) -> None:
         """Restore the `hidden` state of another chain of the same request."""
         if self._steered is not None:
             self._steered.hidden = hidden

@@ -20,7 +20,7 @@ from inference_svc.llama.backend import BackendSettings
 from inference_svc.metrics import EngineObserver
 from svc_kit.errors import DeadlineExpired
 from svc_kit.metrics import EngineMetrics
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 READER = ReaderLimits(9, 9.0)
 
@@ -30,7 +30,7 @@ class Observed:
 
     def __init__(self) -> None:
         limits = NativeLimits(64, 1, 1, 256, VOCABULARY_SIZE)
-        self.bench = Bench(FakeBackend(limits), saved_bytes=10**6)
+        self.bench = EngineBench(FakeBackend(limits), saved_bytes=10**6)
         boot = ModelConfig("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
         self._worker = EngineClient(
             EngineConfig(boot, 1, "info", None, 0.0), QueueLimits(4, 1000), READER

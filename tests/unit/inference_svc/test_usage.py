@@ -27,7 +27,7 @@ class Control:
             raise self.failures.pop(0)
 
 
-class Bench:
+class EngineBench:
     """A counter with a clock that is set, and its reporter."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def told(report: pb.ReportUsageRequest) -> dict[tuple[str, str], tuple[int, ...]
 
 async def test_requests_are_added_up_by_project_and_model() -> None:
     """One report holds them; with nothing new there is none."""
-    bench = Bench()
+    bench = EngineBench()
     bench.counter.add("red", "demo", Counts(1, 10, 4, 7))
     bench.counter.add("red", "demo", Counts(1, 5, 0, 1))
     bench.counter.add("blue", "demo", Counts(1, 1))
@@ -66,7 +66,7 @@ async def test_requests_are_added_up_by_project_and_model() -> None:
 
 async def test_a_report_without_an_answer_is_sent_again_as_it_was() -> None:
     """Under its own id, so that control adds it once; what came since is a report of its own."""
-    bench = Bench()
+    bench = EngineBench()
     bench.control.failures = [UpstreamUnavailable(service="control")] * 2
     bench.counter.add("red", "demo", Counts(1, 10))
     await bench.reporter.report()
@@ -82,7 +82,7 @@ async def test_a_report_without_an_answer_is_sent_again_as_it_was() -> None:
 
 async def test_a_report_that_will_never_be_taken_holds_up_no_other() -> None:
     """Days late, say: its hour is lost, those after it are not."""
-    bench = Bench()
+    bench = EngineBench()
     bench.control.failures = [InvalidField(field="deltas[0].hour", problem="it is too old")]
     bench.counter.add("red", "demo", Counts(1, 10))
     bench.now += timedelta(days=3)
@@ -97,7 +97,7 @@ async def test_a_report_that_will_never_be_taken_holds_up_no_other() -> None:
 
 async def test_many_projects_take_several_reports() -> None:
     """Control bounds one; nothing is left over and nothing is told twice."""
-    bench = Bench()
+    bench = EngineBench()
     for number in range(MOST_DELTAS + 5):
         bench.counter.add(f"p{number}", "demo", Counts(1, 1))
     await bench.reporter.report()
@@ -108,7 +108,7 @@ async def test_many_projects_take_several_reports() -> None:
 
 async def test_reports_go_out_by_themselves_until_the_end() -> None:
     """And what is left goes out at the end."""
-    bench = Bench()
+    bench = EngineBench()
     reporting = asyncio.create_task(bench.reporter.run(0.001))
     bench.counter.add("red", "demo", Counts(1, 1))
     await bench.control.came.wait()

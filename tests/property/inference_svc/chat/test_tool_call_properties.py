@@ -10,13 +10,13 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 NEVER = 10**6
 SLOTS = 4
-STACKS: list[AdapterStack] = [BASE, (AppliedAdapter("a", 1.0),), (AppliedAdapter("b", 1.0),)]
+STACKS: list[AdapterStack] = [NO_ADAPTERS, (AppliedAdapter("a", 1.0),), (AppliedAdapter("b", 1.0),)]
 BEGINNINGS = [[100 + i % 3 for i in range(70)], [97 + i % 5 for i in range(70)]]
 LIMITS = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE)
 
@@ -47,7 +47,7 @@ _commands = st.tuples(
 )
 
 
-def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
+def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     pattern = plan["constraint"]
     bench.submit(
         a_request(
@@ -68,7 +68,7 @@ def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
     )
 
 
-def _command(bench: Bench, what: str, i: int) -> None:
+def _command(bench: EngineBench, what: str, i: int) -> None:
     engine = bench.engine
     match what:
         case "cancel":
@@ -83,24 +83,27 @@ def _command(bench: Bench, what: str, i: int) -> None:
                 engine.restore(prefix)
         case "reload":
             digest = "ab"[i % 2]
-            sequences = engine._roster.sequences.values()
+            sequences = engine._sequences.by_id.values()
             if all(used.digest != digest for one in sequences for used in one.request.adapters):
                 engine.adapters.unload(digest)
                 engine.adapters.load(digest, Path(digest))
 
 
-def _bench(limits: NativeLimits = LIMITS, **options: Any) -> Bench:
+def _bench(limits: NativeLimits = LIMITS, **options: Any) -> EngineBench:
     builds_after = options.pop("builds_after", 0)
     can_trim = options.pop("can_trim", True)
     backend = FakeBackend(limits, end_after=NEVER, can_trim=can_trim, builds_after=builds_after)
-    bench = Bench(backend, chunk_cap=32, **options)
+    bench = EngineBench(backend, chunk_cap=32, **options)
     for digest in "ab":
         bench.engine.adapters.load(digest, Path(digest))
     return bench
 
 
 def _play(
-    bench: Bench, plans: list[dict[str, Any]], commands: list[tuple[int, str, int]], step_s: float
+    bench: EngineBench,
+    plans: list[dict[str, Any]],
+    commands: list[tuple[int, str, int]],
+    step_s: float,
 ) -> None:
     """Submit and command, each before its call, until nobody is left; none stays paused."""
     timed = [(plans[i]["at"] + after, what, i) for after, what, i in commands if i < len(plans)]

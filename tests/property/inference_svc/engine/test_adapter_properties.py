@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
-from inference_svc.engine.scheduler.queue import aged_class
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
+from inference_svc.engine.scheduler.queue import aged_priority
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 SLOTS = 4
 STACKS: list[AdapterStack] = [
-    BASE,
+    NO_ADAPTERS,
     (AppliedAdapter("a", 1.0),),
     (AppliedAdapter("a", 0.5),),
     (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
@@ -37,15 +37,17 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def a_bench(**options: Any) -> Bench:
+def a_bench(**options: Any) -> EngineBench:
     """An engine with two adapters, whose texts end by their length alone."""
-    bench = Bench(FakeBackend(NativeLimits(64, SLOTS, SLOTS, 128, 257), end_after=10**6), **options)
+    bench = EngineBench(
+        FakeBackend(NativeLimits(64, SLOTS, SLOTS, 128, 257), end_after=10**6), **options
+    )
     for digest in "ab":
         bench.engine.adapters.load(digest, Path("a.gguf"))
     return bench
 
 
-def submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
+def submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     """A sequence of the plan; its key is that of its stack, as the frontend makes it."""
     bench.submit(
         a_request(
@@ -59,22 +61,22 @@ def submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
     )
 
 
-def waiting(bench: Bench) -> dict[AdapterStack, int]:
+def waiting(bench: EngineBench) -> dict[AdapterStack, int]:
     """The stacks that have something to compute, with the class of their most urgent sequence."""
     classes: dict[AdapterStack, int] = {}
     for sequence in bench.engine.running:
         if not sequence.paused:
             stack = sequence.request.adapters
-            classes[stack] = max(classes.get(stack, 0), sequence.urgency)
+            classes[stack] = max(classes.get(stack, 0), sequence.effective_priority)
     return classes
 
 
-def most_urgent(bench: Bench) -> dict[AdapterStack, int]:
+def most_urgent(bench: EngineBench) -> dict[AdapterStack, int]:
     """By stack, the highest class that one of its sequences could have in the next step."""
     classes: dict[AdapterStack, int] = {}
-    for sequence in bench.engine._roster.sequences.values():
+    for sequence in bench.engine._sequences.by_id.values():
         stack = sequence.request.adapters
-        highest = max(sequence.urgency, aged_class(sequence, bench.clock.now))
+        highest = max(sequence.effective_priority, aged_priority(sequence, bench.clock.now))
         classes[stack] = max(classes.get(stack, 0), highest)
     return classes
 

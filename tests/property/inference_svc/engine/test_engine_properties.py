@@ -11,9 +11,9 @@ from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.scheduler.policy import Share, fair_chunks
+from inference_svc.engine.scheduler.policy import PendingPrompt, fair_chunks
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 SYSTEM = [100 + i % 3 for i in range(40)]
 
@@ -36,9 +36,9 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
+def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     prompt = plan["prompt"]
-    resumed = said_alone(prompt, min(plan["resume"], plan["max_tokens"]), end_after=20)
+    resumed = expected_tokens(prompt, min(plan["resume"], plan["max_tokens"]), end_after=20)
     bench.submit(
         a_request(
             i,
@@ -86,7 +86,7 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
         limits, end_after=20, can_trim=can_trim, fails=fails if can_trim else lambda _: 0
     )
     times = {1: 10.0, 2: 10.5, 3: 11.0} if filling and can_trim else {}
-    bench = Bench(
+    bench = EngineBench(
         backend,
         step_times=times,
         chunk_cap=8,
@@ -109,8 +109,10 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
     for i, plan in enumerate(plans):
-        resumed = said_alone(plan["prompt"], min(plan["resume"], plan["max_tokens"]), end_after=20)
-        whole = said_alone(plan["prompt"], plan["max_tokens"], end_after=20)
+        resumed = expected_tokens(
+            plan["prompt"], min(plan["resume"], plan["max_tokens"]), end_after=20
+        )
+        whole = expected_tokens(plan["prompt"], plan["max_tokens"], end_after=20)
         said = resumed + bench.tokens(i)
         if plan["cancel_after"] is None:
             assert said == whole
@@ -121,7 +123,11 @@ def test_nobody_is_lost_mixed_up_or_disturbed(
 
 _SHARES = st.lists(
     st.builds(
-        Share, st.integers(0, 5000), st.just(1), st.integers(0, 9), st.integers(0, 9).map(float)
+        PendingPrompt,
+        st.integers(0, 5000),
+        st.just(1),
+        st.integers(0, 9),
+        st.integers(0, 9).map(float),
     ),
     min_size=1,
     max_size=20,
@@ -129,8 +135,8 @@ _SHARES = st.lists(
 
 
 @given(_SHARES, st.integers(0, 2048))
-@example([Share(tokens, 1) for tokens in (86, 213, 211, 205, 205)], 409)
-def test_chunks_never_exceed_the_budget_nor_idle(prompts: list[Share], budget: int) -> None:
+@example([PendingPrompt(tokens, 1) for tokens in (86, 213, 211, 205, 205)], 409)
+def test_chunks_never_exceed_the_budget_nor_idle(prompts: list[PendingPrompt], budget: int) -> None:
     """A block is computed at least where there is work for it, nobody gets more than is left, and
     who needs no more than an equal part gets it."""
     chunks = fair_chunks(prompts, budget)
@@ -144,7 +150,7 @@ def test_chunks_never_exceed_the_budget_nor_idle(prompts: list[Share], budget: i
 
 @given(_SHARES, st.integers(1, 2048))
 def test_only_short_prompts_overtake_who_has_waited_longest(
-    prompts: list[Share], budget: int
+    prompts: list[PendingPrompt], budget: int
 ) -> None:
     """Who has something has no lower response ratio than who has nothing, or needs no more than an
     equal part."""

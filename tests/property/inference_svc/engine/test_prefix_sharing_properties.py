@@ -12,7 +12,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.scheduler.policy import Policy
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 BASES = [[100 + (i * step) % 7 for i in range(120)] for step in (1, 2, 3)]
 SLOTS = 3
@@ -38,7 +38,7 @@ def _prompt(plan: dict[str, Any]) -> list[int]:
     return [*BASES[plan["base"]][: plan["cut"]], *plan["own"]]
 
 
-def _act(bench: Bench, i: int, plan: dict[str, Any], since: int) -> None:
+def _act(bench: EngineBench, i: int, plan: dict[str, Any], since: int) -> None:
     if since == 0:
         bench.submit(
             a_request(
@@ -87,7 +87,7 @@ def test_sharing_never_mixes_sequences(
         return code if next(calls) in failing and joint and can_trim else 0
 
     limits = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE, cells=cells)
-    bench = Bench(
+    bench = EngineBench(
         FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails),
         chunk_cap=32,
         copy_costs=CopyCosts(stream_s, 0.0, 1.0),
@@ -105,7 +105,7 @@ def test_sharing_never_mixes_sequences(
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
     for i, plan in enumerate(plans):
-        whole = said_alone(_prompt(plan), plan["max_tokens"], end_after=NEVER)
+        whole = expected_tokens(_prompt(plan), plan["max_tokens"], end_after=NEVER)
         if plan["cancel_after"] is None:
             assert bench.tokens(i) == whole
             bench.finished(i)
@@ -114,7 +114,7 @@ def test_sharing_never_mixes_sequences(
     _check_keys(bench, plans)
 
 
-def _check_keys(bench: Bench, plans: list[dict[str, Any]]) -> None:
+def _check_keys(bench: EngineBench, plans: list[dict[str, Any]]) -> None:
     """The first of a key, and whoever declined reuse, find nothing."""
     seen: set[bytes] = set()
     for event in bench.events:
@@ -151,7 +151,7 @@ def test_no_beginning_is_lost_while_memory_has_room(
 ) -> None:
     """Whoever counted on whom: what some request computed, the next one finds."""
     limits = NativeLimits(3000, SLOTS, SLOTS, 700, VOCABULARY_SIZE)
-    bench = Bench(
+    bench = EngineBench(
         FakeBackend(limits, end_after=NEVER),
         chunk_cap=3000,
         copy_costs=CopyCosts(stream_s, 0.0, 1.0),
@@ -168,4 +168,4 @@ def test_no_beginning_is_lost_while_memory_has_room(
     bench.run()
 
     for beginning in beginnings:
-        assert bench.engine.reusable(a_request(prompt=[*beginning, 1])) == len(beginning)
+        assert bench.engine.num_reusable_tokens(a_request(prompt=[*beginning, 1])) == len(beginning)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 SLOTS = 6
 # A filler costs less than a pass of its own, and clearly more than nothing.
 TIMES = {1: 10.0, SLOTS: 30.0}
-STACKS: list[AdapterStack] = [BASE, (AppliedAdapter("a", 1.0),)]
+STACKS: list[AdapterStack] = [NO_ADAPTERS, (AppliedAdapter("a", 1.0),)]
 SHARED = [100 + i % 7 for i in range(90)]
 
 _arrivals = st.fixed_dictionaries(
@@ -36,16 +36,16 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def _bench(*, can_trim: bool = True, **options: Any) -> Bench:
+def _bench(*, can_trim: bool = True, **options: Any) -> EngineBench:
     limits = NativeLimits(48, SLOTS + 10, SLOTS, 160, VOCABULARY_SIZE)
     fails = options.pop("fails", lambda _: 0)
     backend = FakeBackend(limits, end_after=100, can_trim=can_trim, repeats=True, fails=fails)
-    bench = Bench(backend, chunk_cap=32, **options)
+    bench = EngineBench(backend, chunk_cap=32, **options)
     bench.engine.adapters.load("a", Path("a.gguf"))
     return bench
 
 
-def _submit(bench: Bench, i: int, plan: dict[str, Any]) -> None:
+def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     bench.submit(
         a_request(
             i,

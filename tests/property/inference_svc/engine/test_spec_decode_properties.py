@@ -11,7 +11,7 @@ from inference_svc.engine.events import Delta
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 SLOTS = 3
 
@@ -43,14 +43,14 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def _bench(*, spare: int, repeats: bool, **options: Any) -> Bench:
+def _bench(*, spare: int, repeats: bool, **options: Any) -> EngineBench:
     limits = NativeLimits(40, SLOTS + spare, SLOTS, 90, VOCABULARY_SIZE)
     fails = options.pop("fails", lambda _: 0)
     backend = FakeBackend(limits, end_after=60, repeats=repeats, fails=fails)
-    return Bench(backend, chunk_cap=8, **options)
+    return EngineBench(backend, chunk_cap=8, **options)
 
 
-def _deltas(bench: Bench, i: int) -> Delta:
+def _deltas(bench: EngineBench, i: int) -> Delta:
     """All that a sequence said, as one."""
     deltas = bench.deltas(i)
     return Delta(
@@ -61,7 +61,7 @@ def _deltas(bench: Bench, i: int) -> Delta:
     )
 
 
-def _alone(request: SequenceRequest, *, repeats: bool) -> Bench:
+def _alone(request: SequenceRequest, *, repeats: bool) -> EngineBench:
     bench = _bench(spare=0, repeats=repeats)
     bench.submit(request)
     bench.run()

@@ -14,15 +14,15 @@ from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 from tests.support.snapshots import a_file, a_snapshot, carried_over, output_of, read
 
-BASE = [100 + (i * i) % 7 for i in range(90)]
+NO_ADAPTERS = [100 + (i * i) % 7 for i in range(90)]
 NEVER = 10**6
 
 _sequences = st.fixed_dictionaries(
     {
-        "prompt": st.integers(1, len(BASE)).map(lambda length: BASE[:length]),
+        "prompt": st.integers(1, len(NO_ADAPTERS)).map(lambda length: NO_ADAPTERS[:length]),
         "max_tokens": st.integers(1, 9),
         "priority": st.sampled_from([1, 2, 3]),
         "keep": st.booleans(),
@@ -32,21 +32,21 @@ _sequences = st.fixed_dictionaries(
 )
 
 
-def _bench(slots: int, *, can_trim: bool, stream_s: float) -> Bench:
+def _bench(slots: int, *, can_trim: bool, stream_s: float) -> EngineBench:
     limits = NativeLimits(32, slots, slots, 128, VOCABULARY_SIZE)
     backend = FakeBackend(limits, end_after=NEVER, can_trim=can_trim)
     costs = CopyCosts(stream_s, 0.0, 1.0)
-    return Bench(backend, chunk_cap=24, copy_costs=costs, saved_bytes=10**6)
+    return EngineBench(backend, chunk_cap=24, copy_costs=costs, saved_bytes=10**6)
 
 
-def _submit(bench: Bench, i: int, plan: dict[str, Any], resumed: "array[int]") -> None:
+def _submit(bench: EngineBench, i: int, plan: dict[str, Any], resumed: "array[int]") -> None:
     fields = {name: plan[name] for name in ("max_tokens", "priority", "keep", "seed")}
     bench.submit(
         a_request(i, plan["prompt"], request_id=f"r{i}", resumed=resumed, ignore_eos=True, **fields)
     )
 
 
-def _play(bench: Bench, plans: list[dict[str, Any]], steps: range) -> None:
+def _play(bench: EngineBench, plans: list[dict[str, Any]], steps: range) -> None:
     for step in steps:
         for i, plan in enumerate(plans):
             if plan["at"] == step:

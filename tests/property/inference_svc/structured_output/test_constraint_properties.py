@@ -23,7 +23,7 @@ from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import document, faulty_pointer, schema_grammar
 from inference_svc.structured_output.matcher import FEW, GrammarGuides
 from tests.support.examples import examples
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 BYTES, END = 300, 299
 
@@ -54,7 +54,7 @@ def _sequence(i: int, plan: dict[str, Any], resumed: list[int]) -> SequenceReque
 
 
 def _alone(plan: dict[str, Any]) -> list[int]:
-    bench = Bench(FakeBackend(NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE), end_after=20))
+    bench = EngineBench(FakeBackend(NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE), end_after=20))
     bench.submit(_sequence(0, plan, []))
     bench.run()
     return bench.tokens(0)
@@ -78,7 +78,7 @@ def test_everybody_says_what_he_says_alone(
 
     limits = NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE)
     backend = FakeBackend(limits, end_after=20, fails=fails, builds_after=builds_after)
-    bench = Bench(backend, chunk_cap=8)
+    bench = EngineBench(backend, chunk_cap=8)
     whole = [_alone(plan) for plan in plans]
     resumed = [tokens[: plan["resume"]] for tokens, plan in zip(whole, plans, strict=True)]
     for step in range(2000):
@@ -225,9 +225,9 @@ def test_walks_inside_a_schema_end_in_valid_json(
     rng = np.random.default_rng(seed)
     said: list[int] = []
     while not walk.is_over and len(said) < 400:
-        for token in walk.forced(5):
+        for token in walk.forced_tokens(5):
             assert stepwise.mask().allowed.nonzero()[0].tolist() == [token]
-            stepwise.take([token])
+            stepwise.accept([token])
             said.append(token)
         if walk.is_over:
             break
@@ -236,12 +236,12 @@ def test_walks_inside_a_schema_end_in_valid_json(
         token = int(rng.choice(few))
         if token == END:
             break
-        walk.take([token])
-        stepwise.take([token])
+        walk.accept([token])
+        stepwise.accept([token])
         said.append(token)
         again = guides.new(constraint)
         assert again.wait(30)
-        again.take(said)
+        again.accept(said)
         assert again.is_over == walk.is_over
         if not walk.is_over:
             assert (again.mask().allowed == walk.mask().allowed).all()

@@ -15,8 +15,8 @@ from inference_svc.engine.sampling_params import Sampling
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.layouts import FixedLayout
 from tests.support.sequences import a_request
-from tests.support.shapes import FixedShape
 
 pytestmark = pytest.mark.timeout(120)  # seconds on an idle machine
 
@@ -49,7 +49,7 @@ def _engine(backend: LlamaBackend) -> Engine:
         "demo",
         backend,
         # Holes cost so much that they are filled wherever that is allowed.
-        shape=FixedShape({1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}, SLOTS),
+        layout=FixedLayout({1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}, SLOTS),
         chunk_cap=CHUNK,
         clock=time.monotonic,
         saved_bytes=2**24,

@@ -13,7 +13,7 @@ from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta
-from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
@@ -23,7 +23,7 @@ SLOTS = 4
 FILES = {voice: BUNDLED_FOLDER / f"demo-lora-{voice}-f16.gguf" for voice in ("pirate", "robot")}
 PIRATE = (AppliedAdapter("pirate", 1.0),)
 ROBOT = (AppliedAdapter("robot", 1.0),)
-STACKS: Sequence[AdapterStack] = (BASE, PIRATE, ROBOT, (*PIRATE, *ROBOT))
+STACKS: Sequence[AdapterStack] = (NO_ADAPTERS, PIRATE, ROBOT, (*PIRATE, *ROBOT))
 QUESTION = "<|im_start|>user\nWhat is the capital of {}?<|im_end|>\n<|im_start|>assistant\n"
 FOREIGN = Path(__file__).parents[3] / "data" / "foreign-lora-f16.gguf"
 
@@ -60,14 +60,14 @@ def logits(backend: LlamaBackend, stack: AdapterStack) -> npt.NDArray[np.float32
 
 def test_a_stack_is_applied_and_taken_off_again(backend: LlamaBackend) -> None:
     """Scales count, order does not, and the base is the same to the bit before and after."""
-    before = logits(backend, BASE)
+    before = logits(backend, NO_ADAPTERS)
     for voice, path in FILES.items():
         backend.load_adapter(voice, path)
     different = [
         logits(backend, stack) for stack in (*STACKS[1:], (AppliedAdapter("pirate", 0.5),))
     ]
     again = logits(backend, PIRATE)
-    after = logits(backend, BASE)
+    after = logits(backend, NO_ADAPTERS)
 
     assert (before == after).all()
     assert (different[0] == again).all()
@@ -78,11 +78,11 @@ def test_a_stack_is_applied_and_taken_off_again(backend: LlamaBackend) -> None:
 
 def test_an_adapter_that_the_context_has_can_be_freed(backend: LlamaBackend) -> None:
     """The next decode is the base's, and the file can be loaded again."""
-    base = logits(backend, BASE)
+    base = logits(backend, NO_ADAPTERS)
     backend.load_adapter("pirate", FILES["pirate"])
     pirate = logits(backend, PIRATE)
     backend.unload_adapter("pirate")
-    freed = logits(backend, BASE)
+    freed = logits(backend, NO_ADAPTERS)
     backend.load_adapter("pirate", FILES["pirate"])
 
     assert (freed == base).all()
@@ -99,11 +99,11 @@ def test_what_llama_cpp_refuses_is_an_error(backend: LlamaBackend, tmp_path: Pat
 def an_engine(backend: LlamaBackend) -> Engine:
     """An engine whose stacks take turns at every step, with room for prefixes in memory."""
     clock = ManualClock()
-    shape = BatchLayout({}, SLOTS)
+    layout = BatchLayout({}, SLOTS)
     engine = Engine(
         "m",
         backend,
-        shape=shape,
+        layout=layout,
         chunk_cap=64,
         clock=clock,
         adapter_wait_s=0.0,

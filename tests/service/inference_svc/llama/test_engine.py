@@ -24,8 +24,8 @@ from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.layouts import FixedLayout
 from tests.support.sequences import a_request
-from tests.support.shapes import FixedShape
 
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 ANSWER = "The capital of France is Paris."
@@ -64,7 +64,7 @@ def _engine(backend: LlamaBackend, *, step_times: dict[int, float] | None = None
     return Engine(
         "demo",
         backend,
-        shape=FixedShape(step_times or {}, SLOTS),
+        layout=FixedLayout(step_times or {}, SLOTS),
         chunk_cap=64,
         clock=time.monotonic,
     )
@@ -287,7 +287,7 @@ def test_a_prompt_is_not_cut_shortly_before_its_end(backend: LlamaBackend) -> No
     little more than that have their first token after one step."""
     engine = Engine(
         *("demo", backend),
-        shape=FixedShape({}, SLOTS),
+        layout=FixedLayout({}, SLOTS),
         chunk_cap=512,
         clock=time.monotonic,
         step_times=dict.fromkeys(range(1, SLOTS + 1), 1.0),
@@ -313,7 +313,7 @@ def test_a_token_is_told_before_the_prompts_behind_it_are_computed(backend: Llam
     while not any(sequence.is_decoding for sequence in engine.running):
         engine.step()
     engine.submit(a_request(1, [300] * 40, max_tokens=1))
-    calls = engine.calls()
+    calls = engine.decode_calls()
     first = next(calls)
     computed = [sequence.num_computed for sequence in engine.running]
     engine.submit(a_request(2, [301] * 20, max_tokens=1))

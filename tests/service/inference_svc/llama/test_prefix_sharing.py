@@ -11,7 +11,7 @@ from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import CacheSource, Delta, Event, Preempted, Started
-from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts, ForbiddenOrder
+from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts, CopyOrderError
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.llama import library
@@ -114,7 +114,7 @@ def test_each_forbidden_order_mixes_sequences_and_is_refused(
 
     scene = Scene(backend)
     guard = CacheCopier(backend, CopyCosts())
-    with pytest.raises(ForbiddenOrder):
+    with pytest.raises(CopyOrderError):
         order(scene, guard, lambda: guard.copy(0, 2, scene.length))
 
 
@@ -192,7 +192,7 @@ def _engine(
     return Engine(
         "demo",
         backend,
-        shape=BatchLayout({}, SLOTS),
+        layout=BatchLayout({}, SLOTS),
         chunk_cap=64,
         clock=clock,
         copy_costs=costs,

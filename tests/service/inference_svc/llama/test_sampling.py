@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from inference_svc.engine.backend import Sampled, SampleFailed, SampleTask
+from inference_svc.engine.backend import SampledToken, SampleFailure, SampleTask
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.request import SequenceRequest
@@ -306,7 +306,7 @@ def test_rows_on_threads_are_what_they_are_one_by_one(
 
     def compare(
         tasks: Sequence[SampleTask], rows: Sequence[Logits]
-    ) -> list[Sampled | SampleFailed]:
+    ) -> list[SampledToken | SampleFailure]:
         nonlocal shared_out
         before = [row.copy() for row in rows]
         alone = [sampler._choose(task, row) for task, row in zip(tasks, before, strict=True)]
@@ -318,7 +318,7 @@ def test_rows_on_threads_are_what_they_are_one_by_one(
 
     monkeypatch.setattr(sampler, "sample", compare)
     engine = Engine(
-        "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=32, clock=time.monotonic
+        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=32, clock=time.monotonic
     )
     rng, mixed = random.Random(5), 0
     for step in range(1000):

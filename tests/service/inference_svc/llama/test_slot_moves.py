@@ -16,9 +16,9 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.layouts import FixedLayout
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import a_request
-from tests.support.shapes import FixedShape
 
 SLOTS = 4
 TOKENS = 40
@@ -53,8 +53,10 @@ def _engine(backend: LlamaBackend, costs: CopyCosts, *, moves: bool) -> Engine:
     for slot in range(SLOTS):
         backend.trim(slot, 0)
     times = {1: 9e-6, 2: 12e-6, 3: 15e-6, SLOTS: 18e-6} if moves else {}
-    shape = FixedShape(times, SLOTS, can_fill=backend.can_trim)
-    return Engine("m", backend, shape=shape, chunk_cap=256, clock=time.monotonic, copy_costs=costs)
+    layout = FixedLayout(times, SLOTS, can_fill=backend.can_trim)
+    return Engine(
+        "m", backend, layout=layout, chunk_cap=256, clock=time.monotonic, copy_costs=costs
+    )
 
 
 def _request(i: int, **changes: object) -> SequenceRequest:

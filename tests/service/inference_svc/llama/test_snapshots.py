@@ -63,7 +63,7 @@ def _engine(backend: LlamaBackend) -> Engine:
     return Engine(
         "m",
         backend,
-        shape=BatchLayout({}, backend.limits.slots),
+        layout=BatchLayout({}, backend.limits.slots),
         chunk_cap=256,
         clock=time.monotonic,
         saved_bytes=64 << 20,

@@ -60,7 +60,7 @@ class Ran:
         for slot in range(SLOTS):
             backend.trim(slot, 0)
         engine = Engine(
-            "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
+            "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
         )
         for request in requests:
             engine.submit(request)
@@ -236,7 +236,7 @@ def test_a_cancelled_draft_leaves_its_slot_to_the_next(backend: LlamaBackend) ->
     for slot in range(SLOTS):
         backend.trim(slot, 0)
     engine = Engine(
-        "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
+        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
     )
     engine.submit(_request(backend, sampling=sampling))
     for _ in range(10):

@@ -60,7 +60,7 @@ def _engine(backend: LlamaBackend, saved_bytes: int = 64 << 20) -> Engine:
     return Engine(
         "demo",
         backend,
-        shape=BatchLayout({}, SLOTS),
+        layout=BatchLayout({}, SLOTS),
         chunk_cap=CELLS,
         clock=time.monotonic,
         saved_bytes=saved_bytes,

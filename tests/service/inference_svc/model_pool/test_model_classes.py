@@ -64,7 +64,7 @@ def _engine(backend: LlamaBackend) -> Engine:
     return Engine(
         "small",
         backend,
-        shape=BatchLayout({}, SLOTS),
+        layout=BatchLayout({}, SLOTS),
         chunk_cap=256,
         clock=time.monotonic,
         saved_bytes=64 << 20,

@@ -107,7 +107,7 @@ def _request(
 
 def _run(backend: LlamaBackend, *requests: SequenceRequest) -> list[Event]:
     engine = Engine(
-        "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
+        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
     )
     for request in requests:
         engine.submit(request)
@@ -305,7 +305,7 @@ def test_log_probabilities_are_the_models_own(backend: LlamaBackend) -> None:
 def test_forced_tokens_need_no_step_of_their_own(backend: LlamaBackend) -> None:
     """A record takes fewer decode calls than half its tokens."""
     engine = Engine(
-        "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
+        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
     )
     schema = {**RECORD, "properties": {**RECORD["properties"], "name": {"const": "Mira the fox"}}}
     engine.submit(_request(backend, _schema(backend, schema), reuse=True))
@@ -322,7 +322,7 @@ def test_a_long_forced_run_is_computed_in_rows_of_32(backend: LlamaBackend) -> N
     text = " ".join(f"word{n}" for n in range(60))
     request = _request(backend, _schema(backend, {"const": text}), max_tokens=400)
     engine = Engine(
-        "demo", backend, shape=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
+        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
     )
     engine.submit(request)
     events: list[Event] = []

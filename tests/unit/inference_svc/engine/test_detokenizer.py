@@ -1,13 +1,13 @@
 """Text that may be sent: whole characters, and nothing that may still become a stop text."""
 
-from inference_svc.engine.detokenizer import Detokenizer, Piece
+from inference_svc.engine.detokenizer import Detokenizer, TextChunk
 
 
 def test_text_without_stops_passes_at_once() -> None:
     """Nothing is held back where nothing can match."""
     stream = Detokenizer()
 
-    assert stream.push(b"hello") == Piece("hello", None)
+    assert stream.push(b"hello") == TextChunk("hello", None)
 
 
 def test_a_character_split_over_tokens_comes_out_whole() -> None:
@@ -22,16 +22,16 @@ def test_an_unfinished_character_at_the_end_is_replaced() -> None:
     stream = Detokenizer()
     stream.push(b"\xe2\x82")
 
-    assert stream.finish() == Piece("\ufffd", None)
+    assert stream.finish() == TextChunk("\ufffd", None)
 
 
 def test_a_stop_text_over_token_boundaries_is_never_sent() -> None:
     """A possible beginning is held back until it is known to be the stop text."""
     stream = Detokenizer(["END"])
 
-    assert stream.push(b"the E") == Piece("the ", None)
-    assert stream.push(b"N") == Piece("", None)
-    assert stream.push(b"D.") == Piece("", "END")
+    assert stream.push(b"the E") == TextChunk("the ", None)
+    assert stream.push(b"N") == TextChunk("", None)
+    assert stream.push(b"D.") == TextChunk("", "END")
 
 
 def test_what_only_looked_like_a_stop_text_is_sent_later() -> None:
@@ -39,18 +39,18 @@ def test_what_only_looked_like_a_stop_text_is_sent_later() -> None:
     stream = Detokenizer(["END"])
     stream.push(b"EN")
 
-    assert stream.push(b"Z") == Piece("ENZ", None)
+    assert stream.push(b"Z") == TextChunk("ENZ", None)
 
 
 def test_the_first_complete_stop_text_wins_and_the_longest_where_several_are() -> None:
     """Stop texts that overlap end the text at the earliest complete one."""
-    assert Detokenizer(["bc", "abcd"]).push(b"xabcd") == Piece("xa", "bc")
-    assert Detokenizer(["bc", "abc"]).push(b"xabcd") == Piece("x", "abc")
+    assert Detokenizer(["bc", "abcd"]).push(b"xabcd") == TextChunk("xa", "bc")
+    assert Detokenizer(["bc", "abc"]).push(b"xabcd") == TextChunk("x", "abc")
 
 
 def test_the_stop_text_is_sent_where_asked_for() -> None:
     """`include_stop` keeps the matched text and nothing behind it."""
-    assert Detokenizer(["END"], include_stop=True).push(b"xENDy") == Piece("xEND", "END")
+    assert Detokenizer(["END"], include_stop=True).push(b"xENDy") == TextChunk("xEND", "END")
 
 
 def test_finish_releases_a_held_back_beginning() -> None:
@@ -58,4 +58,4 @@ def test_finish_releases_a_held_back_beginning() -> None:
     stream = Detokenizer(["END"])
     stream.push(b"the EN")
 
-    assert stream.finish() == Piece("EN", None)
+    assert stream.finish() == TextChunk("EN", None)

@@ -9,23 +9,23 @@ from inference_svc.engine.fake import (
     FakeBackend,
 )
 from svc_kit.errors import DecodeFailed
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 
 def test_two_sequences_share_decode_steps() -> None:
     """Continuous batching: both have a row in the same call."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(0, max_tokens=6), a_request(1, prompt=[70, 71], max_tokens=6))
     bench.run()
 
     shared = [batch for batch in bench.backend.batches if set(batch.slots) == {0, 1}]
     assert len(shared) >= 5
-    assert bench.tokens(1) == said_alone([70, 71], 6)
+    assert bench.tokens(1) == expected_tokens([70, 71], 6)
 
 
 def test_no_output_may_be_asked_for() -> None:
     """`max_tokens` 0 computes the prompt only."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=0))
     bench.run()
 
@@ -35,7 +35,7 @@ def test_no_output_may_be_asked_for() -> None:
 def test_holes_between_slots_are_filled_and_cleaned() -> None:
     """A filler row, with logits as the others, joins two slots into one batch and leaves no cell
     behind."""
-    bench = Bench(step_times={1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0})
+    bench = EngineBench(step_times={1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0})
     bench.submit(a_request(0, max_tokens=9), a_request(1, max_tokens=2), a_request(2, max_tokens=9))
     bench.run()
 
@@ -43,7 +43,7 @@ def test_holes_between_slots_are_filled_and_cleaned() -> None:
         (batch.slots.tolist(), batch.outputs.tolist(), batch.tokens[1]) == ([0, 1, 2], [1, 1, 1], 0)
         for batch in bench.backend.batches
     )
-    assert bench.tokens(2) == said_alone([65, 66, 67], 9)
+    assert bench.tokens(2) == expected_tokens([65, 66, 67], 9)
 
 
 @pytest.mark.parametrize("code", [1, -1, -2])
@@ -53,7 +53,7 @@ def test_one_failing_row_fails_alone(code: int) -> None:
     def fails(batch: TokenBatch) -> int:
         return code if 200 in batch.tokens else 0
 
-    bench = Bench(FakeBackend(fails=fails))
+    bench = EngineBench(FakeBackend(fails=fails))
     bench.submit(
         a_request(0, max_tokens=6),
         a_request(1, prompt=[65, 200, 66], request_id="req_1"),
@@ -62,12 +62,12 @@ def test_one_failing_row_fails_alone(code: int) -> None:
     bench.run()
 
     assert bench.failures()[1].error == DecodeFailed(request_id="req_1")
-    assert bench.tokens(0) == bench.tokens(2) == said_alone([65, 66, 67], 6)
+    assert bench.tokens(0) == bench.tokens(2) == expected_tokens([65, 66, 67], 6)
 
 
 def test_a_sampler_that_fails_ends_its_own_sequence_only() -> None:
     """Settings that cannot be sampled with disturb nobody else."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(0, seed=FAILING_SEED), a_request(1, max_tokens=4))
     bench.run()
 
@@ -89,10 +89,10 @@ def test_only_rows_that_become_text_teach_what_a_row_takes(chunk_cap: int, fails
 
     times = {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
     backend = FakeBackend(fails=decode)
-    bench = Bench(backend, step_times=times, measured=times, chunk_cap=chunk_cap)
+    bench = EngineBench(backend, step_times=times, measured=times, chunk_cap=chunk_cap)
     bench.submit(a_request(0, max_tokens=3))
     bench.run()
 
     assert bool(bench.failures()) is fails
-    assert bench.engine._shape.seconds([0]) == 10.0
-    assert bench.engine._cost.prompt_tokens_within(13.0 / 4 + 10.0, num_decoding=1) == 1
+    assert bench.engine._layout.seconds([0]) == 10.0
+    assert bench.engine._step_time.prompt_tokens_within(13.0 / 4 + 10.0, num_decoding=1) == 1

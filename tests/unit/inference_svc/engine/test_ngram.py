@@ -49,12 +49,12 @@ def test_a_draft_is_judged_by_what_was_said() -> None:
     """Tokens that were computed and stood are counted; the guess beyond them is evidence only."""
     guesses = NgramProposer()
     tokens = _tokens("one two three, one two")
-    assert _text(guesses.guess(tokens, 6)) == " three"
+    assert _text(guesses.propose(tokens, 6)) == " three"
     assert _text(guesses.draft(4)) == " thr"
     tokens.extend(_tokens(" thro"))
 
-    assert guesses.judge(tokens) == ProposalStats(4, 4)
-    assert guesses.judge(tokens) == ProposalStats(0, 0)
+    assert guesses.score(tokens) == ProposalStats(4, 4)
+    assert guesses.score(tokens) == ProposalStats(0, 0)
     assert (guesses.num_drafted, guesses.num_accepted) == (4, 4)
 
 
@@ -62,29 +62,29 @@ def test_the_end_of_a_text_may_lie_in_its_draft() -> None:
     """What was not said any more stood neither."""
     guesses = NgramProposer()
     tokens = _tokens("one two three, one two")
-    guesses.guess(tokens, 6)
+    guesses.propose(tokens, 6)
     guesses.draft(6)
     tokens.extend(_tokens(" t"))
 
-    assert guesses.judge(tokens) == ProposalStats(6, 2)
+    assert guesses.score(tokens) == ProposalStats(6, 2)
 
 
 def test_likelihood_follows_the_guesses_even_those_not_computed() -> None:
     """It rises with each that came true and falls with each that did not, and stays below 1."""
     guesses = NgramProposer()
     tokens = _tokens("abcabc")
-    before = guesses.likelihood
+    before = guesses.acceptance_rate
     for _ in range(200):
-        guesses.guess(tokens, 1)
+        guesses.propose(tokens, 1)
         tokens.append(ord("abc"[len(tokens) % 3]))
-        guesses.judge(tokens)
-    sure = guesses.likelihood
+        guesses.score(tokens)
+    sure = guesses.acceptance_rate
     for i in range(20):
-        guesses.guess(tokens, 1)
+        guesses.propose(tokens, 1)
         tokens.append(200 + i)
-        guesses.judge(tokens)
+        guesses.score(tokens)
         tokens.extend(_tokens("abcabc"))
 
     assert before < sure < 1
-    assert guesses.likelihood < before
+    assert guesses.acceptance_rate < before
     assert guesses.num_drafted == 0

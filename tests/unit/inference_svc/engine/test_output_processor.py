@@ -9,12 +9,12 @@ from inference_svc.engine.fake import (
     VOCABULARY_SIZE,
     FakeBackend,
 )
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 
 def test_the_end_token_stops_without_text() -> None:
     """STOP names the token, which counts as output and has no text."""
-    bench = Bench(FakeBackend(end_after=1))
+    bench = EngineBench(FakeBackend(end_after=1))
     bench.submit(a_request())
     bench.run()
 
@@ -25,7 +25,7 @@ def test_the_end_token_stops_without_text() -> None:
 
 def test_ignore_eos_goes_on() -> None:
     """The end token is then an ordinary one."""
-    bench = Bench(FakeBackend(end_after=1))
+    bench = EngineBench(FakeBackend(end_after=1))
     bench.submit(a_request(ignore_eos=True, max_tokens=3))
     bench.run()
 
@@ -35,11 +35,11 @@ def test_ignore_eos_goes_on() -> None:
 
 def test_a_stop_text_ends_the_sequence_and_is_not_sent() -> None:
     """The text before it is; the slot is free at once."""
-    free = Bench()
+    free = EngineBench()
     free.submit(a_request(max_tokens=8))
     free.run()
     stop = free.text(0)[3:5]
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=8, stop=(stop,)))
     bench.run()
 
@@ -49,8 +49,8 @@ def test_a_stop_text_ends_the_sequence_and_is_not_sent() -> None:
 
 def test_a_stop_token_ends_the_sequence() -> None:
     """A caller's own stop token works as the model's."""
-    token = said_alone([65, 66, 67], 4)[3]
-    bench = Bench()
+    token = expected_tokens([65, 66, 67], 4)[3]
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=8, stop_tokens=frozenset({token})))
     bench.run()
 
@@ -60,7 +60,7 @@ def test_a_stop_token_ends_the_sequence() -> None:
 def test_a_full_window_ends_with_length() -> None:
     """Nothing is shifted out."""
     limits = NativeLimits(64, 4, 4, 10, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits))
+    bench = EngineBench(FakeBackend(limits))
     bench.submit(a_request(prompt=[65] * 7, max_tokens=100))
     bench.run()
 
@@ -70,10 +70,10 @@ def test_a_full_window_ends_with_length() -> None:
 
 def test_resume_goes_on_exactly_where_it_was() -> None:
     """Replayed tokens are not emitted again, and the rest equals the uninterrupted run."""
-    whole = Bench()
+    whole = EngineBench()
     whole.submit(a_request(max_tokens=8))
     whole.run()
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=8, resumed=array("i", whole.tokens(0)[:3])))
     bench.run()
 
@@ -83,9 +83,9 @@ def test_resume_goes_on_exactly_where_it_was() -> None:
 
 def test_resume_remembers_a_stop_text_that_had_begun() -> None:
     """Text held back at the interruption is neither lost nor sent too early."""
-    tokens = said_alone([65, 66, 67], 8)
+    tokens = expected_tokens([65, 66, 67], 8)
     text = bytes(tokens).decode()
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=8, stop=(text[2:6],), resumed=array("i", tokens[:4])))
     bench.run()
 
@@ -94,7 +94,7 @@ def test_resume_remembers_a_stop_text_that_had_begun() -> None:
 
 def test_resuming_what_had_ended_ends_at_once() -> None:
     """An end token, or the last allowed token, among the resumed ones needs no computing."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(
         a_request(0, resumed=array("i", [97, END_TOKEN])),
         a_request(1, max_tokens=2, resumed=array("i", [97, 98])),
@@ -108,7 +108,7 @@ def test_resuming_what_had_ended_ends_at_once() -> None:
 
 def test_logprobs_ride_on_their_tokens() -> None:
     """Each delta carries as many as it has tokens."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=3, top_logprobs=2))
     bench.run()
 
@@ -121,7 +121,7 @@ def test_logprobs_ride_on_their_tokens() -> None:
 
 def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
     """Penalties see what was said, resumed tokens included."""
-    bench = Bench()
+    bench = EngineBench()
     made = []
     new_sampler = bench.backend.new_sampler
     bench.backend.new_sampler = lambda request: made.append(new_sampler(request)) or made[-1]  # type: ignore[method-assign, func-returns-value]
@@ -134,7 +134,7 @@ def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
 
 def test_deltas_come_before_the_end() -> None:
     """Order inside one step's events is the order in which things happened."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=1))
     bench.run()
 

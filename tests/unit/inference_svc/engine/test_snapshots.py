@@ -13,7 +13,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 from tests.support.snapshots import AN_ID, carried_over, output_of, taken
 
 PROMPT = array("i", [65 + i % 26 for i in range(40)])
@@ -21,17 +21,17 @@ ROOM = 10**6
 NEVER = 10**6
 
 
-def _bench(slots: int = 2, *, saved_bytes: int = ROOM, can_trim: bool = True) -> Bench:
+def _bench(slots: int = 2, *, saved_bytes: int = ROOM, can_trim: bool = True) -> EngineBench:
     limits = NativeLimits(16, slots, slots, 256, VOCABULARY_SIZE)
     backend = FakeBackend(limits, end_after=NEVER, can_trim=can_trim)
-    return Bench(backend, saved_bytes=saved_bytes)
+    return EngineBench(backend, saved_bytes=saved_bytes)
 
 
 def _ask(i: int = 0, **changes: Any) -> SequenceRequest:
     return a_request(i, PROMPT, **{"request_id": f"r{i}", "max_tokens": 20, **changes})
 
 
-def _stepped(bench: Bench, count: int) -> Bench:
+def _stepped(bench: EngineBench, count: int) -> EngineBench:
     for _ in range(count):
         bench.step()
     return bench
@@ -51,7 +51,7 @@ def _whole(**changes: Any) -> list[int]:
     return bench.tokens(0)
 
 
-def _resume(bench: Bench, prefix: SavedPrefix, i: int = 7, **changes: Any) -> list[Started]:
+def _resume(bench: EngineBench, prefix: SavedPrefix, i: int = 7, **changes: Any) -> list[Started]:
     bench.submit(_ask(i, resumed=array("i", output_of(prefix)), **changes))
     bench.run()
     return [event for event in bench.events if isinstance(event, Started)]
@@ -148,7 +148,7 @@ def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
 def test_what_is_kept_of_a_drafting_sequence_ends_where_its_text_does() -> None:
     """Tokens that were drafted behind the end leave no cells in the state."""
     limits = NativeLimits(64, 1 + 16, 1, 300, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits, repeats=True, end_after=NEVER), saved_bytes=ROOM)
+    bench = EngineBench(FakeBackend(limits, repeats=True, end_after=NEVER), saved_bytes=ROOM)
     bench.submit(_ask(keep=True, max_tokens=40))
     bench.run()
     prefix = taken(bench.engine, "r0")

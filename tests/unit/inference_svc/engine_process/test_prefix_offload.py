@@ -16,7 +16,7 @@ from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOfflo
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import FolderLimits
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 from tests.support.snapshots import FINGERPRINT
 
 LIMITS = NativeLimits(64, 4, 1, 512, 300)
@@ -38,7 +38,7 @@ class Office:
         room: int = ROOM,
         slot_tokens: int = LIMITS.slot_tokens,
     ) -> None:
-        self.bench = Bench(FakeBackend(LIMITS), saved_bytes=room)
+        self.bench = EngineBench(FakeBackend(LIMITS), saved_bytes=room)
         self.news: SimpleQueue[OffloadDone] = SimpleQueue()
         served = ServedEngine("m", self.bench.engine, FINGERPRINT, slot_tokens)
         archive = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))

@@ -20,7 +20,7 @@ from svc_kit.errors import (
     SnapshotTooLarge,
     StateNotFound,
 )
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 from tests.support.snapshots import AN_ID, FINGERPRINT
 
 DIGEST = "d1"
@@ -31,7 +31,7 @@ class Office:
     """A desk whose other thread's news are taken in one by one."""
 
     def __init__(self, folder: Path, *, max_bytes: int = 10**6, saved_bytes: int = 10**6) -> None:
-        self.bench = Bench(saved_bytes=saved_bytes)
+        self.bench = EngineBench(saved_bytes=saved_bytes)
         self.folder = SnapshotStore(FolderLimits(folder, max_bytes, 9))
         self.news: SimpleQueue[FileDone] = SimpleQueue()
         slot_tokens = self.bench.backend.limits.slot_tokens
@@ -50,7 +50,7 @@ class Office:
         (answer,) = self.ask(command)
         return answer.outcome
 
-    def run_some(self) -> Bench:
+    def run_some(self) -> EngineBench:
         """Begin a sequence called "r"."""
         request = a_request(prompt=PROMPT, request_id="r", max_tokens=50, ignore_eos=True)
         self.bench.submit(request)
@@ -149,7 +149,7 @@ def test_room_that_is_taken_meanwhile_is_an_error(office: Office) -> None:
     """A sequence was preempted while the file was read."""
     snapshot = office.saved()
     list(office.desk.hear(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST)))
-    office.bench.engine._saved.reserve(10**6)
+    office.bench.engine._prefix_cache.reserve(10**6)
     (answer,) = office.desk.hear(office.news.get())
 
     assert isinstance(answer.outcome, SnapshotTooLarge)

@@ -15,7 +15,7 @@ from inference_svc.engine_client.messages import DevicesTaken
 from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
-from tests.support.sequences import Bench, ManualClock, a_request
+from tests.support.sequences import EngineBench, ManualClock, a_request
 
 
 class Worker:
@@ -23,7 +23,7 @@ class Worker:
 
     def __init__(self, clock: ManualClock, step_s: float) -> None:
         self.has_work = self.has_sequences = True
-        self.has_news = False
+        self.has_events = False
         self.num_steps = 0
         self._clock = clock
         self._step_s = step_s
@@ -60,7 +60,7 @@ def test_one_side_alone_has_all_the_time() -> None:
     chat.has_work = chat.has_sequences = False
     for _ in range(10):
         loop.make_turn()
-    chat.has_news = True
+    chat.has_events = True
     loop.make_turn()
 
     assert (embedding.num_steps, chat.num_steps) == (11, 1)
@@ -101,7 +101,7 @@ def test_what_was_taken_of_gpus_is_told_before_the_answer_to_what_took_it() -> N
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_nobody_waits_for_the_grammar_of_another(*, is_busy: bool) -> None:
     """The loop waits for it only where there is nothing else to do, and takes no turn for it."""
-    guided = Bench(FakeBackend(builds_after=30))
+    guided = EngineBench(FakeBackend(builds_after=30))
     guided.submit(a_request(constraint=Constraint("a?b", "constraint")))
     guided.step()
     guide = guided.backend.guides[0]
@@ -124,7 +124,7 @@ def test_commands_are_taken_and_news_told_between_the_calls_of_a_step() -> None:
     """A token is on its way before the prompt behind it is computed, and who comes meanwhile is
     computed with that prompt."""
     backend = FakeBackend()
-    bench = Bench(backend)
+    bench = EngineBench(backend)
     bench.submit(a_request(0, max_tokens=50))
     bench.step()
     loop = StepLoop(cast(Any, None), bench.engine, None, ManualClock())
@@ -174,7 +174,7 @@ def _turn(loop: StepLoop) -> None:
 )
 def test_what_a_command_leaves_behind_at_the_end_of_a_step_is_told(command: Command) -> None:
     """Though nothing is left to compute, and no other command comes."""
-    loop = StepLoop(cast(Any, None), Bench().engine, None, ManualClock())
+    loop = StepLoop(cast(Any, None), EngineBench().engine, None, ManualClock())
     first = [True]
     told = _hearing(loop, lambda _: command if first and first.pop() else None)
     loop._inbox.put(_ReceivedCommand(Flush(1), 0))
@@ -199,7 +199,7 @@ def test_embeddings_that_come_in_a_step_wait_for_their_turn() -> None:
             return super().step()
 
     clock = ManualClock()
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_request(max_tokens=500, ignore_eos=True))
     bench.step()
     embedding = Embedding(clock, 1.0)

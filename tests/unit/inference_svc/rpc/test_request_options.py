@@ -10,8 +10,8 @@ from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.engine.request import (
-    BASE,
     MAX_DRAFT,
+    NO_ADAPTERS,
     AppliedAdapter,
     SequenceRequest,
     StoredObjectRef,
@@ -70,7 +70,7 @@ def test_a_deterministic_request_reuses_nothing(*, deterministic: bool) -> None:
 def test_prefixes_of_different_adapters_have_different_keys() -> None:
     """Every scale and every file its own; without adapters the key is what it was."""
     stacks = [
-        BASE,
+        NO_ADAPTERS,
         *((AppliedAdapter(digest, scale),) for digest in "ab" for scale in (0.5, 1.0)),
         (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
     ]

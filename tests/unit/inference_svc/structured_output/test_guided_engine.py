@@ -12,7 +12,7 @@ from inference_svc.engine.events import FinishReason, Preempted, Started
 from inference_svc.engine.fake import FAILING_SEED, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from svc_kit.errors import DeadlineExpired, GrammarInvalid
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 
 def a_guided(pattern: str, sequence_id: int = 0, **changes: object) -> SequenceRequest:
@@ -25,7 +25,7 @@ def a_guided(pattern: str, sequence_id: int = 0, **changes: object) -> SequenceR
 
 def test_forced_tokens_are_computed_with_the_one_before() -> None:
     """One row for the prompt and what is forced at once, one for each choice and its run."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("ab?cd??ef"))
     bench.run()
 
@@ -36,7 +36,7 @@ def test_forced_tokens_are_computed_with_the_one_before() -> None:
 
 def test_a_step_gives_a_sequence_one_delta() -> None:
     """However many tokens are forced, and two sequences are not mixed up."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("?cde?fghi"), a_guided("?klm?nopq", 1))
     bench.run()
 
@@ -48,7 +48,7 @@ def test_a_step_gives_a_sequence_one_delta() -> None:
 
 def test_a_forced_run_is_cut_at_its_limit() -> None:
     """No row beyond 32 tokens; the rest follows in the next step."""
-    bench = Bench(FakeBackend(NativeLimits(128, 4, 4, 256, VOCABULARY_SIZE)))
+    bench = EngineBench(FakeBackend(NativeLimits(128, 4, 4, 256, VOCABULARY_SIZE)))
     bench.submit(a_guided("?" + "x" * 70))
     bench.run()
 
@@ -60,7 +60,7 @@ def test_a_forced_run_is_cut_at_its_limit() -> None:
 
 def test_forced_rows_share_the_batch() -> None:
     """Four sequences with long runs stay inside the native limit, which every step checks."""
-    bench = Bench(FakeBackend(NativeLimits(40, 4, 4, 128, VOCABULARY_SIZE)))
+    bench = EngineBench(FakeBackend(NativeLimits(40, 4, 4, 128, VOCABULARY_SIZE)))
     bench.submit(*(a_guided("?" + "y" * 30 + "?", i) for i in range(4)))
     bench.run()
 
@@ -71,7 +71,7 @@ def test_forced_rows_share_the_batch() -> None:
 
 def test_a_grammar_in_the_making_holds_up_nobody() -> None:
     """Others start and end; the sequence keeps its slot and begins when its grammar is there."""
-    bench = Bench(FakeBackend(builds_after=6))
+    bench = EngineBench(FakeBackend(builds_after=6))
     bench.submit(a_guided("ab?"), a_request(1, max_tokens=3))
     for _ in range(4):
         bench.step()
@@ -85,7 +85,7 @@ def test_a_grammar_in_the_making_holds_up_nobody() -> None:
 def test_a_prompt_is_computed_while_its_grammar_is_built() -> None:
     """All but its last token, whose logits need the mask; who follows takes it from there."""
     prompt = array("i", [65 + i % 26 for i in range(50)])
-    bench = Bench(FakeBackend(builds_after=8))
+    bench = EngineBench(FakeBackend(builds_after=8))
     bench.submit(a_guided("ab?", prompt=prompt), a_request(1, [*prompt[:-1], 66], max_tokens=2))
     for _ in range(6):
         bench.step()
@@ -100,7 +100,7 @@ def test_a_prompt_is_computed_while_its_grammar_is_built() -> None:
 
 def test_a_grammar_that_cannot_be_built_fails_its_sequence() -> None:
     """With the field and the reason; its slot is free."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("!"), a_guided("a?", 1))
     bench.run()
 
@@ -113,7 +113,7 @@ def test_a_grammar_that_cannot_be_built_fails_its_sequence() -> None:
 @pytest.mark.parametrize("ending", ["cancel", "deadline"])
 def test_a_sequence_may_end_while_its_grammar_is_built(ending: str) -> None:
     """The guide is closed and the slot is free."""
-    bench = Bench(FakeBackend(builds_after=1000))
+    bench = EngineBench(FakeBackend(builds_after=1000))
     bench.submit(a_guided("a?", deadline=5.0))
     bench.step()
     if ending == "cancel":
@@ -130,7 +130,7 @@ def test_a_sequence_may_end_while_its_grammar_is_built(ending: str) -> None:
 
 def test_a_paused_sequence_is_not_waited_for() -> None:
     """Nothing to do is nothing to do, whatever is being built."""
-    bench = Bench(FakeBackend(builds_after=3))
+    bench = EngineBench(FakeBackend(builds_after=3))
     bench.submit(a_guided("a?"))
     bench.step()
     bench.engine.pause(0, paused=True)
@@ -143,12 +143,12 @@ def test_a_paused_sequence_is_not_waited_for() -> None:
 
 def test_resume_replays_the_guide() -> None:
     """At every cut the rest is what came before; at the end nothing but the end comes."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("ab?cd??ef"))
     bench.run()
     whole = bench.tokens(0)
     for cut in range(len(whole) + 1):
-        again = Bench()
+        again = EngineBench()
         again.submit(a_guided("ab?cd??ef", resumed=array("i", whole[:cut])))
         again.run()
 
@@ -158,7 +158,7 @@ def test_resume_replays_the_guide() -> None:
 
 def test_foreign_tokens_cannot_be_resumed() -> None:
     """They fail that sequence."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("ab?", resumed=array("i", list(b"zz"))))
     bench.run()
 
@@ -168,7 +168,7 @@ def test_foreign_tokens_cannot_be_resumed() -> None:
 @pytest.mark.parametrize("limit", range(5))
 def test_no_forced_token_is_one_too_many(limit: int) -> None:
     """max_tokens counts them, zero computes the prompt alone."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("abcdef", max_tokens=limit))
     bench.run()
 
@@ -178,7 +178,7 @@ def test_no_forced_token_is_one_too_many(limit: int) -> None:
 
 def test_the_slot_bounds_a_forced_run() -> None:
     """A full window ends with LENGTH, as for free text."""
-    bench = Bench(FakeBackend(NativeLimits(64, 4, 4, 20, VOCABULARY_SIZE)))
+    bench = EngineBench(FakeBackend(NativeLimits(64, 4, 4, 20, VOCABULARY_SIZE)))
     bench.submit(a_guided("?" + "z" * 40))
     bench.run()
 
@@ -188,7 +188,7 @@ def test_the_slot_bounds_a_forced_run() -> None:
 
 def test_log_probabilities_want_every_token_sampled() -> None:
     """No chunk then: each token has its row and its probability."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("ab?cd", top_logprobs=1))
     bench.run()
 
@@ -199,7 +199,7 @@ def test_log_probabilities_want_every_token_sampled() -> None:
 
 def test_a_failed_decode_with_a_forced_run_is_isolated() -> None:
     """The row that cannot be computed stands alone; the other one ends well."""
-    bench = Bench(
+    bench = EngineBench(
         FakeBackend(fails=lambda batch: -3 if 0 in batch.slots and 113 in batch.tokens else 0)
     )
     bench.submit(a_guided("?qqq?"), a_guided("?rrr?", 1))
@@ -211,7 +211,7 @@ def test_a_failed_decode_with_a_forced_run_is_isolated() -> None:
 
 def test_a_failed_sampling_is_isolated() -> None:
     """A guided sequence fails like a free one."""
-    bench = Bench()
+    bench = EngineBench()
     bench.submit(a_guided("a?b", seed=FAILING_SEED), a_guided("a?b", 1))
     bench.run()
 
@@ -225,10 +225,10 @@ def test_a_preempted_guide_keeps_its_place(steps: int, builds_after: int) -> Non
     """Before its grammar is built, in its prompt or behind a forced run: the text is the same."""
     pattern, prompt = "?abcdef??ghi?", [70 + i % 9 for i in range(20)]
     limits = NativeLimits(16, 1, 1, 256, VOCABULARY_SIZE)
-    alone = Bench(FakeBackend(limits))
+    alone = EngineBench(FakeBackend(limits))
     alone.submit(a_guided(pattern, prompt=array("i", prompt)))
     alone.run()
-    bench = Bench(FakeBackend(limits, builds_after=builds_after), saved_bytes=10**6)
+    bench = EngineBench(FakeBackend(limits, builds_after=builds_after), saved_bytes=10**6)
     bench.submit(a_guided(pattern, prompt=array("i", prompt), priority=1))
     for _ in range(steps):
         bench.step()

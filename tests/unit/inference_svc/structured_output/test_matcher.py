@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from inference_svc.engine.constraint import Constraint, GuideFailed
+from inference_svc.engine.constraint import Constraint, GuideError
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import document
 from inference_svc.structured_output.matcher import GrammarGuide, GrammarGuides
@@ -55,8 +55,8 @@ def guide() -> Iterator[GrammarGuide]:
     "use",
     [
         lambda guide: guide.mask(),
-        lambda guide: guide.take([1]),
-        lambda guide: guide.forced(3),
+        lambda guide: guide.accept([1]),
+        lambda guide: guide.forced_tokens(3),
         lambda guide: guide.is_over,
     ],
     ids=["mask", "take", "forced", "is_over"],
@@ -64,8 +64,8 @@ def guide() -> Iterator[GrammarGuide]:
 def test_a_panic_fails_the_sequence_alone(
     guide: GrammarGuide, use: Callable[[GrammarGuide], object]
 ) -> None:
-    """On the mask thread or the step thread: the engine knows `GuideFailed` only."""
-    with pytest.raises(GuideFailed, match="any further"):
+    """On the mask thread or the step thread: the engine knows `GuideError` only."""
+    with pytest.raises(GuideError, match="any further"):
         use(guide)
     guide.close()
 
@@ -77,7 +77,7 @@ def test_closing_bears_a_panic(guide: GrammarGuide) -> None:
 
 def follow(guide: GrammarGuide, tokens: list[int]) -> None:
     """Take tokens and compute what may come next."""
-    guide.take(tokens)
+    guide.accept(tokens)
     guide.mask()
 
 
@@ -94,7 +94,7 @@ def test_a_failure_is_told_in_words(grammar: str, tokens: list[int], problem: st
     guides = GrammarGuides(lambda: byte_tokenizer(300, {}, [299]), 300)
     guide = guides.new(Constraint(document([{"lark_grammar": grammar}]), "constraint"))
     assert guide.wait(10.0)
-    with pytest.raises(GuideFailed, match=f"{problem}$"):
+    with pytest.raises(GuideError, match=f"{problem}$"):
         follow(guide, tokens)
     guides.close()
 
@@ -108,7 +108,7 @@ def test_what_goes_wrong_while_building_fails_the_sequence_alone(error: BaseExce
 
     guides = GrammarGuides(new_tokenizer, 100)
     guide = guides.new(Constraint("root", "constraint"))
-    with pytest.raises(GuideFailed):
+    with pytest.raises(GuideError):
         guide.wait(10.0)
     guide.close()
     guides.close()

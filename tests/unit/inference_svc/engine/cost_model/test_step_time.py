@@ -33,10 +33,10 @@ def test_steps_correct_the_estimate() -> None:
     """It moves towards what prompt tokens take now, decoding rows taken off; tiny chunks say
     nothing."""
     cost = _cost({1: 0.01, 4: 0.04}, 4)
-    cost.observe_prompts(num_decoding=0, prompt_tokens=1, seconds=9.0)
+    cost.observe_prefill(num_decoding=0, prompt_tokens=1, seconds=9.0)
     assert cost.prefill_s(1) == pytest.approx(0.01)
     for _ in range(30):
-        cost.observe_prompts(num_decoding=2, prompt_tokens=100, seconds=0.22)
+        cost.observe_prefill(num_decoding=2, prompt_tokens=100, seconds=0.22)
 
     assert cost.prefill_s(1) == pytest.approx(0.002, rel=0.05)
 
@@ -58,9 +58,9 @@ def test_drafts_that_take_less_than_believed_correct_the_measurement() -> None:
     """Those of several rows as well: it is the tokens of a step that count. Slower ones say only
     that a text is long."""
     cost = _cost({1: 0.01, 2: 0.01}, 2, {1: 0.01, 2: 0.04, 4: 0.08, 8: 0.16})
-    assert cost.observe_texts(rows=1, drafted=3, seconds=0.02)
-    assert cost.observe_texts(rows=2, drafted=3, seconds=0.03)
-    assert not cost.observe_texts(rows=1, drafted=1, seconds=0.5)
+    assert cost.observe_decode(rows=1, drafted=3, seconds=0.02)
+    assert cost.observe_decode(rows=2, drafted=3, seconds=0.03)
+    assert not cost.observe_decode(rows=1, drafted=1, seconds=0.5)
 
     assert cost.slowdown(1, 4) == pytest.approx(2.0)
     assert cost.slowdown(2, 4) == pytest.approx(3.0)
@@ -70,8 +70,8 @@ def test_drafts_that_take_less_than_believed_correct_the_measurement() -> None:
 def test_what_was_never_measured_follows_its_neighbours() -> None:
     """Six tokens lie between four and eight, and sixteen beyond, after a correction too."""
     cost = _cost({1: 0.01, 2: 0.01}, 2, {1: 0.01, 4: 0.08, 8: 0.16})
-    cost.observe_texts(rows=1, drafted=7, seconds=0.02)
-    cost.observe_texts(rows=1, drafted=3, seconds=0.01)
+    cost.observe_decode(rows=1, drafted=7, seconds=0.02)
+    cost.observe_decode(rows=1, drafted=3, seconds=0.01)
 
     assert cost.slowdown(1, 6) == pytest.approx(1.5)
     assert cost.slowdown(1, 16) == pytest.approx(4.0)
@@ -81,6 +81,6 @@ def test_a_step_without_drafts_that_is_faster_makes_drafts_dearer() -> None:
     """They are weighed against it."""
     cost = _cost({1: 0.02}, 1, {1: 0.02, 2: 0.02})
     assert cost.slowdown(1, 2) == 1
-    assert cost.observe_texts(rows=1, drafted=0, seconds=0.01)
+    assert cost.observe_decode(rows=1, drafted=0, seconds=0.01)
 
     assert cost.slowdown(1, 2) == pytest.approx(2.0)

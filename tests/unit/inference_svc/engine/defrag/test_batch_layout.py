@@ -13,120 +13,120 @@ def test_nothing_is_filled_without_measurements() -> None:
 
 def test_a_hole_is_filled_where_one_batch_is_cheaper_than_two() -> None:
     """Rows cost little more together: slot 1 joins 0 and 2."""
-    shape = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}, 4)
 
-    assert shape.fillers([0, 2], [1, 3]) == (1,)
+    assert layout.fillers([0, 2], [1, 3]) == (1,)
 
 
 def test_a_hole_stays_where_filling_costs_more() -> None:
     """With cost proportional to rows, fillers never pay."""
-    shape = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}, 4)
 
-    assert shape.fillers([0, 2], [1, 3]) == ()
+    assert layout.fillers([0, 2], [1, 3]) == ()
 
 
 def test_rows_are_padded_to_a_cheaper_count() -> None:
     """Seven rows that cost more than eight get an eighth."""
-    shape = BatchLayout({6: 90.0, 7: 106.0, 8: 69.0}, 8)
+    layout = BatchLayout({6: 90.0, 7: 106.0, 8: 69.0}, 8)
 
-    assert shape.fillers([0, 1, 2, 3, 4, 5, 6], [7]) == (7,)
+    assert layout.fillers([0, 1, 2, 3, 4, 5, 6], [7]) == (7,)
 
 
 def test_a_slot_that_cannot_take_a_filler_keeps_the_hole() -> None:
     """A full idle slot has no room for a row."""
-    shape = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0}, 3)
+    layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0}, 3)
 
-    assert shape.fillers([0, 2], []) == ()
+    assert layout.fillers([0, 2], []) == ()
 
 
 def test_rows_beyond_the_measured_ones_are_extrapolated() -> None:
     """A table up to 2 rows still decides for 4 slots."""
-    shape = BatchLayout({1: 10.0, 2: 10.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 10.0}, 4)
 
-    assert shape.fillers([0, 3], [1, 2]) == ()
+    assert layout.fillers([0, 3], [1, 2]) == ()
 
 
 def test_who_runs_alone_is_never_padded() -> None:
-    """Whatever a busy machine made of the measurement: its tokens depend on the shape."""
-    shape = BatchLayout({1: 50.0, 2: 12.0, 4: 13.0}, 4)
+    """Whatever a busy machine made of the measurement: its tokens depend on the layout."""
+    layout = BatchLayout({1: 50.0, 2: 12.0, 4: 13.0}, 4)
 
-    assert {shape.fillers([0], [1, 2, 3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
+    assert {layout.fillers([0], [1, 2, 3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
 
 
 def test_a_wrong_measurement_is_corrected_by_what_steps_take() -> None:
     """Two rows looked slower than four; one step in so many shows that they are not."""
-    shape = BatchLayout({1: 10.0, 2: 22.0, 3: 30.0, 4: 20.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 22.0, 3: 30.0, 4: 20.0}, 4)
     for _ in range(TRIAL_INTERVAL - 1):
-        assert shape.fillers([0, 1], [2, 3]) == (2, 3)
-        shape.observe([0, 1, 2, 3], 20.0)
+        assert layout.fillers([0, 1], [2, 3]) == (2, 3)
+        layout.observe([0, 1, 2, 3], 20.0)
 
-    assert shape.fillers([0, 1], [2, 3]) == ()
-    shape.observe([0, 1], 12.0)
+    assert layout.fillers([0, 1], [2, 3]) == ()
+    layout.observe([0, 1], 12.0)
 
-    assert shape.fillers([0, 1], [2, 3]) == ()
-    assert shape.seconds([0, 1]) < 20.0
+    assert layout.fillers([0, 1], [2, 3]) == ()
+    assert layout.seconds([0, 1]) < 20.0
 
 
 def test_rows_of_no_whole_block_are_filled_where_they_were_never_measured() -> None:
     """A warm-up of a large model has no time for all counts; what is left of a block is slow."""
-    shape = BatchLayout({1: 14.0, 12: 85.0, 16: 90.0}, 16)
+    layout = BatchLayout({1: 14.0, 12: 85.0, 16: 90.0}, 16)
 
-    assert shape.fillers(range(15), [15]) == (15,)
+    assert layout.fillers(range(15), [15]) == (15,)
 
 
 def test_fillers_that_are_not_believed_to_pay_are_tried() -> None:
     """Four rows looked slower than three; now and then a step shows whether they are."""
-    shape = BatchLayout({1: 10.0, 2: 20.0, 3: 28.0, 4: 30.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 20.0, 3: 28.0, 4: 30.0}, 4)
     for _ in range(TRIAL_INTERVAL - 1):
-        assert shape.fillers([0, 1, 2], [3]) == ()
-        shape.observe([0, 1, 2], 28.0)
+        assert layout.fillers([0, 1, 2], [3]) == ()
+        layout.observe([0, 1, 2], 28.0)
 
-    assert shape.fillers([0, 1, 2], [3]) == (3,)
-    shape.observe([0, 1, 2, 3], 20.0)
-    shape.observe([0, 1, 2], 28.0)
+    assert layout.fillers([0, 1, 2], [3]) == (3,)
+    layout.observe([0, 1, 2, 3], 20.0)
+    layout.observe([0, 1, 2], 28.0)
 
-    assert shape.fillers([0, 1, 2], [3]) == (3,)
+    assert layout.fillers([0, 1, 2], [3]) == (3,)
 
 
 def test_what_would_teach_nothing_is_not_tried() -> None:
     """Of runs of one and of two rows nobody knows which took how long."""
-    shape = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0, 4: 12.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0, 4: 12.0}, 4)
 
-    assert {shape.fillers([0, 2, 3], [1]) for _ in range(2 * TRIAL_INTERVAL)} == {(1,)}
+    assert {layout.fillers([0, 2, 3], [1]) for _ in range(2 * TRIAL_INTERVAL)} == {(1,)}
 
 
 def test_other_fillers_are_tried_as_well_as_none() -> None:
     """Ten rows are filled up to eleven; twelve and ten have their turns."""
-    shape = BatchLayout({1: 20.0, 10: 45.0, 11: 40.0, 12: 42.0}, 12)
-    filled = [shape.fillers(range(10), [10, 11]) for _ in range(2 * TRIAL_INTERVAL)]
+    layout = BatchLayout({1: 20.0, 10: 45.0, 11: 40.0, 12: 42.0}, 12)
+    filled = [layout.fillers(range(10), [10, 11]) for _ in range(2 * TRIAL_INTERVAL)]
 
     assert Counter(filled) == {(10,): 2 * TRIAL_INTERVAL - 2, (10, 11): 1, (): 1}
 
 
 def test_fillers_that_surely_do_not_pay_are_not_tried() -> None:
     """A step that takes twice as long is dear."""
-    shape = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0, 4: 60.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0, 4: 60.0}, 4)
 
-    assert {shape.fillers([0, 1, 2], [3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
+    assert {layout.fillers([0, 1, 2], [3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
 
 
 def test_a_right_measurement_stays() -> None:
     """The step that went without fillers was as slow as believed."""
-    shape = BatchLayout({1: 10.0, 2: 40.0, 3: 40.0, 4: 20.0}, 4)
+    layout = BatchLayout({1: 10.0, 2: 40.0, 3: 40.0, 4: 20.0}, 4)
     for _ in range(3 * TRIAL_INTERVAL):
-        rows = sorted((0, 1, *shape.fillers([0, 1], [2, 3])))
-        shape.observe(rows, 40.0 if len(rows) == 2 else 20.0)
+        rows = sorted((0, 1, *layout.fillers([0, 1], [2, 3])))
+        layout.observe(rows, 40.0 if len(rows) == 2 else 20.0)
 
-    assert shape.seconds([0, 1]) == 40.0
-    assert shape.fillers([0, 1], [2, 3]) == (2, 3)
+    assert layout.seconds([0, 1]) == 40.0
+    assert layout.fillers([0, 1], [2, 3]) == (2, 3)
 
 
 def test_only_runs_of_one_length_teach() -> None:
     """Which of two was faster nobody knows; of two that are alike each takes half."""
-    shape = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0}, 6)
-    shape.observe([0, 2, 3], 15.0)
-    assert shape.seconds([0]) == 10.0
-    assert shape.seconds([0, 1]) == 20.0
+    layout = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0}, 6)
+    layout.observe([0, 2, 3], 15.0)
+    assert layout.seconds([0]) == 10.0
+    assert layout.seconds([0, 1]) == 20.0
 
-    shape.observe([0, 1, 3, 4], 30.0)
-    assert shape.seconds([0, 1]) == 15.0
+    layout.observe([0, 1, 3, 4], 30.0)
+    assert layout.seconds([0, 1]) == 15.0

@@ -10,7 +10,7 @@ from inference_svc.engine.defrag.compactor import PATIENCE_STEPS
 from inference_svc.engine.events import CacheSource, Moved, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 SLOTS = 8
 # Every further row takes a little longer, every further run of rows much.
@@ -19,10 +19,10 @@ LONG = 200
 NEVER = 10**6
 
 
-def a_bench(*, can_trim: bool = True, **options: Any) -> Bench:
+def a_bench(*, can_trim: bool = True, **options: Any) -> EngineBench:
     """Eight slots whose holes cost a second for each filler."""
     limits = NativeLimits(256, SLOTS, SLOTS, 512, VOCABULARY_SIZE)
-    return Bench(
+    return EngineBench(
         FakeBackend(limits, end_after=NEVER, can_trim=can_trim),
         step_times=TIMES,
         chunk_cap=256,
@@ -34,7 +34,7 @@ def _prompt(i: int, tokens: int = 20) -> list[int]:
     return [65 + i] * tokens
 
 
-def _every_second_ends(bench: Bench, *, tokens: int = 20, **changes: Any) -> None:
+def _every_second_ends(bench: EngineBench, *, tokens: int = 20, **changes: Any) -> None:
     """Start a sequence in each slot, and end those in odd ones once all have begun to speak."""
     for i in range(SLOTS):
         options = {"max_tokens": LONG, "ignore_eos": True, "cache_key": b"%d" % i, **changes}
@@ -45,11 +45,11 @@ def _every_second_ends(bench: Bench, *, tokens: int = 20, **changes: Any) -> Non
         bench.engine.cancel(i, arrived_in_step=0, step=0)
 
 
-def _slots(bench: Bench) -> list[int]:
+def _slots(bench: EngineBench) -> list[int]:
     return sorted(item.slot.index for item in bench.engine.running if item.slot is not None)
 
 
-def _moves(bench: Bench) -> list[Moved]:
+def _moves(bench: EngineBench) -> list[Moved]:
     return [event for event in bench.events if isinstance(event, Moved)]
 
 
@@ -67,7 +67,7 @@ def test_holes_that_stay_are_closed(*, can_trim: bool) -> None:
 
     assert _moves(bench) == [Moved(6, 1), Moved(4, 3)]
     for i in range(0, SLOTS, 2):
-        assert bench.tokens(i) == said_alone(_prompt(i), LONG, end_after=NEVER)
+        assert bench.tokens(i) == expected_tokens(_prompt(i), LONG, end_after=NEVER)
 
 
 def test_whoever_comes_soon_fills_the_hole_instead() -> None:
@@ -152,7 +152,7 @@ def test_what_an_idle_slot_remembers_changes_places() -> None:
 
     (event,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 21]
     assert event == Started(21, 6, len(_prompt(1, 70)) + len(said) - 1, CacheSource.SLOT)
-    assert bench.tokens(21) == said_alone([*_prompt(1, 70), *said, 97], 4, end_after=NEVER)
+    assert bench.tokens(21) == expected_tokens([*_prompt(1, 70), *said, 97], 4, end_after=NEVER)
 
 
 def test_a_state_that_is_refused_leaves_the_sequence_where_it_was() -> None:
@@ -166,7 +166,7 @@ def test_a_state_that_is_refused_leaves_the_sequence_where_it_was() -> None:
     bench.backend.refuses_states = False
     bench.run()
 
-    assert bench.tokens(6) == said_alone(_prompt(6), LONG, end_after=NEVER)
+    assert bench.tokens(6) == expected_tokens(_prompt(6), LONG, end_after=NEVER)
 
 
 def test_a_deterministic_sequence_in_between_stays() -> None:

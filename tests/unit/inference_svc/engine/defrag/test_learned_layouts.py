@@ -7,8 +7,8 @@ from pathlib import Path
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter
-from tests.support.sequences import Bench, ManualClock, a_request
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
+from tests.support.sequences import EngineBench, ManualClock, a_request
 
 STACK: AdapterStack = (AppliedAdapter("a", 1.0),)
 
@@ -28,14 +28,14 @@ class _Timed(FakeBackend):
         self.clock.now += self._seconds[rows] * (3 if self.stacks[-1] else 1)
 
 
-def _bench(backend: _Timed, believed: dict[int, float]) -> Bench:
-    bench = Bench(backend, step_times=believed, adapter_wait_s=1.0)
+def _bench(backend: _Timed, believed: dict[int, float]) -> EngineBench:
+    bench = EngineBench(backend, step_times=believed, adapter_wait_s=1.0)
     backend.clock = bench.clock
     bench.engine.adapters.load("a", Path("a.gguf"))
     return bench
 
 
-def _decode(bench: Bench, steps: int) -> Counter[tuple[AdapterStack, int]]:
+def _decode(bench: EngineBench, steps: int) -> Counter[tuple[AdapterStack, int]]:
     """How often so many rows of a stack were computed in the next steps."""
     before = len(bench.backend.batches)
     for _ in range(steps):
@@ -53,8 +53,8 @@ def test_fillers_that_turn_out_to_pay_are_used() -> None:
     _decode(bench, 4 * TRIAL_INTERVAL)
     last = _decode(bench, TRIAL_INTERVAL)
 
-    assert first[BASE, 3] > TRIAL_INTERVAL / 2
-    assert last[BASE, 4] == TRIAL_INTERVAL - 1
+    assert first[NO_ADAPTERS, 3] > TRIAL_INTERVAL / 2
+    assert last[NO_ADAPTERS, 4] == TRIAL_INTERVAL - 1
 
 
 def test_what_adapters_take_is_not_taken_for_the_rows() -> None:
@@ -65,4 +65,4 @@ def test_what_adapters_take_is_not_taken_for_the_rows() -> None:
     bench.submit(*(a_request(i, max_tokens=4000, adapters=STACK) for i in range(4, 7)))
     _decode(bench, 20)
 
-    assert _decode(bench, 200).keys() == {(BASE, 4), (STACK, 3)}
+    assert _decode(bench, 200).keys() == {(NO_ADAPTERS, 4), (STACK, 3)}

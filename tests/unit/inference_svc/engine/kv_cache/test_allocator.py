@@ -8,17 +8,19 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import StoredObjectRef
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 SYSTEM = [65 + i % 26 for i in range(80)]
 
 
-def _bench(slots: int = 4, *, saved_bytes: int = 0, can_trim: bool = True) -> Bench:
+def _bench(slots: int = 4, *, saved_bytes: int = 0, can_trim: bool = True) -> EngineBench:
     limits = NativeLimits(256, slots, slots, 256, VOCABULARY_SIZE)
-    return Bench(FakeBackend(limits, can_trim=can_trim), chunk_cap=256, saved_bytes=saved_bytes)
+    return EngineBench(
+        FakeBackend(limits, can_trim=can_trim), chunk_cap=256, saved_bytes=saved_bytes
+    )
 
 
-def _started(bench: Bench, sequence_id: int) -> Started:
+def _started(bench: EngineBench, sequence_id: int) -> Started:
     (event,) = [
         event
         for event in bench.events
@@ -27,7 +29,7 @@ def _started(bench: Bench, sequence_id: int) -> Started:
     return event
 
 
-def _run_together(bench: Bench, first_id: int, *prompts: list[int]) -> None:
+def _run_together(bench: EngineBench, first_id: int, *prompts: list[int]) -> None:
     for i, prompt in enumerate(prompts, start=first_id):
         bench.submit(a_request(i, prompt=prompt, max_tokens=2))
     bench.run()
@@ -36,7 +38,7 @@ def _run_together(bench: Bench, first_id: int, *prompts: list[int]) -> None:
 @pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
 def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     """By either way of copying; both go on with the right text."""
-    bench = Bench(
+    bench = EngineBench(
         FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)), chunk_cap=256, copy_costs=costs
     )
     bench.submit(a_request(0, prompt=[*SYSTEM, 1], max_tokens=12))
@@ -46,8 +48,8 @@ def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     bench.run()
 
     assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
-    assert bench.tokens(0) == said_alone([*SYSTEM, 1], 12)
-    assert bench.tokens(1) == said_alone([*SYSTEM, 2], 12)
+    assert bench.tokens(0) == expected_tokens([*SYSTEM, 1], 12)
+    assert bench.tokens(1) == expected_tokens([*SYSTEM, 2], 12)
 
 
 @pytest.mark.parametrize("idle_first", [True, False])
@@ -74,7 +76,7 @@ def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
 
     assert _started(bench, 0).slot == (0 if idle_first else 1)
     assert _started(bench, 2).source is source
-    assert bench.tokens(2) == said_alone(prompt, 4)
+    assert bench.tokens(2) == expected_tokens(prompt, 4)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_an_idle_slot_is_not_always_better(idle: list[int], live: int) -> None:
 
     assert _started(bench, 2).source is CacheSource.LIVE
     assert _started(bench, 2).cached_tokens == live + 1
-    assert bench.tokens(2) == said_alone(prompt, 4)
+    assert bench.tokens(2) == expected_tokens(prompt, 4)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSourc
 
     assert _started(bench, 2).source is CacheSource.MEMORY
     assert _started(bench, 3).source is source
-    assert bench.tokens(3) == said_alone(prompt, 4)
+    assert bench.tokens(3) == expected_tokens(prompt, 4)
 
 
 def test_generated_text_is_lent_too() -> None:
@@ -130,7 +132,7 @@ def test_generated_text_is_lent_too() -> None:
     bench.run()
 
     assert _started(bench, 1).cached_tokens == len(prompt) - 1
-    assert bench.tokens(1) == said_alone(prompt, 5)
+    assert bench.tokens(1) == expected_tokens(prompt, 5)
 
 
 def test_another_projects_prefix_is_not_lent() -> None:
@@ -185,7 +187,7 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
         bench.run()
 
     assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
-    assert bench.tokens(2) == said_alone([*SYSTEM, 1, 2], 3)
+    assert bench.tokens(2) == expected_tokens([*SYSTEM, 1, 2], 3)
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
     assert (load.saved.num_entries, load.saved.num_bytes > 0) == (2, True)
     # The first two began with nothing; the third came back, for which the second was saved too.
@@ -284,7 +286,7 @@ def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> Non
 
     assert _started(bench, 2).cached_tokens == 0
     assert _started(bench, 3) == Started(3, 0, len(whole), CacheSource.MEMORY)
-    assert bench.tokens(3) == said_alone([*whole, 7], 3)
+    assert bench.tokens(3) == expected_tokens([*whole, 7], 3)
 
 
 def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
@@ -314,7 +316,7 @@ def test_flushing_forgets_idle_and_saved_prefixes() -> None:
     (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
     assert flushed == Flushed("m", 7, len(SYSTEM) + len(other))
     assert _started(bench, 3).cached_tokens == 0
-    assert bench.tokens(2) == said_alone([98, 99], 30)
+    assert bench.tokens(2) == expected_tokens([98, 99], 30)
 
 
 def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
@@ -322,7 +324,7 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
     refuse = [False]
     limits = NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE)
     backend = FakeBackend(limits, fails=lambda _: -1 if refuse[0] else 0)
-    bench = Bench(backend, chunk_cap=256, saved_bytes=10**6)
+    bench = EngineBench(backend, chunk_cap=256, saved_bytes=10**6)
     bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
     bench.submit(a_request(1, prompt=[*SYSTEM, 1], max_tokens=2))
@@ -335,7 +337,7 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
 
     assert bench.failures().keys() == {0, 1}
     for i, prompt in prompts.items():
-        assert bench.tokens(i) == said_alone(prompt, 4)
+        assert bench.tokens(i) == expected_tokens(prompt, 4)
 
 
 def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
@@ -350,7 +352,7 @@ def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
 
     for i in (4, 5):
         assert _started(bench, i).source is CacheSource.LIVE
-        assert bench.tokens(i) == said_alone([*SYSTEM, i], 4)
+        assert bench.tokens(i) == expected_tokens([*SYSTEM, i], 4)
 
 
 def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
@@ -367,7 +369,7 @@ def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() 
     assert _started(bench, 1).cached_tokens == 0
     assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
     bench.run()
-    assert bench.tokens(2) == said_alone([*SYSTEM, *said, 2, 3], 4)
+    assert bench.tokens(2) == expected_tokens([*SYSTEM, *said, 2, 3], 4)
 
 
 def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
@@ -383,5 +385,5 @@ def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
     bench.run()
 
     assert _started(bench, 2).slot == 0
-    assert bench.tokens(1) == said_alone([*SYSTEM, 1, 2], 3)
-    assert bench.tokens(2) == said_alone([98, 99], 3)
+    assert bench.tokens(1) == expected_tokens([*SYSTEM, 1, 2], 3)
+    assert bench.tokens(2) == expected_tokens([98, 99], 3)

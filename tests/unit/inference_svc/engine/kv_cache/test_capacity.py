@@ -6,17 +6,17 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import CacheSource, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 SLOTS = 4
 NEVER = 10**6
 SYSTEM = [100 + i % 7 for i in range(80)]
 
 
-def a_bench(cells: int, **options: Any) -> Bench:
+def a_bench(cells: int, **options: Any) -> EngineBench:
     """Four slots over so many cells, any of which may be one sequence's."""
     limits = NativeLimits(256, SLOTS, SLOTS, cells, VOCABULARY_SIZE, cells=cells)
-    return Bench(FakeBackend(limits, end_after=NEVER), chunk_cap=256, **options)
+    return EngineBench(FakeBackend(limits, end_after=NEVER), chunk_cap=256, **options)
 
 
 def _request(i: int, prompt: list[int], tokens: int, **changes: Any) -> Any:
@@ -24,7 +24,7 @@ def _request(i: int, prompt: list[int], tokens: int, **changes: Any) -> Any:
     return a_request(i, prompt, **options)
 
 
-def _started(bench: Bench, i: int) -> Started:
+def _started(bench: EngineBench, i: int) -> Started:
     (event,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == i]
     return event
 
@@ -42,7 +42,7 @@ def test_a_shared_prefix_is_a_reference() -> None:
     assert bench.backend.used_cells < 2 * len(SYSTEM)
     bench.run()
     for i in range(SLOTS):
-        assert bench.tokens(i) == said_alone([*SYSTEM, 97 + i], 30, end_after=NEVER)
+        assert bench.tokens(i) == expected_tokens([*SYSTEM, 97 + i], 30, end_after=NEVER)
 
 
 def test_what_does_not_fit_waits() -> None:
@@ -55,7 +55,7 @@ def test_what_does_not_fit_waits() -> None:
     bench.run()
 
     for i in range(3):
-        assert bench.tokens(i) == said_alone([65 + i] * 100, 10, end_after=NEVER)
+        assert bench.tokens(i) == expected_tokens([65 + i] * 100, 10, end_after=NEVER)
 
 
 def test_idle_prefixes_give_way_and_go_to_memory() -> None:
@@ -79,13 +79,13 @@ def test_a_prefix_that_is_in_its_own_way_is_dropped() -> None:
     bench.submit(_request(1, [*SYSTEM[:40], *([66] * 155)], 4))
     bench.run()
 
-    assert bench.tokens(1) == said_alone([*SYSTEM[:40], *([66] * 155)], 4, end_after=NEVER)
+    assert bench.tokens(1) == expected_tokens([*SYSTEM[:40], *([66] * 155)], 4, end_after=NEVER)
 
 
 def test_idle_prefixes_that_share_all_their_cells_give_way() -> None:
     """Neither of two equal ones frees anything alone: they go together."""
     limits = NativeLimits(256, SLOTS, SLOTS, 200, VOCABULARY_SIZE, cells=200)
-    bench = Bench(FakeBackend(limits, builds_after=NEVER), chunk_cap=256)
+    bench = EngineBench(FakeBackend(limits, builds_after=NEVER), chunk_cap=256)
     for i in (0, 1):
         bench.submit(_request(i, SYSTEM, 4, constraint=Constraint("a", "constraint")))
         bench.step()
@@ -95,10 +95,10 @@ def test_idle_prefixes_that_share_all_their_cells_give_way() -> None:
     bench.submit(_request(2, [65] * 150, 4))
     bench.run()
 
-    assert bench.tokens(2) == said_alone([65] * 150, 4, end_after=NEVER)
+    assert bench.tokens(2) == expected_tokens([65] * 150, 4, end_after=NEVER)
 
 
-def _run_out(bench: Bench) -> list[int]:
+def _run_out(bench: EngineBench) -> list[int]:
     """Three start and grow until the cells run out; those that were preempted, in order."""
     for i, size in enumerate((20, 60, 40)):
         bench.submit(_request(i, [65 + i] * size, 120, cache_key=b"%d" % i))
@@ -113,7 +113,7 @@ def test_the_one_that_frees_most_waits_and_resumes_exactly() -> None:
 
     assert preempted[0] == 1
     for i, size in enumerate((20, 60, 40)):
-        assert bench.tokens(i) == said_alone([65 + i] * size, 120, end_after=NEVER)
+        assert bench.tokens(i) == expected_tokens([65 + i] * size, 120, end_after=NEVER)
 
 
 def test_without_memory_its_cells_are_computed_again() -> None:
@@ -123,7 +123,7 @@ def test_without_memory_its_cells_are_computed_again() -> None:
 
     assert preempted[0] == 1
     for i, size in enumerate((20, 60, 40)):
-        assert bench.tokens(i) == said_alone([65 + i] * size, 120, end_after=NEVER)
+        assert bench.tokens(i) == expected_tokens([65 + i] * size, 120, end_after=NEVER)
 
 
 def test_urgent_work_keeps_its_cells() -> None:
@@ -149,4 +149,4 @@ def test_a_paused_sequence_does_not_keep_the_thread_busy() -> None:
     bench.step()
     bench.run()
 
-    assert bench.tokens(1) == said_alone([66] * 150, 10, end_after=NEVER)
+    assert bench.tokens(1) == expected_tokens([66] * 150, 10, end_after=NEVER)

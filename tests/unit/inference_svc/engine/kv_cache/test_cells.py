@@ -7,7 +7,7 @@ import pytest
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.fake import FakeBackend
-from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts, ForbiddenOrder
+from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts, CopyOrderError
 
 
 def _cells(
@@ -57,7 +57,7 @@ def test_wrong_orders_are_refused_until_the_decode(order: str) -> None:
     wrong = wrong_orders[order]
     cells.copy(0, 1, 4)
 
-    with pytest.raises(ForbiddenOrder):
+    with pytest.raises(CopyOrderError):
         wrong()
     cells.decode(_one_row(1, 4))
     wrong()

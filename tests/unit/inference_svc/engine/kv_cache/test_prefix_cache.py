@@ -42,7 +42,7 @@ def test_the_least_recently_used_goes_first() -> None:
     first, second, third = _entry([1, 2]), _entry([3, 4]), _entry([5, 6])
     saved.put(first)
     saved.put(second)
-    saved.use(first)
+    saved.record_hit(first)
     saved.put(third)
 
     assert (len(saved), saved.num_bytes) == (2, 20)

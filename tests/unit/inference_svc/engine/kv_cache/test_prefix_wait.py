@@ -7,28 +7,28 @@ import pytest
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from inference_svc.engine.request import AppliedAdapter, stack_of
-from tests.support.sequences import Bench, a_request, said_alone
+from inference_svc.engine.request import AppliedAdapter, adapter_stack
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 SYSTEM = [65 + i % 26 for i in range(100)]
 CHUNK = 25
 
 
-def _bench(slots: int = 8, **options: object) -> Bench:
+def _bench(slots: int = 8, **options: object) -> EngineBench:
     limits = NativeLimits(CHUNK, slots, slots, 256, VOCABULARY_SIZE)
-    return Bench(FakeBackend(limits), chunk_cap=CHUNK, **options)  # type: ignore[arg-type]
+    return EngineBench(FakeBackend(limits), chunk_cap=CHUNK, **options)  # type: ignore[arg-type]
 
 
 def _prompt(i: int) -> list[int]:
     return [*SYSTEM, 200 + i]
 
 
-def _started(bench: Bench) -> dict[int, Started]:
+def _started(bench: EngineBench) -> dict[int, Started]:
     events = [event for event in bench.events if isinstance(event, Started)]
     return {event.sequence_id: event for event in events}
 
 
-def _computed(bench: Bench) -> int:
+def _computed(bench: EngineBench) -> int:
     return sum(len(batch.tokens) for batch in bench.backend.batches)
 
 
@@ -44,7 +44,7 @@ def test_a_common_prefix_is_computed_once() -> None:
         CacheSource.SLOT,
     }
     for i in range(8):
-        assert bench.tokens(i) == said_alone(_prompt(i), 1)
+        assert bench.tokens(i) == expected_tokens(_prompt(i), 1)
 
 
 def test_followers_hold_nobody_else_back() -> None:
@@ -82,7 +82,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
     assert started[2].cached_tokens == started[3].cached_tokens == len(SYSTEM)
     assert _computed(bench) == len(SYSTEM) + 3 * 2
     for i in (1, 2, 3):
-        assert bench.tokens(i) == said_alone(_prompt(i), 2)
+        assert bench.tokens(i) == expected_tokens(_prompt(i), 2)
 
 
 def test_a_leader_that_is_paused_is_not_waited_for() -> None:
@@ -115,7 +115,7 @@ def test_a_leader_that_does_not_get_on_is_left() -> None:
     bench.engine.adapters.load("a", Path("a.gguf"))
     bench.submit(a_request(0, prompt=_prompt(0)))
     bench.step()
-    other = stack_of([AppliedAdapter("a", 1.0)])
+    other = adapter_stack([AppliedAdapter("a", 1.0)])
     bench.submit(a_request(2, prompt=[97, 98], max_tokens=99, adapters=other, priority=3))
     bench.step()
     bench.submit(a_request(1, prompt=_prompt(1)))
@@ -169,7 +169,7 @@ def test_a_leader_comes_for_its_own_part_when_that_would() -> None:
     assert 2 not in _started(bench)
 
 
-def _slots(bench: Bench) -> list[set[int]]:
+def _slots(bench: EngineBench) -> list[set[int]]:
     return [set(batch.slots.tolist()) for batch in bench.backend.batches]
 
 
@@ -182,15 +182,15 @@ def test_a_leader_is_as_urgent_as_its_followers() -> None:
     bench.submit(a_request(1, prompt=_prompt(1), priority=3))
     bench.submit(a_request(2, prompt=_prompt(2), priority=2))
     bench.step()
-    assert leader.urgency == 3
+    assert leader.effective_priority == 3
     bench.clock.now = 2.0
     bench.submit(a_request(3, prompt=_prompt(3), priority=1))
     bench.step()
-    assert leader.led_ratio == 3.0 / (len(SYSTEM) + 1)
+    assert leader.inherited_ratio == 3.0 / (len(SYSTEM) + 1)
 
     bench.engine.cancel(1, arrived_in_step=1, step=2)
     bench.step()
-    assert leader.urgency == 2
+    assert leader.effective_priority == 2
 
 
 def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
@@ -204,7 +204,7 @@ def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
     bench.run()
 
     assert not [event for event in bench.events if isinstance(event, Preempted)]
-    assert bench.tokens(2) == said_alone([97, 98], 1)
+    assert bench.tokens(2) == expected_tokens([97, 98], 1)
 
 
 def test_the_load_counts_followers() -> None:

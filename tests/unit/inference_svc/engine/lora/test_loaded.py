@@ -9,18 +9,18 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
 from inference_svc.engine.fake import FAILING_ADAPTER, FakeBackend
 from inference_svc.engine.kv_cache.origin import prefix_origin
-from inference_svc.engine.request import BASE, AdapterStack, AppliedAdapter, stack_of
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter, adapter_stack
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import AdapterNotFound
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 FILE = Path("a.gguf")
 A, B = ((AppliedAdapter(digest, 1.0),) for digest in "ab")
 
 
-def a_bench(max_wait_s: float, *, slots: int = 4) -> Bench:
+def a_bench(max_wait_s: float, *, slots: int = 4) -> EngineBench:
     """An engine with the adapters "a" and "b"; every decode takes a second."""
-    bench = Bench(
+    bench = EngineBench(
         FakeBackend(NativeLimits(64, slots, slots, 128, 257), end_after=10**6),
         adapter_wait_s=max_wait_s,
     )
@@ -29,7 +29,7 @@ def a_bench(max_wait_s: float, *, slots: int = 4) -> Bench:
     return bench
 
 
-def steps(bench: Bench, count: int) -> list[AdapterStack]:
+def steps(bench: EngineBench, count: int) -> list[AdapterStack]:
     """The stacks of the next decodes, a second each."""
     before = len(bench.backend.stacks)
     for _ in range(count):
@@ -45,9 +45,9 @@ def test_a_stack_has_one_form() -> None:
     """Order says nothing, twice the same adapter is the sum, and nothing is left at scale 0."""
     a, b = AppliedAdapter("a", 0.5), AppliedAdapter("b", 1.0)
 
-    assert stack_of([b, a]) == stack_of([a, b]) == (a, b)
-    assert stack_of([a, a]) == (AppliedAdapter("a", 1.0),)
-    assert stack_of([a, AppliedAdapter("a", -0.5)]) == stack_of([]) == BASE
+    assert adapter_stack([b, a]) == adapter_stack([a, b]) == (a, b)
+    assert adapter_stack([a, a]) == (AppliedAdapter("a", 1.0),)
+    assert adapter_stack([a, AppliedAdapter("a", -0.5)]) == adapter_stack([]) == NO_ADAPTERS
 
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_two_stacks_take_turns_of_the_maximum_wait() -> None:
     bench = a_bench(2.0)
     bench.submit(a_request(0, max_tokens=50), a_request(1, adapters=A, max_tokens=50))
 
-    assert steps(bench, 8) == [BASE, BASE, A, A, BASE, BASE, A, A]
+    assert steps(bench, 8) == [NO_ADAPTERS, NO_ADAPTERS, A, A, NO_ADAPTERS, NO_ADAPTERS, A, A]
 
 
 def test_who_was_overtaken_goes_on_first_though_less_urgent_now() -> None:
@@ -87,10 +87,10 @@ def test_who_was_overtaken_goes_on_first_though_less_urgent_now() -> None:
 def test_the_more_stacks_wait_the_shorter_the_turns() -> None:
     """Three stacks share the same maximum wait."""
     bench = a_bench(4.0)
-    for i, stack in enumerate((BASE, A, B)):
+    for i, stack in enumerate((NO_ADAPTERS, A, B)):
         bench.submit(a_request(i, adapters=stack, max_tokens=50))
 
-    assert steps(bench, 9) == [BASE, BASE, A, A, B, B, BASE, BASE, A]
+    assert steps(bench, 9) == [NO_ADAPTERS, NO_ADAPTERS, A, A, B, B, NO_ADAPTERS, NO_ADAPTERS, A]
 
 
 def test_without_a_wait_every_step_is_anothers() -> None:
@@ -98,7 +98,7 @@ def test_without_a_wait_every_step_is_anothers() -> None:
     bench = a_bench(0.0)
     bench.submit(a_request(0, max_tokens=50), a_request(1, adapters=A, max_tokens=50))
 
-    assert steps(bench, 4) == [BASE, A, BASE, A]
+    assert steps(bench, 4) == [NO_ADAPTERS, A, NO_ADAPTERS, A]
 
 
 def test_a_turn_ends_when_its_stack_has_nothing_to_compute() -> None:
@@ -111,19 +111,19 @@ def test_a_turn_ends_when_its_stack_has_nothing_to_compute() -> None:
     bench.engine.pause(0, paused=False)
     bench.engine.cancel(1, arrived_in_step=0, step=0)
 
-    assert (first, second, steps(bench, 2)) == ([BASE] * 2, [A] * 2, [BASE] * 2)
+    assert (first, second, steps(bench, 2)) == ([NO_ADAPTERS] * 2, [A] * 2, [NO_ADAPTERS] * 2)
 
 
 def test_urgent_work_does_not_wait_for_the_turns_of_batch_work() -> None:
     """It is next at once, and stays, but for a step of those that waited for the maximum."""
     bench = a_bench(3.0)
-    for i, stack in enumerate((BASE, B)):
+    for i, stack in enumerate((NO_ADAPTERS, B)):
         bench.submit(a_request(i, adapters=stack, max_tokens=50, priority=Priority.BATCH))
     before = steps(bench, 2)
     bench.submit(a_request(2, adapters=A, max_tokens=50, priority=Priority.INTERACTIVE))
 
-    assert before == [BASE, BASE]
-    assert steps(bench, 8) == [A, B, A, BASE, A, B, A, BASE]
+    assert before == [NO_ADAPTERS, NO_ADAPTERS]
+    assert steps(bench, 8) == [A, B, A, NO_ADAPTERS, A, B, A, NO_ADAPTERS]
 
 
 def test_stacks_of_one_class_take_turns_beside_a_lower_one() -> None:
@@ -133,17 +133,17 @@ def test_stacks_of_one_class_take_turns_beside_a_lower_one() -> None:
         bench.submit(a_request(i, adapters=stack, max_tokens=50, priority=Priority.INTERACTIVE))
     bench.submit(a_request(2, max_tokens=50, priority=Priority.BATCH))
 
-    assert steps(bench, 8) == [A, A, BASE, B, A, BASE, B, A]
+    assert steps(bench, 8) == [A, A, NO_ADAPTERS, B, A, NO_ADAPTERS, B, A]
 
 
 def test_less_urgent_steps_never_follow_each_other() -> None:
     """With three classes neither: after a step of normal work the turn is not batch work's."""
     bench = a_bench(1.0)
-    for i, stack in enumerate((BASE, A, B)):
+    for i, stack in enumerate((NO_ADAPTERS, A, B)):
         bench.submit(a_request(i, adapters=stack, max_tokens=50, priority=1 + i))
     made = steps(bench, 12)
 
-    assert {BASE, A, B} == set(made)
+    assert {NO_ADAPTERS, A, B} == set(made)
     assert all(B in pair for pair in pairwise(made))
 
 
@@ -155,7 +155,7 @@ def test_a_stack_is_as_urgent_as_its_most_urgent_sequence() -> None:
     before = steps(bench, 2)
     bench.submit(a_request(2, adapters=A, max_tokens=50, priority=Priority.INTERACTIVE))
 
-    assert (set(before), set(steps(bench, 3))) == ({BASE}, {A})
+    assert (set(before), set(steps(bench, 3))) == ({NO_ADAPTERS}, {A})
     assert len(set(bench.backend.batches[-1].slots.tolist())) == 2
 
 
@@ -164,7 +164,7 @@ def test_a_stack_is_as_urgent_as_its_most_urgent_sequence() -> None:
 
 def test_stacks_in_one_engine_say_what_each_says_alone() -> None:
     """Side by side over shared slots, and not all the same."""
-    stacks = [BASE, A, B, (*A, *B), (AppliedAdapter("a", 0.5),)]
+    stacks = [NO_ADAPTERS, A, B, (*A, *B), (AppliedAdapter("a", 0.5),)]
     alone = []
     for stack in stacks:
         bench = a_bench(1.0)
@@ -183,7 +183,9 @@ def test_a_failed_decode_is_isolated_within_its_stack() -> None:
     """The halves are computed with the adapters of the whole."""
     bench = a_bench(0.0)
     bench.backend._fails = lambda batch: int(len(set(batch.slots.tolist())) > 1)
-    bench.submit(*(a_request(i, adapters=stack) for i, stack in enumerate((A, BASE, A, BASE))))
+    bench.submit(
+        *(a_request(i, adapters=stack) for i, stack in enumerate((A, NO_ADAPTERS, A, NO_ADAPTERS)))
+    )
     bench.run()
     alone = a_bench(0.0)
     alone.submit(a_request(0, adapters=A))
@@ -230,7 +232,7 @@ def test_a_request_for_an_adapter_that_is_gone_fails_alone() -> None:
 
     assert isinstance(bench.failures()[0].error, AdapterNotFound)
     assert bench.backend.stacks
-    assert set(bench.backend.stacks) == {BASE}
+    assert set(bench.backend.stacks) == {NO_ADAPTERS}
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -238,9 +240,9 @@ def test_fillers_of_another_stack_leave_its_slots_as_they_were(slots: int) -> No
     """A step of one stack may fill the slots between its own that wait for their turn."""
     costs = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}
     limits = NativeLimits(64, slots, slots, 128, 257)
-    bench = Bench(FakeBackend(limits, end_after=10**6), step_times=costs, adapter_wait_s=0.0)
+    bench = EngineBench(FakeBackend(limits, end_after=10**6), step_times=costs, adapter_wait_s=0.0)
     bench.engine.adapters.load("a", FILE)
-    bench.submit(*(a_request(i, adapters=A if i % 2 else BASE) for i in range(4)))
+    bench.submit(*(a_request(i, adapters=A if i % 2 else NO_ADAPTERS) for i in range(4)))
     bench.run()
 
     assert bench.tokens(0) == bench.tokens(2)

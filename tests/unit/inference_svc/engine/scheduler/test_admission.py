@@ -6,18 +6,18 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import ModelLoad, Preempted, Resumed, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS
-from inference_svc.engine.scheduler.queue import AGEING_S
-from tests.support.sequences import Bench, a_request, said_alone
+from inference_svc.engine.scheduler.queue import AGING_S
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 PLENTY = 10**6
 
 
-def _bench(slots: int = 1, saved_bytes: int = PLENTY, batch_tokens: int = 64) -> Bench:
+def _bench(slots: int = 1, saved_bytes: int = PLENTY, batch_tokens: int = 64) -> EngineBench:
     limits = NativeLimits(batch_tokens, slots, slots, 256, VOCABULARY_SIZE)
-    return Bench(FakeBackend(limits), saved_bytes=saved_bytes)
+    return EngineBench(FakeBackend(limits), saved_bytes=saved_bytes)
 
 
-def _preempted(bench: Bench) -> list[int]:
+def _preempted(bench: EngineBench) -> list[int]:
     return [event.sequence_id for event in bench.events if isinstance(event, Preempted)]
 
 
@@ -34,8 +34,8 @@ def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
     assert _preempted(bench) == [0]
     bench.run()
 
-    assert bench.tokens(0) == said_alone(prompt, 10)
-    assert bench.tokens(1) == said_alone([65, 66, 67], 3)
+    assert bench.tokens(0) == expected_tokens(prompt, 10)
+    assert bench.tokens(1) == expected_tokens([65, 66, 67], 3)
     assert [event for event in bench.events if isinstance(event, Resumed)] == [Resumed(0, 0)]
     assert len([event for event in bench.events if isinstance(event, Started)]) == 2
     computed = sum(len(batch.tokens) for batch in bench.backend.batches)
@@ -86,7 +86,7 @@ def test_who_waited_itself_up_is_not_preempted_again() -> None:
     bench.step()
     bench.submit(a_request(1, priority=3, max_tokens=2))
     bench.step()
-    bench.clock.now = 2 * AGEING_S
+    bench.clock.now = 2 * AGING_S
     while not bench.tokens(1):
         bench.step()
     while len(bench.tokens(0)) < 3:
@@ -109,7 +109,7 @@ def test_interactive_work_preempts_past_aged_work() -> None:
     bench = _bench()
     bench.submit(a_request(0, priority=1, max_tokens=6), a_request(1, priority=1, max_tokens=6))
     bench.step()
-    bench.clock.now = 2 * AGEING_S
+    bench.clock.now = 2 * AGING_S
     bench.submit(a_request(2, priority=3, max_tokens=2))
     bench.step()
     assert _preempted(bench) == [0]
@@ -134,8 +134,8 @@ def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
     assert _preempted(bench) == [0]
     bench.run()
 
-    assert bench.tokens(0) == said_alone([65, 66, 67], 20)
-    assert bench.tokens(3) == said_alone([98, 99], 8)
+    assert bench.tokens(0) == expected_tokens([65, 66, 67], 20)
+    assert bench.tokens(3) == expected_tokens([98, 99], 8)
 
 
 def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
@@ -185,8 +185,8 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() 
     bench.run()
 
     for i, prompt in prompts.items():
-        assert bench.tokens(i) == said_alone(prompt, 8)
-    assert bench.tokens(0) == said_alone(system, 20)
+        assert bench.tokens(i) == expected_tokens(prompt, 8)
+    assert bench.tokens(0) == expected_tokens(system, 20)
 
 
 def test_the_load_counts_those_who_gave_way() -> None:

@@ -11,14 +11,14 @@ from inference_svc.engine.events import Delta, Event, Finished, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import AppliedAdapter
 from inference_svc.engine.sequence import Sequence
-from tests.support.sequences import Bench, a_request, said_alone
+from tests.support.sequences import EngineBench, a_request, expected_tokens
 
 
-def _bench() -> Bench:
-    return Bench(FakeBackend(NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)), chunk_cap=256)
+def _bench() -> EngineBench:
+    return EngineBench(FakeBackend(NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)), chunk_cap=256)
 
 
-def _speaking(bench: Bench, *, max_tokens: int = 50) -> None:
+def _speaking(bench: EngineBench, *, max_tokens: int = 50) -> None:
     """Have sequence 0 decode."""
     bench.submit(a_request(0, max_tokens=max_tokens))
     bench.step()
@@ -28,7 +28,7 @@ def _who(events: list[Event]) -> list[int]:
     return [event.sequence_id for event in events if isinstance(event, Delta)]
 
 
-def _slots(bench: Bench, since: int) -> list[set[int]]:
+def _slots(bench: EngineBench, since: int) -> list[set[int]]:
     return [set(batch.slots.tolist()) for batch in bench.backend.batches[since:]]
 
 
@@ -58,7 +58,7 @@ def test_a_prompt_that_comes_while_texts_are_computed_is_next() -> None:
     assert [event.sequence_id for event in told if isinstance(event, Started)] == [1]
     assert _who(told) == [1]
     bench.run()
-    assert bench.tokens(1) == said_alone(range(60, 100), 8)
+    assert bench.tokens(1) == expected_tokens(range(60, 100), 8)
 
 
 def test_a_first_token_is_told_before_the_prompts_that_go_on() -> None:
@@ -83,7 +83,7 @@ def test_who_is_cancelled_between_two_calls_for_prompts_is_in_none() -> None:
 
     bench.run()
     assert all(slots == {0} for slots in _slots(bench, known))
-    assert bench.tokens(0) == said_alone(range(60, 100), 8)
+    assert bench.tokens(0) == expected_tokens(range(60, 100), 8)
 
 
 def test_who_is_paused_while_texts_are_computed_computes_no_prompt() -> None:
@@ -99,7 +99,7 @@ def test_who_is_paused_while_texts_are_computed_computes_no_prompt() -> None:
     assert _slots(bench, known) == []
     bench.engine.pause(1, paused=False)
     bench.run()
-    assert bench.tokens(1) == said_alone(range(60, 100), 8)
+    assert bench.tokens(1) == expected_tokens(range(60, 100), 8)
 
 
 def test_an_adapter_that_is_freed_and_loaded_again_meanwhile_is_used() -> None:
@@ -124,7 +124,7 @@ def test_an_adapter_that_is_freed_and_loaded_again_meanwhile_is_used() -> None:
 def test_a_state_can_be_read_while_a_copy_of_it_waits_for_a_call(*, ends: bool) -> None:
     """Who takes a prefix over in the middle of a step may have nothing to compute in it."""
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits, builds_after=20), chunk_cap=256, saved_bytes=10**6)
+    bench = EngineBench(FakeBackend(limits, builds_after=20), chunk_cap=256, saved_bytes=10**6)
     prompt = range(60, 120)
     kept = a_request(0, prompt, max_tokens=99, keep=True, request_id="r", deadline=100.0)
     bench.submit(kept)
@@ -145,13 +145,13 @@ def test_nobody_looks_at_the_queue_again_where_nothing_has_changed() -> None:
     bench = _bench()
     _speaking(bench)
     passes: list[int] = []
-    admit = bench.engine._admitter.admit
+    admit = bench.engine._admission.admit
 
-    def counted(is_left: Callable[[Sequence], bool]) -> None:
+    def counted(prepare: Callable[[Sequence], bool]) -> None:
         passes.append(1)
-        admit(is_left)
+        admit(prepare)
 
-    bench.engine._admitter.admit = counted  # type: ignore[method-assign]
+    bench.engine._admission.admit = counted  # type: ignore[method-assign]
     bench.step()
     assert len(passes) == 1
     bench.call()

@@ -4,17 +4,17 @@ import pytest
 
 from inference_svc.engine.scheduler.policy import (
     LEAST_CHUNK,
+    PendingPrompt,
     Policy,
-    Share,
     fair_chunks,
     prefill_budget,
     urgent_chunks,
 )
 
-LONG = Share(1000, 1)
+LONG = PendingPrompt(1000, 1)
 
 
-def balanced(prompts: list[Share], *, fitting: int = 0, num_decoding: int = 14) -> int:
+def balanced(prompts: list[PendingPrompt], *, fitting: int = 0, num_decoding: int = 14) -> int:
     """The balanced budget beside those who decode, whose step holds `fitting` tokens in time."""
     return prefill_budget(
         Policy.BALANCED,
@@ -61,15 +61,15 @@ def test_balanced_weighs_who_waits_for_what(
 
 def test_balanced_computes_two_short_prompts_together() -> None:
     """Where each of the next two fits into the least that balanced gives, and both do not."""
-    short, shorter = Share(128, 1, ratio=2.0), Share(100, 1, ratio=2.0)
+    short, shorter = PendingPrompt(128, 1, ratio=2.0), PendingPrompt(100, 1, ratio=2.0)
     assert balanced([short] * 5) == 256
     assert balanced([short, shorter]) == 256
     assert balanced([short]) == 128
-    assert balanced([Share(16, 1), Share(16, 1)]) == 128
-    assert balanced([Share(161, 1), short]) == 128
-    assert balanced([Share(1000, 1, ratio=3.0), short, short]) == 128
-    assert balanced([Share(1000, 1, ratio=1.0), short, short]) == 256
-    assert balanced([Share(1000, 3), short, short]) == 128
+    assert balanced([PendingPrompt(16, 1), PendingPrompt(16, 1)]) == 128
+    assert balanced([PendingPrompt(161, 1), short]) == 128
+    assert balanced([PendingPrompt(1000, 1, ratio=3.0), short, short]) == 128
+    assert balanced([PendingPrompt(1000, 1, ratio=1.0), short, short]) == 256
+    assert balanced([PendingPrompt(1000, 3), short, short]) == 128
     assert balanced([short] * 5, fitting=300) == 300
     assert fair_chunks([shorter, short, short, short], 256) == [100, 128, 0, 0]
     assert (
@@ -82,18 +82,18 @@ def test_balanced_computes_two_short_prompts_together() -> None:
 
 def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
     """What would be left for a few tokens is a step: alone, in a pair, and as a long one's rest."""
-    longer, longest = Share(129, 1, ratio=2.0), Share(160, 1, ratio=2.0)
+    longer, longest = PendingPrompt(129, 1, ratio=2.0), PendingPrompt(160, 1, ratio=2.0)
     assert balanced([longest]) == 160
-    assert balanced([Share(161, 1)]) == 128
-    assert balanced([longer, Share(20, 1)]) == 258
+    assert balanced([PendingPrompt(161, 1)]) == 128
+    assert balanced([longer, PendingPrompt(20, 1)]) == 258
     assert balanced([longer, longest, LONG]) == 320
-    assert balanced([longest, Share(161, 1)]) == 160
-    assert balanced([Share(161, 1, ratio=3.0), longer]) == 128
+    assert balanced([longest, PendingPrompt(161, 1)]) == 160
+    assert balanced([PendingPrompt(161, 1, ratio=3.0), longer]) == 128
     assert balanced([longest], fitting=300) == 300
-    assert fair_chunks([Share(129, 1)], 129) == [129]
-    assert fair_chunks([Share(160, 1, ratio=2.0), LONG], 160) == [160, 0]
-    assert fair_chunks([longest, longer, Share(129, 1)], 320) == [160, 129, 0]
-    assert fair_chunks([Share(161, 1)], 160) == [128]
+    assert fair_chunks([PendingPrompt(129, 1)], 129) == [129]
+    assert fair_chunks([PendingPrompt(160, 1, ratio=2.0), LONG], 160) == [160, 0]
+    assert fair_chunks([longest, longer, PendingPrompt(129, 1)], 320) == [160, 129, 0]
+    assert fair_chunks([PendingPrompt(161, 1)], 160) == [128]
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -105,31 +105,35 @@ def test_decoding_rows_come_first(policy: Policy) -> None:
 
 def test_urgent_prompts_come_first() -> None:
     """A short one is alone in its step; beside one that takes more, the others crawl on."""
-    long, short = Share(1000, 3), Share(30, 3)
-    assert urgent_chunks([Share(1000, 1), short], 160) == [0, 30]
-    assert urgent_chunks([Share(1000, 1), short], 30) == [0, 30]
-    assert urgent_chunks([Share(1000, 1), short], 29) == [3, 26]
-    assert urgent_chunks([Share(1000, 1), long, Share(1000, 1)], 160) == [20, 128, 0]
-    assert urgent_chunks([long, short, Share(4, 1)], 160) == [126, 30, 4]
-    assert urgent_chunks([Share(1000, 1)], 160) == [128]
+    long, short = PendingPrompt(1000, 3), PendingPrompt(30, 3)
+    assert urgent_chunks([PendingPrompt(1000, 1), short], 160) == [0, 30]
+    assert urgent_chunks([PendingPrompt(1000, 1), short], 30) == [0, 30]
+    assert urgent_chunks([PendingPrompt(1000, 1), short], 29) == [3, 26]
+    assert urgent_chunks([PendingPrompt(1000, 1), long, PendingPrompt(1000, 1)], 160) == [
+        20,
+        128,
+        0,
+    ]
+    assert urgent_chunks([long, short, PendingPrompt(4, 1)], 160) == [126, 30, 4]
+    assert urgent_chunks([PendingPrompt(1000, 1)], 160) == [128]
 
 
 def test_nobody_is_passed_over_for_ever() -> None:
     """After some steps without, a less urgent prompt gets its part beside short urgent ones too."""
-    short = Share(30, 3)
-    assert urgent_chunks([Share(1000, 1, 3), short], 160) == [0, 30]
-    assert urgent_chunks([Share(1000, 1, 4), short], 160) == [20, 30]
+    short = PendingPrompt(30, 3)
+    assert urgent_chunks([PendingPrompt(1000, 1, 3), short], 160) == [0, 30]
+    assert urgent_chunks([PendingPrompt(1000, 1, 4), short], 160) == [20, 30]
 
 
 def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
     """Its first prompt takes all its turns: most short urgent prompts have a step for themselves,
     however many wait beside them."""
-    passed_over, turns = [0] * 10, []
+    skipped_steps, turns = [0] * 10, []
     for step in range(50):
-        waiting = [Share(1000, 1, steps) for steps in passed_over]
-        chunks = urgent_chunks([Share(30, 3), *waiting], 160)[1:]
+        waiting = [PendingPrompt(1000, 1, steps) for steps in skipped_steps]
+        chunks = urgent_chunks([PendingPrompt(30, 3), *waiting], 160)[1:]
         turns += [(step, i, chunk) for i, chunk in enumerate(chunks) if chunk]
-        passed_over = [0 if any(chunks) else 1 + i for i in passed_over]
+        skipped_steps = [0 if any(chunks) else 1 + i for i in skipped_steps]
 
     assert turns == [(5 * i + 4, 0, 20) for i in range(10)]
 
@@ -138,12 +142,14 @@ def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
 @pytest.mark.parametrize("budget", [1, 4, 16, 128])
 def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
     """An eighth of an eighth may be nothing: who was passed over for long gets a token then."""
-    passed_over, computed = [0, 0, 0], [0, 0, 0]
+    skipped_steps, computed = [0, 0, 0], [0, 0, 0]
     for _ in range(40):
-        prompts = [Share(1000, 3 - i, waited) for i, waited in enumerate(passed_over)]
+        prompts = [PendingPrompt(1000, 3 - i, waited) for i, waited in enumerate(skipped_steps)]
         chunks = urgent_chunks(prompts, budget, steps=steps)
         assert sum(chunks) <= budget
-        passed_over = [0 if chunk else 1 + i for chunk, i in zip(chunks, passed_over, strict=True)]
+        skipped_steps = [
+            0 if chunk else 1 + i for chunk, i in zip(chunks, skipped_steps, strict=True)
+        ]
         computed = [chunk + i for chunk, i in zip(chunks, computed, strict=True)]
 
     assert all(computed)
@@ -153,38 +159,42 @@ def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
 def test_long_prompts_come_one_after_the_other() -> None:
     """Who has waited longest for its length, in whole blocks; the next has what one leaves that
     ends."""
-    long = [Share(1000, 1, ratio=1.0), Share(1000, 1, ratio=3.0), Share(1000, 1, ratio=2.0)]
+    long = [
+        PendingPrompt(1000, 1, ratio=1.0),
+        PendingPrompt(1000, 1, ratio=3.0),
+        PendingPrompt(1000, 1, ratio=2.0),
+    ]
     assert fair_chunks(long, 200) == [0, 192, 0]
     assert fair_chunks(long, 512) == [0, 512, 0]
-    assert fair_chunks([*long, Share(300, 1, ratio=4.0)], 512) == [0, 192, 0, 300]
-    assert fair_chunks([*long, Share(300, 1, ratio=4.0)], 420) == [0, 0, 0, 300]
-    assert fair_chunks([*long, Share(300, 1, ratio=1.5)], 512) == [0, 512, 0, 0]
+    assert fair_chunks([*long, PendingPrompt(300, 1, ratio=4.0)], 512) == [0, 192, 0, 300]
+    assert fair_chunks([*long, PendingPrompt(300, 1, ratio=4.0)], 420) == [0, 0, 0, 300]
+    assert fair_chunks([*long, PendingPrompt(300, 1, ratio=1.5)], 512) == [0, 512, 0, 0]
 
 
 def test_equals_are_finished_one_after_the_other() -> None:
     """Their first tokens do not all wait for the last of them."""
-    assert fair_chunks([Share(128, 1)] * 6, 300) == [128, 128, 0, 0, 0, 0]
-    assert fair_chunks([Share(128, 1)] * 6, 384) == [128, 128, 0, 0, 0, 0]
-    assert fair_chunks([Share(74, 1)] * 7, 300) == [74, 74, 74, 74, 0, 0, 0]
-    assert fair_chunks([Share(64, 1)] * 9, 512) == [64, 64, 64, 64, 0, 0, 0, 0, 0]
+    assert fair_chunks([PendingPrompt(128, 1)] * 6, 300) == [128, 128, 0, 0, 0, 0]
+    assert fair_chunks([PendingPrompt(128, 1)] * 6, 384) == [128, 128, 0, 0, 0, 0]
+    assert fair_chunks([PendingPrompt(74, 1)] * 7, 300) == [74, 74, 74, 74, 0, 0, 0]
+    assert fair_chunks([PendingPrompt(64, 1)] * 9, 512) == [64, 64, 64, 64, 0, 0, 0, 0, 0]
 
 
 def test_tiny_prompts_are_computed_together() -> None:
     """Where there are more of them than tokens, too."""
-    assert fair_chunks([Share(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
+    assert fair_chunks([PendingPrompt(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
 
 
 def test_a_short_prompt_waits_for_nobody_and_leaves_the_rest() -> None:
     """It takes less than an equal part of the step; no budget is wasted."""
-    long = Share(1000, 1, passed_over=3)
-    assert fair_chunks([long, Share(10, 1), long], 100) == [90, 10, 0]
-    assert fair_chunks([Share(10, 1), Share(20, 1)], 100) == [10, 20]
+    long = PendingPrompt(1000, 1, skipped_steps=3)
+    assert fair_chunks([long, PendingPrompt(10, 1), long], 100) == [90, 10, 0]
+    assert fair_chunks([PendingPrompt(10, 1), PendingPrompt(20, 1)], 100) == [10, 20]
 
 
 @pytest.mark.parametrize(("num_long", "short"), [(4, 60), (8, 40), (15, 30)])
 def test_a_short_prompt_does_not_wait_because_steps_are_small(num_long: int, short: int) -> None:
     """What is short is told by two of them, where a step is half of the cap."""
-    prompts = [Share(1500, 0, passed_over=9)] * num_long + [Share(short, 0)]
+    prompts = [PendingPrompt(1500, 0, skipped_steps=9)] * num_long + [PendingPrompt(short, 0)]
 
     assert fair_chunks(prompts, 256, steps=2)[-1] == short
     assert fair_chunks(prompts, 512)[-1] == short
@@ -192,7 +202,7 @@ def test_a_short_prompt_does_not_wait_because_steps_are_small(num_long: int, sho
 
 def test_the_less_urgent_have_every_second_small_step_a_block() -> None:
     """An eighth all together, in a row that is worth computing."""
-    just_served, waiting = Share(1500, 0), Share(1500, 0, passed_over=1)
+    just_served, waiting = PendingPrompt(1500, 0), PendingPrompt(1500, 0, skipped_steps=1)
 
-    assert urgent_chunks([Share(1500, 1), just_served], 256, steps=2) == [256, 0]
-    assert urgent_chunks([Share(1500, 1), waiting], 256, steps=2) == [192, 64]
+    assert urgent_chunks([PendingPrompt(1500, 1), just_served], 256, steps=2) == [256, 0]
+    assert urgent_chunks([PendingPrompt(1500, 1), waiting], 256, steps=2) == [192, 64]

@@ -6,10 +6,15 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Failed, Finished, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.scheduler.fairness import FairShare
-from inference_svc.engine.scheduler.queue import AGEING_S, AdmissionQueue, PriorityAging, aged_class
+from inference_svc.engine.scheduler.queue import (
+    AGING_S,
+    AdmissionQueue,
+    PriorityAging,
+    aged_priority,
+)
 from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import ContextLengthExceeded
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 
 def _queue(*sequences: Sequence, shares: FairShare[str] | None = None) -> AdmissionQueue:
@@ -20,16 +25,16 @@ def _queue(*sequences: Sequence, shares: FairShare[str] | None = None) -> Admiss
 
 
 def _order(queue: AdmissionQueue, now: float) -> list[int]:
-    class_of = partial(aged_class, now=now)
-    return [sequence.request.sequence_id for sequence in queue.in_order(class_of)]
+    priority_of = partial(aged_priority, now=now)
+    return [sequence.request.sequence_id for sequence in queue.in_order(priority_of)]
 
 
 def _waiting(i: int, *, priority: int = 2, project: str = "p", since: float = 0.0) -> Sequence:
     return Sequence(a_request(i, priority=priority, project=project), arrived_at=since)
 
 
-def _one_slot(**options: object) -> Bench:
-    return Bench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)), **options)  # type: ignore[arg-type]
+def _one_slot(**options: object) -> EngineBench:
+    return EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)), **options)  # type: ignore[arg-type]
 
 
 def test_classes_come_first_then_arrival() -> None:
@@ -43,16 +48,16 @@ def test_classes_come_first_then_arrival() -> None:
 
 def test_waiting_is_worth_a_class() -> None:
     """Batch work is not starved: after two terms it stands among interactive work, and older."""
-    queue = _queue(_waiting(0, priority=1), _waiting(1, priority=3, since=2 * AGEING_S - 1))
+    queue = _queue(_waiting(0, priority=1), _waiting(1, priority=3, since=2 * AGING_S - 1))
 
-    assert _order(queue, 2 * AGEING_S - 0.5) == [1, 0]
-    assert _order(queue, 2 * AGEING_S) == [0, 1]
+    assert _order(queue, 2 * AGING_S - 0.5) == [1, 0]
+    assert _order(queue, 2 * AGING_S) == [0, 1]
 
 
 def test_only_a_part_of_those_that_run_has_risen() -> None:
     """Of sixteen slots two of each class, one after the other with somebody else in between; one
     that goes on for long, or stands still, does not count."""
-    ascent, now = PriorityAging(16), 2 * AGEING_S
+    ascent, now = PriorityAging(16), 2 * AGING_S
     old = [_waiting(i, priority=1) for i in range(9)]
     usual = _waiting(9)
     running: list[Sequence] = []
@@ -61,26 +66,26 @@ def test_only_a_part_of_those_that_run_has_risen() -> None:
         ascent.begin(running, at)
         ascent.start(sequence)
         running.append(sequence)
-        return sequence.standing
+        return sequence.admitted_priority
 
     assert [stands(sequence) for sequence in old[:5]] == [3, 1, 3, 1, 1]
     assert [stands(usual), stands(old[5])] == [3, 1]
     old[0].paused = True
     assert [stands(old[6]), stands(old[7])] == [3, 1]
     ascent.begin(running, now)
-    assert ascent.class_of(old[8]) == 1
-    ascent.begin(running, now + AGEING_S)
-    assert [ascent.class_of(old[8]), ascent.class_of(_waiting(10, since=now))] == [3, 3]
+    assert ascent.priority_of(old[8]) == 1
+    ascent.begin(running, now + AGING_S)
+    assert [ascent.priority_of(old[8]), ascent.priority_of(_waiting(10, since=now))] == [3, 3]
     ascent.start(old[8])
-    assert ascent.class_of(_waiting(11)) == 2, "until others start"
+    assert ascent.priority_of(_waiting(11)) == 2, "until others start"
 
 
 def test_a_backlog_that_has_aged_gets_an_eighth_of_the_slots() -> None:
     """While younger interactive work wants all of them."""
     limits = NativeLimits(256, 16, 16, 64, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits))
+    bench = EngineBench(FakeBackend(limits))
     bench.submit(*(a_request(i, priority=1, max_tokens=30, ignore_eos=True) for i in range(8)))
-    bench.clock.now = 2 * AGEING_S
+    bench.clock.now = 2 * AGING_S
     bench.submit(*(a_request(i, priority=3, max_tokens=2) for i in range(8, 48)))
     for _ in range(6):
         bench.step()
@@ -106,7 +111,7 @@ def test_a_backlog_that_has_aged_leaves_slots_to_others() -> None:
     """With one slot, every second one; the older does come first."""
     bench = _one_slot()
     bench.submit(*(a_request(i, priority=1, max_tokens=2) for i in range(4)))
-    bench.clock.now = 2 * AGEING_S
+    bench.clock.now = 2 * AGING_S
     bench.submit(*(a_request(i, priority=3, max_tokens=2) for i in range(4, 6)))
     bench.run()
 
@@ -152,7 +157,7 @@ def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
     shares = CountingShare()
     queue = _queue(*(_waiting(i, project=f"p{i % 2}") for i in range(500)), shares=shares)
     order = []
-    for sequence in queue.in_order(partial(aged_class, now=0.0)):
+    for sequence in queue.in_order(partial(aged_priority, now=0.0)):
         if sequence.request.sequence_id == 10:
             shares.charge("p0", 1)
         order.append(sequence.request.sequence_id)
@@ -176,7 +181,7 @@ def test_what_no_slot_can_hold_fails_alone_at_once() -> None:
 def test_a_chunk_holds_the_target_beside_decoding_rows() -> None:
     """The measured step time sizes it; without decoding rows the cap does."""
     limits = NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)
-    bench = Bench(
+    bench = EngineBench(
         FakeBackend(limits), chunk_cap=64, measured={1: 0.01, 4: 0.04}, token_target_s=0.215
     )
     bench.submit(a_request(0, prompt=[70] * 100, max_tokens=50, ignore_eos=True))
@@ -192,9 +197,9 @@ def test_small_passes_do_not_make_small_steps() -> None:
     """Where somebody decodes the cap counts, for each step pays for that: three floors of it here.
     Where nobody does, a step is one pass, and a prompt is short by the cap, not by the pass."""
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE, ubatch_tokens=64)
-    bench = Bench(FakeBackend(limits), chunk_cap=128, measured={1: 1.0, 4: 4.0})
+    bench = EngineBench(FakeBackend(limits), chunk_cap=128, measured={1: 1.0, 4: 4.0})
     bench.submit(a_request(0, prompt=[70] * 400, max_tokens=50, ignore_eos=True))
-    bench.clock.now = AGEING_S - 1
+    bench.clock.now = AGING_S - 1
     bench.submit(a_request(1, prompt=[71] * 40, max_tokens=50, ignore_eos=True))
     bench.step()
     first = bench.backend.batches[0]
@@ -212,7 +217,7 @@ def test_small_passes_do_not_make_small_steps() -> None:
 def test_an_urgent_prompt_overtakes_long_ones() -> None:
     """It needs one step beside four that need many, and that step computes nothing else."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits), chunk_cap=64)
+    bench = EngineBench(FakeBackend(limits), chunk_cap=64)
     bench.submit(*(a_request(i, prompt=[70 + i] * 400, cache_key=b"%d" % i) for i in range(4)))
     bench.step()
     bench.submit(a_request(9, prompt=[65] * 40, priority=3, max_tokens=1))
@@ -225,7 +230,7 @@ def test_an_urgent_prompt_overtakes_long_ones() -> None:
 def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
     """A long prompt is passed over four times, and goes on then beside them."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
-    bench = Bench(FakeBackend(limits), chunk_cap=64)
+    bench = EngineBench(FakeBackend(limits), chunk_cap=64)
     bench.submit(a_request(0, prompt=[70] * 200, max_tokens=1))
     bench.step()
     known = len(bench.backend.batches)

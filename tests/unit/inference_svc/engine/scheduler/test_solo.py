@@ -8,9 +8,9 @@ from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Finished, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.scheduler.queue import AGEING_S, deterministic
+from inference_svc.engine.scheduler.queue import AGING_S, select_deterministic
 from inference_svc.engine.sequence import Sequence
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 DEAR_HOLES = {1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}
 
@@ -27,7 +27,7 @@ def _alone(sequence_id: int, **changes: Any) -> SequenceRequest:
     )
 
 
-def _shapes(bench: Bench, sequence_id: int) -> list[list[int]]:
+def _shapes(bench: EngineBench, sequence_id: int) -> list[list[int]]:
     """The positions in each decode call of a sequence, from its start to its end. Beside others its
     slot may only be filled."""
     known = len(bench.backend.batches)
@@ -47,10 +47,10 @@ def _shapes(bench: Bench, sequence_id: int) -> list[list[int]]:
 
 def test_each_call_is_what_it_is_alone() -> None:
     """Neither neighbours nor fillers nor their budget change the chunks of a prompt or the rows."""
-    quiet = Bench(step_times=DEAR_HOLES, chunk_cap=8)
+    quiet = EngineBench(step_times=DEAR_HOLES, chunk_cap=8)
     quiet.submit(_alone(0))
     expected = _shapes(quiet, 0)
-    busy = Bench(step_times=DEAR_HOLES, chunk_cap=8)
+    busy = EngineBench(step_times=DEAR_HOLES, chunk_cap=8)
     busy.submit(*(a_request(i, range(60, 90), max_tokens=30) for i in (1, 2)))
     busy.step()
     busy.submit(_alone(0), a_request(3, range(60, 100)))
@@ -63,7 +63,7 @@ def test_each_call_is_what_it_is_alone() -> None:
 def test_one_of_their_prompts_computes_a_chunk_a_step() -> None:
     """A step is bounded however many of them arrive; each gets its turn."""
     backend = FakeBackend(NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE))
-    bench = Bench(backend, chunk_cap=8)
+    bench = EngineBench(backend, chunk_cap=8)
     bench.submit(*(_alone(i) for i in range(4)))
     bench.step()
 
@@ -75,21 +75,21 @@ def test_one_of_their_prompts_computes_a_chunk_a_step() -> None:
 def test_of_deterministic_prompts_none_waits_for_ever() -> None:
     """Though it runs already, waiting raises its class; of equals the one is next that has waited
     longest for its length."""
-    now = 2 * AGEING_S
+    now = 2 * AGING_S
     old = Sequence(_alone(0, priority=1, deadline=9000.0), arrived_at=0.0)
     urgent = Sequence(_alone(1, priority=3, deadline=100.0), arrived_at=now - 1)
 
-    assert deterministic([old, urgent], now - 0.5) == [urgent]
-    assert deterministic([urgent, old], now) == [old]
+    assert select_deterministic([old, urgent], now - 0.5) == [urgent]
+    assert select_deterministic([urgent, old], now) == [old]
 
 
 def test_resumed_tokens_are_computed_one_by_one() -> None:
     """As they were when they were sampled."""
-    bench = Bench(chunk_cap=8)
+    bench = EngineBench(chunk_cap=8)
     bench.submit(_alone(0))
     bench.run()
     whole = bench.tokens(0)
-    resumed = Bench(chunk_cap=8)
+    resumed = EngineBench(chunk_cap=8)
     resumed.submit(_alone(0, resumed=array("i", whole[:3])))
 
     assert [len(positions) for positions in _shapes(resumed, 0)] == [8, 8, 4, 1, 1, 1, 1]
@@ -100,7 +100,7 @@ def test_a_grammar_that_comes_late_cuts_no_prompt_elsewhere() -> None:
     """Others compute all but their last token meanwhile; these wait."""
     shapes = []
     for builds_after in (0, 3):
-        bench = Bench(FakeBackend(builds_after=builds_after), chunk_cap=8)
+        bench = EngineBench(FakeBackend(builds_after=builds_after), chunk_cap=8)
         bench.submit(_alone(0, constraint=Constraint("a*", "response_format")))
         shapes.append(_shapes(bench, 0))
 

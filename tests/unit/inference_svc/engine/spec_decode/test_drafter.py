@@ -14,7 +14,7 @@ from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.events import ChosenLogprob, Finished, ModelLoad
 from inference_svc.engine.fake import REPEATED_DRAWS, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
-from tests.support.sequences import Bench, a_request
+from tests.support.sequences import EngineBench, a_request
 
 SPARE = 16
 LENGTH = 3 * REPEATED_DRAWS
@@ -23,18 +23,18 @@ DEAR = {n: float(n) for n in (1, 2, 4, 8, 16)}  # a draft takes as long as what 
 
 def _bench(
     slots: int = 1, *, spare: int = SPARE, cells: int | None = None, **options: Any
-) -> Bench:
+) -> EngineBench:
     names = ("end_after", "can_trim", "fails")
     chosen = {name: options.pop(name) for name in names if name in options}
     limits = NativeLimits(64, slots + spare, slots, 160, VOCABULARY_SIZE, cells=cells)
-    return Bench(FakeBackend(limits, repeats=True, **chosen), **options)
+    return EngineBench(FakeBackend(limits, repeats=True, **chosen), **options)
 
 
 def _endless(i: int = 0, **changes: Any) -> SequenceRequest:
     return a_request(i, **{"max_tokens": LENGTH, "ignore_eos": True, **changes})
 
 
-def _alone(request: SequenceRequest) -> Bench:
+def _alone(request: SequenceRequest) -> EngineBench:
     """The same without drafts."""
     bench = _bench(spare=0)
     bench.submit(request)
@@ -42,7 +42,7 @@ def _alone(request: SequenceRequest) -> Bench:
     return bench
 
 
-def _timed(seconds: Callable[[int], float], slots: int = 1) -> Bench:
+def _timed(seconds: Callable[[int], float], slots: int = 1) -> EngineBench:
     """Drafts are believed to be dear, and steps take what they do by their tokens."""
 
     def take_time(batch: TokenBatch) -> int:
@@ -53,7 +53,7 @@ def _timed(seconds: Callable[[int], float], slots: int = 1) -> Bench:
     return bench
 
 
-def _logprobs(bench: Bench) -> list[ChosenLogprob]:
+def _logprobs(bench: EngineBench) -> list[ChosenLogprob]:
     return [logprob for delta in bench.deltas(0) for logprob in delta.logprobs]
 
 
@@ -76,12 +76,12 @@ def test_a_prediction_is_drafted_from_its_first_token_on() -> None:
     on without it where the prediction was wrong."""
     prompt, limits = list(range(65, 90)), NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
     request = a_request(prompt=prompt, max_tokens=LENGTH, ignore_eos=True)
-    plain = Bench(FakeBackend(limits))
+    plain = EngineBench(FakeBackend(limits))
     plain.submit(request)
     plain.run()
     said = plain.tokens(0)
     predicted = array("i", [*said[:20], 1, 2, 3, *said[24:]])
-    bench = Bench(FakeBackend(limits))
+    bench = EngineBench(FakeBackend(limits))
     bench.submit(replace(request, predicted=predicted))
     bench.run()
 
@@ -301,7 +301,7 @@ def test_nobody_waits_for_long_drafts_of_another() -> None:
 def test_a_draft_fits_into_one_pass() -> None:
     """A second one could overwrite what a sliding window has left behind."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE, ubatch_tokens=4)
-    bench = Bench(FakeBackend(limits, repeats=True))
+    bench = EngineBench(FakeBackend(limits, repeats=True))
     bench.submit(_endless(prompt=[65, 66, 67, 68]))
     bench.run()
 
@@ -323,7 +323,9 @@ def test_guesses_that_fail_end_the_drafts_until_they_come_true() -> None:
     """At a moderate price a text that never repeats itself soon costs nothing more."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
     prompt = [65 + i % 4 for i in range(60)]  # every three tokens of it stood before
-    bench = Bench(FakeBackend(limits), measured={1: 1.0}, token_times={1: 1.0, 2: 1.2, 32: 1.5})
+    bench = EngineBench(
+        FakeBackend(limits), measured={1: 1.0}, token_times={1: 1.0, 2: 1.2, 32: 1.5}
+    )
     bench.submit(_endless(prompt=prompt, max_tokens=60))
     bench.run()
 

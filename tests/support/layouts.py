@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 
 
-class FixedShape(BatchLayout):
+class FixedLayout(BatchLayout):
     """Believes what it was told, whatever the steps of a small model take."""
 
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
