@@ -4,7 +4,7 @@ Pure, so that an interrupted turn is rebuilt from its stored events and continue
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -30,16 +30,16 @@ from control_svc.items.model import (
 
 
 class DraftKind(StrEnum):
-    """What an item of a turn becomes."""
+    """Kind of a draft item."""
 
     REASONING = "reasoning"
     MESSAGE = "message"
     FUNCTION = "function"
-    """A call of the client's function."""
+    """A call of a client function."""
     CUSTOM = "custom"
-    """A call of the client's tool that takes free text."""
+    """A call of a client tool that takes free text."""
     HOSTED = "hosted"
-    """A call that the server carries out."""
+    """A call that the server executes."""
 
 
 _TEXT_PREFIXES: Final[Mapping[DraftKind, str]] = {
@@ -50,26 +50,26 @@ _TEXT_PREFIXES: Final[Mapping[DraftKind, str]] = {
 
 @dataclass(kw_only=True)
 class Draft:
-    """An item that the model writes."""
+    """An item that the model is writing."""
 
     index: int
-    """Its place among the items of the turn."""
+    """Index among the items of the turn."""
     id: str
     kind: DraftKind
     created_at: datetime
     text: str = ""
-    """Of a call: its arguments, as JSON text."""
+    """For a call: its arguments as JSON text."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     name: str = ""
-    """What a call calls."""
+    """Name of the called tool."""
     call_id: str = ""
     call_index: int = 0
-    """A call's place among the calls of the turn."""
+    """Index of a call among the calls of the turn."""
     is_done: bool = False
-    """Whether nothing is added any more."""
+    """Whether the item is complete."""
 
     def content(self) -> Content:
-        """The content so far; that of a hosted call is made by its tool."""
+        """The content so far. The content of a hosted call is built by its tool instead."""
         match self.kind:
             case DraftKind.REASONING:
                 return Reasoning(text=self.text)
@@ -84,12 +84,12 @@ class Draft:
                 return Message(role=Role.ASSISTANT, content=(text,))
 
     def item(self, status: ItemStatus) -> Item:
-        """The item, as far as it is written."""
+        """The item as written so far."""
         return Item(id=self.id, status=status, created_at=self.created_at, content=self.content())
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool in the arguments with which the model called it."""
+    """Extract the text for a custom tool from the arguments of the model's call."""
     try:
         parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -99,25 +99,25 @@ def custom_input(arguments: str) -> str:
 
 
 class ToolTarget(NamedTuple):
-    """What becomes of a call of a tool."""
+    """How a call of a tool is represented."""
 
     kind: DraftKind
     prefix: str
-    """How the ids of its items begin."""
+    """Prefix of the item ids."""
 
 
-A_FUNCTION: Final = ToolTarget(DraftKind.FUNCTION, ITEM_PREFIXES[FunctionCall])
-A_CUSTOM_TOOL: Final = ToolTarget(DraftKind.CUSTOM, ITEM_PREFIXES[CustomToolCall])
+FUNCTION_TARGET: Final = ToolTarget(DraftKind.FUNCTION, ITEM_PREFIXES[FunctionCall])
+CUSTOM_TOOL_TARGET: Final = ToolTarget(DraftKind.CUSTOM, ITEM_PREFIXES[CustomToolCall])
 
 
 class ItemAdded(NamedTuple):
-    """A new item begins, still empty."""
+    """A new, empty item was added."""
 
     draft: Draft
 
 
 class TextDelta(NamedTuple):
-    """Text was added to an item: of a message, a thought, or the arguments of a call."""
+    """Text was appended to a message, to reasoning, or to the arguments of a call."""
 
     draft: Draft
     text: str
@@ -131,24 +131,24 @@ class ItemDone(NamedTuple):
 
 
 DraftEvent = ItemAdded | TextDelta | ItemDone
-"""What a delta meant, in order."""
+"""What a delta changed, in order."""
 
 
 class TurnDraft:
-    """The items of one turn, as far as they are written."""
+    """The items of one turn as written so far."""
 
     def __init__(
         self,
         drafts: list[Draft],
-        callees: Mapping[str, ToolTarget],
+        targets: Mapping[str, ToolTarget],
         new_id: Callable[[str], str],
         clock: Callable[[], datetime],
     ) -> None:
-        """`drafts` are existing ones, rebuilt from stored events; `callees` are the tools by name:
-        all others are functions of the client.
+        """`drafts` are restored from stored events. `targets` maps custom and hosted tools by name;
+        every other name is a client function.
         """
         self.drafts = drafts
-        self._callees = callees
+        self._targets = targets
         self._new_id = new_id
         self._clock = clock
 
@@ -158,48 +158,48 @@ class TurnDraft:
         last = self.drafts[-1] if self.drafts else None
         return None if last is None or last.is_done else last
 
-    def take(self, delta: Delta) -> Iterator[DraftEvent]:
-        """Add what the turn gained."""
+    def apply(self, delta: Delta) -> Iterator[DraftEvent]:
+        """Append the output of one delta."""
         if delta.reasoning:
-            yield from self._grow(DraftKind.REASONING, delta.reasoning, ())
+            yield from self._append_text(DraftKind.REASONING, delta.reasoning, ())
         if delta.content:
             logprobs = tuple(map(_logprob, delta.logprobs))
-            yield from self._grow(DraftKind.MESSAGE, delta.content, logprobs)
+            yield from self._append_text(DraftKind.MESSAGE, delta.content, logprobs)
         for piece in delta.calls:
-            yield from self._call(piece)
+            yield from self._append_call(piece)
 
     def close(self) -> Iterator[DraftEvent]:
-        """End the item that is being written."""
+        """Complete the item that is being written, if any."""
         draft = self.open
         if draft is not None:
             draft.is_done = True
             yield ItemDone(draft)
 
-    def _grow(
+    def _append_text(
         self, kind: DraftKind, text: str, logprobs: tuple[TokenLogprob, ...]
     ) -> Iterator[DraftEvent]:
         draft = self.open
         if draft is None or draft.kind is not kind:
             yield from self.close()
-            draft = self._add(kind, _TEXT_PREFIXES[kind])
+            draft = self._new_draft(kind, _TEXT_PREFIXES[kind])
             yield ItemAdded(draft)
         draft.text += text
         draft.logprobs += logprobs
         yield TextDelta(draft, text, logprobs)
 
-    def _call(self, piece: ToolCallDelta) -> Iterator[DraftEvent]:
+    def _append_call(self, piece: ToolCallDelta) -> Iterator[DraftEvent]:
         draft = self.open
         if draft is None or not draft.call_id or draft.call_index != piece.index:
             yield from self.close()
-            callee = self._callees.get(piece.name, A_FUNCTION)
-            draft = self._add(callee.kind, callee.prefix)
+            target = self._targets.get(piece.name, FUNCTION_TARGET)
+            draft = self._new_draft(target.kind, target.prefix)
             draft.name, draft.call_id, draft.call_index = piece.name, piece.id, piece.index
             yield ItemAdded(draft)
         if piece.arguments:
             draft.text += piece.arguments
             yield TextDelta(draft, piece.arguments)
 
-    def _add(self, kind: DraftKind, prefix: str) -> Draft:
+    def _new_draft(self, kind: DraftKind, prefix: str) -> Draft:
         draft = Draft(
             index=len(self.drafts), id=self._new_id(prefix), kind=kind, created_at=self._clock()
         )
@@ -208,11 +208,10 @@ class TurnDraft:
 
 
 def _logprob(token: TurnLogprob) -> TokenLogprob:
-    top = tuple(_likely(other) for other in token.top)
-    chosen = _likely(token.chosen)
-    return TokenLogprob(token=chosen.token, logprob=chosen.logprob, raw=chosen.raw, top=top)
+    top = tuple(map(_token, token.top))
+    return replace(_token(token.chosen), top=top)
 
 
-def _likely(token: LikelyToken) -> TokenLogprob:
+def _token(token: LikelyToken) -> TokenLogprob:
     text = token.token.decode("utf-8", "replace")
     return TokenLogprob(token=text, logprob=token.logprob, raw=token.token)

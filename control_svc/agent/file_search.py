@@ -1,9 +1,10 @@
-"""The hosted tool `file_search`: runs searches, numbers the chunks for the model, and turns the
-numbers that it cites into citations.
+"""The hosted tool `file_search`: runs searches, numbers the passages for the model, and converts
+the numbers that it cites into citations.
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -30,8 +31,8 @@ from svc_kit.errors.status import is_retryable
 _MARKER: Final = re.compile(r"\[(\d{1,3})\]")
 
 
-def first_number(items: Sequence[Item]) -> int:
-    """That of the passages of a search behind the items: numbers begin anew with each question."""
+def next_passage_number(items: Sequence[Item]) -> int:
+    """The number of the next passage found. Numbers restart at 0 after each user message."""
     number = 0
     for item in items:
         match item.content:
@@ -42,8 +43,8 @@ def first_number(items: Sequence[Item]) -> int:
     return number
 
 
-def citations_of(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCitation, ...]:
-    """Citations of chunks such as "[0]" in a text, in order."""
+def find_citations(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCitation, ...]:
+    """Find the citations of passages, such as "[0]", in a text, in order."""
     results = {
         number: result
         for search in searches
@@ -53,17 +54,16 @@ def citations_of(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCit
         FileCitation(
             file_id=results[number].file_id,
             filename=results[number].filename,
-            marker=found.group(),
-            start=found.start(),
-            end=found.end(),
+            marker=match.group(),
+            start=match.start(),
+            end=match.end(),
         )
-        for found in _MARKER.finditer(text)
-        if (number := int(found.group(1))) in results
+        for match in _MARKER.finditer(text)
+        if (number := int(match.group(1))) in results
     )
 
 
-RESULTS: Final = 10
-"""Default number of chunks of a search."""
+DEFAULT_MAX_RESULTS: Final = 10
 _MAX_QUERIES: Final = 5
 _FUNCTION: Final = TurnTool(
     FILE_SEARCH,
@@ -108,19 +108,19 @@ class FileSearch:
         self._filters = filter_from_json(tool.filters_json)
 
     def intent(self, call: HostedCall) -> FileSearchCall:
-        """The item of a search before it is carried out."""
+        """The search item before the search runs."""
         queries = _queries(call.arguments)
-        problem = "" if queries else "The arguments name no queries."
+        problem = "" if queries else "The arguments contain no queries."
         return FileSearchCall(call_id=call.call_id, queries=queries, problem=problem)
 
-    def runs(self, content: Content) -> bool:
-        """Whether an item is a search."""
+    def handles(self, content: Content) -> bool:
+        """Whether the content is a search."""
         return isinstance(content, FileSearchCall)
 
     async def run(self, project: str, intent: Item) -> Content:
-        """The search with what it found, or why it failed.
+        """Run the search; return it with its results, or with the problem if it failed.
 
-        Raises Unavailable and ResourceExhausted while the vectors of the queries cannot be had.
+        Raises Unavailable or ResourceExhausted if the queries cannot be embedded now.
         """
         call = intent.content
         if not isinstance(call, FileSearchCall) or call.problem:
@@ -130,18 +130,18 @@ class FileSearch:
                 project,
                 self._store_ids,
                 call.queries,
-                self._tool.max_results or RESULTS,
+                self._tool.max_results or DEFAULT_MAX_RESULTS,
                 self._filters,
                 Ranking(score_threshold=self._tool.score_threshold or 0.0),
             )
         except DomainError as error:
             if is_retryable(error):
                 raise
-            return _ended(call, (), error.message)
-        return _ended(call, tuple(map(_result, hits)), "")
+            return replace(call, problem=error.message)
+        return replace(call, results=tuple(map(_result, hits)))
 
-    def abandoned(self, intent: Item) -> Content:
-        """Never asked: a search can be made again."""
+    def abandon(self, intent: Item) -> Content:
+        """Return the content unchanged. Never called, since a search can be repeated."""
         return intent.content
 
 
@@ -154,12 +154,6 @@ def _queries(arguments: str) -> tuple[str, ...]:
     if not isinstance(queries, list):
         return ()
     return tuple(query for query in queries if isinstance(query, str) and query)[:_MAX_QUERIES]
-
-
-def _ended(call: FileSearchCall, found: tuple[SearchResult, ...], problem: str) -> FileSearchCall:
-    return FileSearchCall(
-        call_id=call.call_id, queries=call.queries, results=found, problem=problem
-    )
 
 
 def _result(hit: SearchHit) -> SearchResult:

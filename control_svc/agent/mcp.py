@@ -1,4 +1,4 @@
-"""Tools of MCP servers: the interface to configured servers, names of tools, approvals."""
+"""Tools of MCP servers: the interface to configured servers, function names, and approvals."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,67 +23,67 @@ from control_svc.tools.model import CustomTool, FileSearchTool, FunctionTool, Mc
 from svc_kit.errors import InvalidField
 
 APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response")
-"""What `check_approvals` looks at."""
+"""Kinds of the items that `check_approvals` reads."""
 MAX_NAME_CHARACTERS: Final = 64
-"""The name of the function that the model is shown."""
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+"""Maximum length of the function name that the model is shown."""
+_INVALID_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class McpFailed(Exception):
-    """A remote server did not do what it was asked; the text is for the model and the caller."""
+class McpError(Exception):
+    """A call of an MCP server failed; the message is shown to the model and the caller."""
 
 
 class McpServers(Protocol):
-    """The remote servers that the operator has named; no others are ever called."""
+    """The MCP servers in the settings; no others are ever called."""
 
     @property
     def labels(self) -> Collection[str]:
-        """Their names."""
+        """The labels of the servers."""
 
     async def tools(self, label: str) -> Sequence[McpToolDescription]:
-        """What a server offers now. Raises McpFailed."""
+        """List the tools that a server offers now. Raises McpError."""
 
     async def call(self, label: str, name: str, arguments: Mapping[str, object]) -> str:
-        """What a tool answers. Called once, never tried again. Raises McpFailed."""
+        """Call a tool once, without retries, and return its output. Raises McpError."""
 
 
 def needs_approval(tool: McpTool, name: str) -> bool:
-    """Whether a person has to allow each call of a server's tool."""
+    """Whether each call of a server's tool needs approval."""
     return (tool.require_approval == "always") is not (name in tool.approval_exempt)
 
 
 def function_names(
     tools: Sequence[Tool], lists: Mapping[str, McpListTools]
 ) -> Mapping[tuple[str, str], str]:
-    """What the model calls each tool that it may call of a server, by label and name.
+    """The function name that the model is shown for each tool, by server label and tool name.
 
-    A tool keeps its name where no other tool of the request has it; the same request has the same
+    A tool keeps its own name unless another tool of the request has it. Equal requests have equal
     names in every turn.
     """
-    taken = {t.name for t in tools if isinstance(t, FunctionTool | CustomTool)}
-    taken |= {t.kind for t in tools if isinstance(t, FileSearchTool)}
+    used = {t.name for t in tools if isinstance(t, FunctionTool | CustomTool)}
+    used |= {t.kind for t in tools if isinstance(t, FileSearchTool)}
     names: dict[tuple[str, str], str] = {}
     for tool in tools:
         if isinstance(tool, McpTool):
-            for described in offered(tool, lists):
-                name = next(n for n in _names(tool.server_label, described.name) if n not in taken)
-                names[tool.server_label, described.name] = name
-                taken.add(name)
+            for each in allowed_tools(tool, lists):
+                name = next(n for n in _candidates(tool.server_label, each.name) if n not in used)
+                names[tool.server_label, each.name] = name
+                used.add(name)
     return names
 
 
-def offered(tool: McpTool, lists: Mapping[str, McpListTools]) -> list[McpToolDescription]:
-    """Those of a server's tools that the caller allows."""
+def allowed_tools(tool: McpTool, lists: Mapping[str, McpListTools]) -> list[McpToolDescription]:
+    """The listed tools of a server that the caller allows."""
     listed = lists.get(tool.server_label, McpListTools(server_label=tool.server_label))
     allowed = tool.allowed_tools
     by_name = {each.name: each for each in listed.tools}
     return [each for name, each in by_name.items() if allowed is None or name in allowed]
 
 
-def _names(label: str, name: str) -> Iterator[str]:
-    """What a tool may be called, the best first."""
-    yield _NO_NAME.sub("_", name)[:MAX_NAME_CHARACTERS] or "_"
-    long = _NO_NAME.sub("_", f"{label}_{name}")
+def _candidates(label: str, name: str) -> Iterator[str]:
+    """Possible function names of a tool, the best first."""
+    yield _INVALID_CHARACTER.sub("_", name)[:MAX_NAME_CHARACTERS] or "_"
+    long = _INVALID_CHARACTER.sub("_", f"{label}_{name}")
     yield long[:MAX_NAME_CHARACTERS]
     number = 2
     while True:
@@ -92,76 +92,78 @@ def _names(label: str, name: str) -> Iterator[str]:
         number += 1
 
 
-def lists_of(items: Sequence[Item]) -> dict[str, McpListTools]:
-    """The latest list of tools of each server."""
+def latest_tool_lists(items: Sequence[Item]) -> dict[str, McpListTools]:
+    """The latest tool list of each server, by label."""
     contents = (item.content for item in items)
     return {c.server_label: c for c in contents if isinstance(c, McpListTools)}
 
 
 def check_approvals(before: Sequence[Item], given: Sequence[Item]) -> None:
-    """That a person's words are about calls that wait for them, each once; a caller who keeps the
-    list himself gives the question with the word. Raises InvalidField."""
-    waiting = {item.id for item in before if isinstance(item.content, McpApprovalRequest)}
+    """Validate that each approval refers to a pending request, and is the only one for it.
+
+    A client that stores the items itself sends the request together with the approval. Raises
+    InvalidField.
+    """
+    pending = {item.id for item in before if isinstance(item.content, McpApprovalRequest)}
     contents = [item.content for item in before]
     answers = (McpApprovalResponse, McpCall)
-    waiting -= {c.approval_request_id for c in contents if isinstance(c, answers)}
+    pending -= {c.approval_request_id for c in contents if isinstance(c, answers)}
     for index, item in enumerate(given):
         if isinstance(item.content, McpApprovalRequest):
-            waiting.add(item.id)
+            pending.add(item.id)
         if isinstance(item.content, McpApprovalResponse):
             request = item.content.approval_request_id
-            if request not in waiting:
+            if request not in pending:
                 raise InvalidField(
                     field=f"input[{index}].approval_request_id",
-                    problem=f"no call waits for a word about '{request}'",
+                    problem=f"there is no pending approval request '{request}'",
                 )
-            waiting.remove(request)
+            pending.remove(request)
 
 
-def allowed_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
+def approved_calls(items: Sequence[Item], own: Sequence[Item]) -> list[McpCall]:
     """The approved calls of a response that have not started. `items` are all items, `own` those of
     the response.
     """
-    wanted = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
+    requests = {i.id: i.content for i in items if isinstance(i.content, McpApprovalRequest)}
     contents = [item.content for item in own]
     started = {c.approval_request_id for c in contents if isinstance(c, McpCall)}
-    words = [c for c in contents if isinstance(c, McpApprovalResponse) and c.approve]
+    approvals = [c for c in contents if isinstance(c, McpApprovalResponse) and c.approve]
     return [
         McpCall(
             server_label=request.server_label,
             name=request.name,
             arguments=request.arguments,
-            approval_request_id=word.approval_request_id,
+            approval_request_id=approval.approval_request_id,
         )
-        for word in words
-        if word.approval_request_id not in started
-        and (request := wanted.get(word.approval_request_id)) is not None
+        for approval in approvals
+        if approval.approval_request_id not in started
+        and (request := requests.get(approval.approval_request_id)) is not None
     ]
 
 
-_UNKNOWN: Final = (
-    "Nobody knows whether this call was made: it was broken off, and it is not made again."
-)
+_UNKNOWN: Final = "The call was interrupted: it may have been executed, and it is not repeated."
 
 
 def mcp_tools(
     servers: McpServers, tools: Sequence[Tool], lists: Mapping[str, McpListTools]
 ) -> list[HostedTool]:
-    """The remote tools of a request, in two groups for each server: calls of the one are made at
-    once, those of the other wait for a person's word."""
+    """The MCP tools of a request: for each server, one group whose calls are executed at once, and
+    one whose calls wait for approval.
+    """
     names = function_names(tools, lists)
     hosted: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, McpTool):
-            described = {names[tool.server_label, d.name]: d for d in offered(tool, lists)}
+            by_name = {names[tool.server_label, d.name]: d for d in allowed_tools(tool, lists)}
             for asks in (False, True):
-                group = {n: d for n, d in described.items() if needs_approval(tool, d.name) is asks}
+                group = {n: d for n, d in by_name.items() if needs_approval(tool, d.name) is asks}
                 hosted.append(McpServerTools(servers, tool.server_label, group, asks=asks))
     return hosted
 
 
 class McpServerTools:
-    """The `HostedTool` that calls tools of a remote server, or asks whether it may."""
+    """The `HostedTool` that calls tools of an MCP server, or requests approval to call them."""
 
     kind = "mcp"
     is_repeatable = False
@@ -170,56 +172,56 @@ class McpServerTools:
         self,
         servers: McpServers,
         label: str,
-        described: Mapping[str, McpToolDescription],
+        tools: Mapping[str, McpToolDescription],
         *,
         asks: bool,
     ) -> None:
-        """`described` are the tools by what the model calls them."""
+        """`tools` are keyed by function name; with `asks`, calls become approval requests."""
         self._servers = servers
         self._label = label
-        self._described = described
+        self._tools = tools
         self._asks = asks
 
     @property
     def functions(self) -> Sequence[TurnTool]:
-        """The description that the model is shown."""
+        """The tools that the model is shown."""
         return [
             TurnTool(name, tool.description, tool.input_schema_json)
-            for name, tool in self._described.items()
+            for name, tool in self._tools.items()
         ]
 
     @property
     def item_prefix(self) -> str:
-        """Calls and questions are different items."""
+        """Prefix of the ids of calls or of approval requests."""
         return ITEM_PREFIXES[McpApprovalRequest if self._asks else McpCall]
 
     def intent(self, call: HostedCall) -> Content:
-        """The call, or the question whether it may be made."""
-        name = self._described[call.name].name
+        """The call, or the request to approve it."""
+        name = self._tools[call.name].name
         if self._asks:
             return McpApprovalRequest(server_label=self._label, name=name, arguments=call.arguments)
         return McpCall(server_label=self._label, name=name, arguments=call.arguments)
 
-    def runs(self, content: Content) -> bool:
-        """Whether an item is a call of this server."""
+    def handles(self, content: Content) -> bool:
+        """Whether the content is a call of this server."""
         return isinstance(content, McpCall) and content.server_label == self._label
 
     async def run(self, project: str, intent: Item) -> Content:
-        """The call with what the tool answered, or why it did not."""
+        """Execute the call; return it with the tool's output, or with the problem."""
         call = intent.content
         if not isinstance(call, McpCall):
             return call
         arguments = _arguments(call.arguments)
         if arguments is None:
-            return replace(call, problem="The arguments are no JSON object.")
+            return replace(call, problem="The arguments are not a JSON object.")
         try:
             output = await self._servers.call(self._label, call.name, arguments)
-        except McpFailed as failed:
-            return replace(call, problem=str(failed))
+        except McpError as error:
+            return replace(call, problem=str(error))
         return replace(call, output=output)
 
-    def abandoned(self, intent: Item) -> Content:
-        """A call that may have had its effect."""
+    def abandon(self, intent: Item) -> Content:
+        """The interrupted call, with a problem that says so."""
         call = intent.content
         return replace(call, problem=_UNKNOWN) if isinstance(call, McpCall) else call
 

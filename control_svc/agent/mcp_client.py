@@ -1,7 +1,7 @@
-"""The HTTP client of MCP servers, over the protocol's own package.
+"""The HTTP client of MCP servers, on top of the `mcp` package.
 
-Each call opens its own connection. Only servers that the operator has configured are reachable;
-sizes and times of answers are bounded.
+Each call opens its own connection. Only servers from the settings are reachable; the size and
+duration of answers are limited.
 """
 
 import logging
@@ -30,7 +30,7 @@ from mcp.types import (
 )
 from pydantic import TypeAdapter
 
-from control_svc.agent.mcp import McpFailed
+from control_svc.agent.mcp import McpError
 from control_svc.config import McpServerSettings
 from control_svc.items.input_items import MAX_TOOLS
 from control_svc.items.model import McpToolDescription
@@ -38,10 +38,10 @@ from svc_kit.lifecycle import StartupError
 
 _log = logging.getLogger(__name__)
 _MAX_PROBLEM_CHARACTERS: Final = 2000
-_GOODBYE_S: Final = 1.0
-"""How long a server may take to forget a connection's session."""
-_FOLLOWED: Final = frozenset({307, 308})
-"""Redirects that repeat the request; others would drop its body."""
+_CLOSE_TIMEOUT_S: Final = 1.0
+"""Time limit for deleting the session at the server when a connection closes."""
+_FOLLOWED_REDIRECTS: Final = frozenset({307, 308})
+"""Redirects that repeat the request with its body."""
 _RESULT: Final = TypeAdapter[CallToolResult | InputRequiredResult](
     CallToolResult | InputRequiredResult
 )
@@ -50,88 +50,87 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteServer:
-    """A server that the operator has named."""
+    """A server from the settings."""
 
     url: str
     headers: Mapping[str, str]
     timeout_s: float
-    """Bounds a call, and a list, from the connection to the last byte."""
+    """Limits each call and each tool list, from connecting to the last byte."""
     output_bytes: int
-    """Bounds what is read of either."""
+    """Maximum size of an answer."""
 
 
 class RemoteMcpServers:
-    """The `McpServers` of the settings."""
+    """The `McpServers` of the settings, by label."""
 
     def __init__(self, servers: Mapping[str, RemoteServer]) -> None:
-        """Servers by their labels."""
         self._servers = servers
 
     @property
     def labels(self) -> Collection[str]:
-        """Their names."""
         return self._servers.keys()
 
     async def tools(self, label: str) -> Sequence[McpToolDescription]:
-        """What a server offers now, all pages of it. Raises McpFailed."""
+        """List the tools that a server offers now, from all pages. Raises McpError."""
         limit = self._servers[label].output_bytes
 
-        async def ask(client: Client) -> list[McpToolDescription]:
-            found: list[McpToolDescription] = []
+        async def list_all(client: Client) -> list[McpToolDescription]:
+            tools: list[McpToolDescription] = []
             cursor = None
             for _ in range(MAX_TOOLS):
                 page = await client.list_tools(cursor=cursor)
-                found += map(_described, page.tools)
-                _check_size(label, found, limit)
+                tools += map(_tool_description, page.tools)
+                _check_size(label, tools, limit)
                 if not (cursor := page.next_cursor):
-                    return found
-            raise McpFailed(f"The list of the server '{label}' does not end.")
+                    return tools
+            raise McpError(f"The server '{label}' sent more than {MAX_TOOLS} pages of tools.")
 
-        return await self._asked(label, ask)
+        return await self._request(label, list_all)
 
     async def call(self, label: str, name: str, arguments: Mapping[str, object]) -> str:
-        """What a tool answers. Raises McpFailed."""
+        """Call a tool and return its output as text. Raises McpError."""
         limit = self._servers[label].output_bytes
 
-        async def ask(client: Client) -> str:
+        async def call_tool(client: Client) -> str:
             params = CallToolRequestParams(name=name, arguments=dict(arguments))
             request = CallToolRequest(params=params)
             result = await client.session.send_request(request, _RESULT)
             if isinstance(result, InputRequiredResult):
-                raise McpFailed("The tool wants to ask a person, which is not possible here.")
+                raise McpError("The tool requires user input, which is not supported.")
             text = _text(result)
             if len(text.encode()) > limit:
                 raise _too_long(limit)
             if result.is_error:
-                raise McpFailed(text[:_MAX_PROBLEM_CHARACTERS] or "The tool failed.")
+                raise McpError(text[:_MAX_PROBLEM_CHARACTERS] or "The tool failed.")
             return text
 
-        return await self._asked(label, ask)
+        return await self._request(label, call_tool)
 
-    async def _asked(self, label: str, ask: Callable[[Client], Awaitable[AnswerT]]) -> AnswerT:
-        """An answer, by a connection of its own. What goes wrong before it is there is McpFailed;
-        what goes wrong behind it, while the connection ends, takes nothing away."""
+    async def _request(self, label: str, send: Callable[[Client], Awaitable[AnswerT]]) -> AnswerT:
+        """Send a request over its own connection and return the answer. Raises McpError; failures
+        after the answer, while the connection closes, are ignored.
+        """
         server = self._servers[label]
         answer: AnswerT | None = None
         try:
             async with timeout(server.timeout_s), _connected(server) as client:
-                answer = await ask(client)
+                answer = await send(client)
         except TimeoutError:
             if answer is None:
-                late = f"The server '{label}' did not answer within {server.timeout_s:g} seconds."
-                raise McpFailed(late) from None
-        except Exception as error:  # a foreign server and a foreign package: whatever they do
+                limit = f"{server.timeout_s:g} seconds"
+                raise McpError(f"The server '{label}' did not answer within {limit}.") from None
+        except Exception as error:  # the server and the package may raise anything
             if answer is None:
                 raise _failure(label, error) from error
         if answer is None:
-            raise McpFailed(f"The server '{label}' did not answer.")
+            raise McpError(f"The server '{label}' did not answer.")
         return answer
 
 
 @asynccontextmanager
 async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
     http = httpx2.AsyncClient(
-        transport=_Bounded(server.output_bytes),
+        transport=_BoundedTransport(server.output_bytes),
         headers=dict(server.headers),
         timeout=server.timeout_s,
         trust_env=False,
@@ -144,30 +143,29 @@ async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
             yield client
 
 
-class _Refused(httpx2.ReadError):
-    """An answer that is not read, or not to its end."""
+class _ResponseRejected(httpx2.ReadError):
+    """A response that is not read, or not completely."""
 
 
-def _too_long(limit: int) -> _Refused:
-    return _Refused(f"The answer is longer than {limit} bytes.")
+def _too_long(limit: int) -> _ResponseRejected:
+    return _ResponseRejected(f"The answer is longer than {limit} bytes.")
 
 
-class _Bounded(httpx2.AsyncHTTPTransport):
-    """HTTP whose answers end where they get too long, and never lead elsewhere."""
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    """HTTP transport that limits response sizes and rejects redirects to other origins."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(trust_env=False)
         self._limit = limit
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """As above."""
         request.headers["accept-encoding"] = "identity"
-        if request.method == "DELETE":  # a farewell message; nothing waits for it
-            request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_S).as_dict()
+        if request.method == "DELETE":  # ends the session; nothing depends on its response
+            request.extensions["timeout"] = httpx2.Timeout(_CLOSE_TIMEOUT_S).as_dict()
         response = await super().handle_async_request(request)
         if (problem := _problem(request, response)) is not None:
             await response.aclose()
-            raise _Refused(problem)
+            raise _ResponseRejected(problem)
         if not isinstance(response.stream, httpx2.AsyncByteStream):
             return response
         return httpx2.Response(
@@ -179,15 +177,16 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
 
 def _problem(request: httpx2.Request, response: httpx2.Response) -> str | None:
-    """Why a response is not read; None if it is. The target of a redirect is not named: it may be
-    an address of the operator's network.
+    """Why a response is rejected, or None. The message does not name the target of a redirect,
+    which may be an internal address.
     """
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        return "The answer is packed, and what is small may unpack to anything."
+        return "The answer is compressed, which is not supported."
     if response.has_redirect_location:
         target = request.url.join(response.headers["location"])
-        if response.status_code not in _FOLLOWED or _origin(target) != _origin(request.url):
-            return "The server is not there any more: it sends its callers to another address."
+        is_followed = response.status_code in _FOLLOWED_REDIRECTS
+        if not is_followed or _origin(target) != _origin(request.url):
+            return "The server redirects to another address, which is not followed."
     return None
 
 
@@ -196,7 +195,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The bytes of an answer, up to a limit."""
+    """The body of a response, up to a limit."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
         self._stream = stream
@@ -214,32 +213,33 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-def _failure(label: str, error: Exception) -> McpFailed:
-    """The error that model and caller get: the server's own message, or the kind of failure. Other
-    details, which may name internal addresses, are logged.
+def _failure(label: str, error: Exception) -> McpError:
+    """The error for the model and the caller: the server's own message, or the class of the error.
+    Other details, which may contain internal addresses, are only logged.
     """
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, McpFailed):
+    if isinstance(error, McpError):
         return error
-    if isinstance(error, MCPError | _Refused):
-        return McpFailed(str(error)[:_MAX_PROBLEM_CHARACTERS])
+    if isinstance(error, MCPError | _ResponseRejected):
+        return McpError(str(error)[:_MAX_PROBLEM_CHARACTERS])
     kind = type(error).__name__
-    problem = repr(error) if isinstance(error, httpx2.HTTPError) else kind  # else it may quote
-    _log.warning("a remote server: %s", problem, extra={"fields": {"server": label}})
-    return McpFailed(f"The server '{label}' could not be used: {kind}.")
+    # The text of any other error may quote secrets.
+    problem = repr(error) if isinstance(error, httpx2.HTTPError) else kind
+    _log.warning("MCP server failed: %s", problem, extra={"fields": {"server": label}})
+    return McpError(f"The server '{label}' could not be used: {kind}.")
 
 
 def _check_size(label: str, tools: Sequence[McpToolDescription], limit: int) -> None:
-    """That a list is one that can be kept and shown, however many pages it comes in."""
+    """Check the limits of a tool list over all its pages."""
     if len(tools) > MAX_TOOLS:
-        raise McpFailed(f"The server '{label}' has more than {MAX_TOOLS} tools.")
+        raise McpError(f"The server '{label}' has more than {MAX_TOOLS} tools.")
     texts = (t.name + t.description + t.input_schema_json + t.annotations_json for t in tools)
     if sum(len(text.encode()) for text in texts) > limit:
         raise _too_long(limit)
 
 
-def _described(tool: Tool) -> McpToolDescription:
+def _tool_description(tool: Tool) -> McpToolDescription:
     hints = tool.annotations
     return McpToolDescription(
         name=tool.name,
@@ -250,7 +250,7 @@ def _described(tool: Tool) -> McpToolDescription:
 
 
 def _text(result: CallToolResult) -> str:
-    """An answer as a text model reads it: pictures and sounds are named, not shown."""
+    """The result as text for the model; content that is not text is replaced by its type."""
     pieces = []
     for block in result.content:
         if isinstance(block, TextContent):
@@ -271,11 +271,13 @@ _VALUE: Final = re.compile(r"[ -~]+")
 
 
 def mcp_servers(settings: Sequence[McpServerSettings]) -> RemoteMcpServers:
-    """The servers. Raises StartupError where two have one label, or a file cannot be read."""
+    """Read the servers. Raises StartupError for duplicate labels, or a header file that cannot be
+    read.
+    """
     servers: dict[str, RemoteServer] = {}
     for server in settings:
         if server.label in servers:
-            raise StartupError(f"mcp_servers: two servers have the label {server.label!r}")
+            raise StartupError(f"mcp_servers: the label {server.label!r} is used twice")
         servers[server.label] = RemoteServer(
             url=server.url,
             headers=_headers(server),
@@ -290,14 +292,16 @@ def _headers(server: McpServerSettings) -> Mapping[str, str]:
 
 
 def _value(label: str, name: str, file: Path) -> str:
-    """The header's value; what HTTP cannot carry would be refused, and quoted, at every call."""
-    header = f"mcp_servers: the header {name!r} of {label!r}"
+    """Read and validate a header's value, since an invalid one would fail, and appear in an error
+    message, at each call.
+    """
+    header = f"mcp_servers: header {name!r} of {label!r}"
     if not _NAME.fullmatch(name):
-        raise StartupError(f"{header} has no name of a header")
+        raise StartupError(f"{header} is not a valid header name")
     try:
         value = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"{header}: {error}") from error
     if not _VALUE.fullmatch(value):
-        raise StartupError(f"{header}: its file has to hold one line of printable ASCII")
+        raise StartupError(f"{header}: its file must contain one line of printable ASCII")
     return value

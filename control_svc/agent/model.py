@@ -1,5 +1,5 @@
-"""Settings, progress and results of the agent loop, and its two interfaces: `Context`, which
-returns the items to show the model, and `Recorder`, which stores what happens.
+"""Settings, progress and results of the agent loop, and its interfaces: `Context`, which supplies
+the items to show the model, `Recorder`, which stores events, and `HostedTool`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ NO_USAGE: Final = TurnUsage(0, 0, 0, 0)
 ANY_CHOICE: Final = ToolChoice()
 PLAIN_TEXT: Final = ResponseFormat()
 PROMPT_LIMIT: Final = "max_prompt_tokens"
-"""What a prompt beyond `LoopLimits.prompt_tokens` is refused by."""
+"""The `field` of the ContextLengthExceeded for a prompt beyond `LoopLimits.prompt_tokens`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class LoopLimits:
     """Limits that end the loop; None means no limit."""
 
     completion_tokens: int | None = None
-    """Over all turns."""
+    """Total of all turns."""
     prompt_tokens: int | None = None
-    """Over all turns."""
+    """Total of all turns."""
     hosted_calls: int | None = None
-    """Behind so many the model is offered no hosted tool any more."""
+    """After this many, hosted tools are no longer offered to the model."""
 
 
 NO_LIMITS: Final = LoopLimits()
@@ -38,72 +38,73 @@ NO_LIMITS: Final = LoopLimits()
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """What is asked of the model, the same in every turn."""
+    """The request to the model, equal in all turns."""
 
     project: str
     label: str
-    """The id of the object."""
+    """The id of the run or response, for logs."""
     model: str
     instructions: str = ""
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = ANY_CHOICE
-    """Of the first turn. Later ones are free to answer: what was asked for has been done."""
+    """Applies to the first turn. Later turns treat "required" as "auto"."""
     parallel_calls: bool | None = None
     format: ResponseFormat = PLAIN_TEXT
     options: bytes = b""
-    """As in `TurnRequest`."""
+    """See `TurnRequest`."""
     effort: str = ""
-    """How much to think, in OpenAI's words. Empty: the model's template decides."""
+    """Reasoning effort, in OpenAI's terms. Empty: the model's chat template decides."""
     seed: int
     limits: LoopLimits = NO_LIMITS
     priority: JobPriority = JobPriority.INTERACTIVE
     keep_for: str = ""
-    """As in `TurnRequest`."""
+    """See `TurnRequest`."""
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Committed progress of the loop, from which it resumes; updated by it."""
+    """Committed progress of the loop, from which it resumes. The loop updates it."""
 
     num_turns: int = 0
-    """Turns that have ended."""
+    """Completed turns."""
     usage: TurnUsage = NO_USAGE
-    """Of these."""
+    """Usage of the completed turns."""
     num_hosted_calls: int = 0
-    """Of these."""
+    """Hosted calls of the completed turns."""
     token_ids: list[int] = field(default_factory=list)
-    """Those of the open turn."""
+    """Sampled tokens of the open turn."""
     drafts: list[Draft] = field(default_factory=list)
-    """The items of the open turn so far."""
+    """Items of the open turn so far."""
     open_calls: list[Item] = field(default_factory=list)
-    """Calls of hosted tools that were intended, and whose results are not known."""
-    allowed_calls: list[Item] = field(default_factory=list)
-    """Calls of hosted tools that a person has allowed, and that have not been begun."""
+    """Hosted calls whose execution may have started, and whose results are unknown."""
+    approved_calls: list[Item] = field(default_factory=list)
+    """Hosted calls that were approved and have not started."""
     awaits_client: bool = False
-    """The last turn also called what is the client's: no turn follows it."""
+    """Whether the last turn called client tools as well, so that no turn follows."""
     num_passages: int = 0
-    """The number after those of the passages that the object has found: numbers go on behind a
-    summary that stands for them."""
+    """Lower bound for the number of the next passage. It keeps numbers unique after a summary
+    replaced earlier searches.
+    """
 
     @property
     def is_in_turn(self) -> bool:
         """Whether a turn is open."""
         return bool(self.token_ids or self.drafts)
 
-    def take(self, turn: "TurnResult") -> None:
-        """A turn has ended, and is kept."""
+    def add_turn(self, turn: "TurnResult") -> None:
+        """Count a completed and stored turn."""
         self.num_turns += 1
-        self.usage = added(self.usage, turn.usage)
+        self.usage = add_usage(self.usage, turn.usage)
         self.num_hosted_calls += turn.num_hosted_calls
         self.token_ids, self.drafts = [], []
 
 
 class Outcome(StrEnum):
-    """How the work ended."""
+    """How the loop ended."""
 
     ANSWERED = "answered"
     ACTION_REQUIRED = "action_required"
-    """The model called what is the client's, or a person has to allow a call."""
+    """The model called client tools, or a call needs approval."""
     CANCELLED = "cancelled"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
     MAX_PROMPT_TOKENS = "max_prompt_tokens"
@@ -112,22 +113,23 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnResult:
-    """A turn that has ended, or was broken off."""
+    """A turn that completed or was interrupted."""
 
     number: int
-    """From 0."""
+    """Index of the turn, from 0."""
     items: tuple[Item, ...]
-    """What the model said. Calls that a hosted tool will carry out are in progress; of a turn that
-    was broken off, the last item is incomplete."""
+    """Output of the model. Hosted calls that are still to be executed are in progress. The last
+    item of an interrupted turn is incomplete.
+    """
     usage: TurnUsage
     num_hosted_calls: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopResult:
-    """How the work ended, with its last turn, whose items and usage are not kept yet.
+    """How the loop ended, with its last turn, whose items and usage are not stored yet.
 
-    None: there is nothing to keep. Hosted calls that are in progress then were not carried out.
+    `turn` is None if there is nothing to store. Its hosted calls in progress were not executed.
     """
 
     outcome: Outcome
@@ -135,95 +137,100 @@ class LoopResult:
 
 
 class Context(Protocol):
-    """What the model is shown."""
+    """Supplies the items that the model is shown."""
 
     async def items(self) -> list[Item]:
-        """All items in order: the past, the input, and what this object has made, with the hosted
-        calls that are in progress."""
+        """All items in order: history, input, and the object's own items, including hosted calls
+        in progress.
+        """
 
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
-        """The items of a new turn, compacted if the caller wants that."""
+        """The items for a new turn, compacted if the caller enabled that."""
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:
-        """Fewer items, where there is no room for all; None: none may be left out.
+        """Fewer items, to fit the context length; None if no item may be omitted.
 
-        The choice is kept, so that later turns begin alike.
+        The choice is stored, so that later prompts have the same beginning.
         """
 
 
 class Recorder(Protocol):
-    """Publishes and stores what happens in the loop.
+    """Publishes and stores the output of the loop.
 
-    Events of `record` become visible soon; the other methods have committed when they return. The
+    Events of `record` become visible soon after; the other methods return after their commit. The
     events of a turn suffice to rebuild its drafts. Each method may raise LeaseLost.
     """
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """The model starts computing; repeated when a turn is resumed."""
+        """The model starts to process the prompt. Called again when a turn is resumed."""
 
-    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
-        """The model produced output. `said` is empty while the text of the tokens is held back."""
+    async def record(
+        self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
+    ) -> None:
+        """Record output. `changes` is empty while the text of the tokens is held back."""
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        """A turn ended, and its hosted calls follow: keep its items, its usage, its number, and
-        whether the work ends behind these calls, because there are others for the client."""
+        """Store a turn after which hosted calls follow: its items, usage and number, and whether
+        the loop ends after these calls because the client has calls to answer.
+        """
 
     async def call_started(self, item: Item) -> None:
-        """A hosted tool begins to carry a call out."""
+        """The execution of a hosted call starts."""
 
     async def call_ended(self, item: Item) -> None:
-        """A hosted tool has carried a call out: keep the item."""
+        """Store the item of a hosted call that was executed."""
 
 
-def added(one: TurnUsage, other: TurnUsage) -> TurnUsage:
-    """The tokens of both."""
-    return TurnUsage(*(mine + its for mine, its in zip(one, other, strict=True)))
+def add_usage(a: TurnUsage, b: TurnUsage) -> TurnUsage:
+    """The sum of two usages."""
+    return TurnUsage(*map(sum, zip(a, b, strict=True)))
 
 
 class HostedCall(NamedTuple):
-    """A call as the model made it."""
+    """A call of a hosted tool as the model wrote it."""
 
     call_id: str
     name: str
     arguments: str
-    """JSON text, not validated."""
+    """JSON text, not yet validated."""
 
 
 class HostedTool(Protocol):
-    """One or several functions that the server carries out."""
+    """One or more functions that the server executes."""
 
     @property
     def functions(self) -> Sequence[TurnTool]:
-        """The tools that the model is shown; names are unique in the request."""
+        """The functions that the model is shown; their names are unique in the request."""
 
     @property
     def kind(self) -> str:
-        """The tool's kind, by which a choice may name it: "file_search", "mcp"."""
+        """The kind, by which a tool choice may name the tool: "file_search" or "mcp"."""
 
     @property
     def item_prefix(self) -> str:
-        """How the ids of the calls' items begin."""
+        """Prefix of the ids of the calls' items."""
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a call whose result is not known may be made again."""
+        """Whether a call whose result is unknown may be executed again."""
 
     def intent(self, call: HostedCall) -> Content:
-        """The item of a call before it is carried out. Invalid arguments are not an error here: the
-        item records them, and `run` ends it. A request for approval is never run: the loop ends
-        with it.
+        """The content of a call before its execution. Invalid arguments are not an error here: the
+        content records them, and `run` returns the problem. An approval request is never run: the
+        loop ends with it.
         """
 
-    def runs(self, content: Content) -> bool:
-        """Whether an item is this tool's intent, to be carried out."""
+    def handles(self, content: Content) -> bool:
+        """Whether `content` is an intent of this tool that is to be run."""
 
     async def run(self, project: str, intent: Item) -> Content:
-        """The item with the result. A call that fails is a result, which the model reads.
+        """Execute the call and return the content with its result. A failed call is a result, which
+        the model reads.
 
-        Raises what another try may end better: Unavailable, ResourceExhausted, Aborted.
+        Raises retryable errors: Unavailable, ResourceExhausted, Aborted.
         """
 
-    def abandoned(self, intent: Item) -> Content:
-        """The item of a call that may have been made, and is not made again."""
+    def abandon(self, intent: Item) -> Content:
+        """The content of an interrupted call that is not executed again."""

@@ -1,7 +1,7 @@
 """Converts items to the messages of a turn.
 
-Several items become one message: reasoning, text and calls between two messages of others. Equal
-items always give equal messages, so that prefixes stay cached.
+Consecutive reasoning, text and calls of the assistant are merged into one message. Equal items
+always give equal messages, so that prefixes stay cached.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,44 +34,43 @@ from control_svc.items.model import (
     Reasoning,
     Refusal,
     Role,
-    SearchResult,
     Text,
     plain_text,
 )
 
 FILE_SEARCH: Final = "file_search"
-"""The name under which the model calls the search of files."""
+"""The function name of the hosted file search."""
 CUSTOM_INPUT: Final = "input"
-"""The argument under which the model writes the text for a custom tool."""
+"""The function argument that holds the text for a custom tool."""
 
 
 def turn_messages(instructions: str, items: Sequence[Item]) -> tuple[TurnMessage, ...]:
     """The messages of a turn.
 
-    A call without its output, and an output without its call, are left out: templates refuse them,
-    and a thread has them where a run was broken off, or the past was cut between the two. Pictures
-    and documents are left out too: a text model answers without them.
+    Calls without an output, and outputs without a call, are omitted: chat templates reject them,
+    and an interrupted run or a truncated history leaves such items. Images and files are omitted,
+    too, since text models cannot read them.
     """
     messages = [TurnMessage(TurnRole.SYSTEM, (TextPart(instructions),))] if instructions else []
-    messages += _Spoken(items).messages()
+    messages += _MessageBuilder(items).messages()
     return tuple(messages)
 
 
 def compact_json(value: object) -> str:
-    """JSON as models write it under our constraints: without spaces."""
+    """JSON without spaces, as constrained models write it."""
     return orjson.dumps(value).decode()
 
 
 @dataclass
 class _Group:
-    """The output of the model between two messages of others."""
+    """Consecutive output of the assistant."""
 
     reasoning: str = ""
     parts: list[TurnPart] = field(default_factory=list)
     calls: list[TurnCall] = field(default_factory=list)
 
     def messages(self) -> Iterator[TurnMessage]:
-        """The model's message, where it did anything."""
+        """The assistant message, if there is any text or call."""
         if self.parts or self.calls:
             yield TurnMessage(
                 TurnRole.ASSISTANT,
@@ -81,145 +80,133 @@ class _Group:
             )
 
 
-class _Spoken:
-    """Items on their way to messages."""
-
+class _MessageBuilder:
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = [item for item in items if item.status is not ItemStatus.IN_PROGRESS]
-        self._whole = _answered_calls(self._items)
-        self._asked = {
+        self._answered_ids = _answered_calls(self._items)
+        self._approval_requests = {
             item.id: item.content
             for item in self._items
             if isinstance(item.content, McpApprovalRequest)
         }
-        self._done: list[TurnMessage] = []
+        self._messages: list[TurnMessage] = []
         self._group = _Group()
 
     def messages(self) -> list[TurnMessage]:
-        """All of them."""
         for item in self._items:
-            self._take(item)
-        self._close()
-        return self._done
+            self._add(item)
+        self._close_group()
+        return self._messages
 
-    def _take(self, item: Item) -> None:
+    def _add(self, item: Item) -> None:
         match item.content:
-            case Message(role=Role.ASSISTANT) as said:
-                self._say(said)
-            case Message() as said:
-                self._close()
-                self._done.append(TurnMessage(TurnRole(said.role.value), _spoken_parts(said)))
+            case Message(role=Role.ASSISTANT) as message:
+                self._continue_group()
+                self._group.parts += turn_parts(message.content)
+            case Message() as message:
+                self._append(TurnMessage(TurnRole(message.role.value), _message_parts(message)))
             case Reasoning(text=text):
-                self._think(text)
-            case FunctionCall() | CustomToolCall() as called:
-                if item.id in self._whole:
-                    self._group.calls.append(_turn_call(called))
-            case FunctionCallOutput() | CustomToolCallOutput() as answer:
-                if item.id in self._whole:
-                    self._close()
-                    self._done.append(_answered(answer.call_id, plain_text(answer.output)))
+                self._continue_group()
+                self._group.reasoning += text
+            case FunctionCall() | CustomToolCall() as call:
+                if item.id in self._answered_ids:
+                    self._group.calls.append(_turn_call(call))
+            case FunctionCallOutput() | CustomToolCallOutput() as output:
+                if item.id in self._answered_ids:
+                    self._append(_tool_message(output.call_id, plain_text(output.output)))
             case _:
                 self._add_hosted(item)
 
     def _add_hosted(self, item: Item) -> None:
         match item.content:
-            case FileSearchCall() as called:
-                call = TurnCall(called.call_id, FILE_SEARCH, _queries(called))
-                self._hosted(call, _found(called))
-            case McpCall() as called:
-                call = TurnCall(item.id, called.name, called.arguments)
-                self._hosted(call, called.output or called.problem)
-            case McpApprovalResponse(approve=False) as word:
-                self._refuse(word)
-            case _:  # what the prompt contains in another form
+            case FileSearchCall() as search:
+                arguments = compact_json({"queries": list(search.queries)})
+                call = TurnCall(search.call_id, FILE_SEARCH, arguments)
+                self._add_hosted_call(call, _search_output(search))
+            case McpCall() as mcp_call:
+                call = TurnCall(item.id, mcp_call.name, mcp_call.arguments)
+                self._add_hosted_call(call, mcp_call.output or mcp_call.problem)
+            case McpApprovalResponse(approve=False) as response:
+                self._add_refused_call(response)
+            case _:  # not part of the prompt, or contained in another form
                 pass
 
-    def _say(self, said: Message) -> None:
-        if self._group.parts or self._group.calls:
-            self._close()
-        self._group.parts += turn_parts(said.content)
-
-    def _think(self, text: str) -> None:
-        if self._group.parts or self._group.calls:
-            self._close()
-        self._group.reasoning += text
-
-    def _hosted(self, call: TurnCall, result: str) -> None:
+    def _add_hosted_call(self, call: TurnCall, result: str) -> None:
         """Add a hosted call with its result. Calls of one turn are shown one after the other, since
         items do not mark turns.
         """
         self._group.calls.append(call)
-        self._close()
-        self._done.append(_answered(call.id, result))
+        self._append(_tool_message(call.id, result))
 
-    def _refuse(self, word: McpApprovalResponse) -> None:
-        """A call that was not approved; its result says so."""
-        request = self._asked.get(word.approval_request_id)
+    def _add_refused_call(self, response: McpApprovalResponse) -> None:
+        request = self._approval_requests.get(response.approval_request_id)
         if request is not None:
-            call = TurnCall(word.approval_request_id, request.name, request.arguments)
-            reason = f" {word.reason}" if word.reason else ""
-            self._hosted(call, f"The user did not allow this call.{reason}")
+            call = TurnCall(response.approval_request_id, request.name, request.arguments)
+            reason = f" {response.reason}" if response.reason else ""
+            self._add_hosted_call(call, f"The user did not allow this call.{reason}")
 
-    def _close(self) -> None:
-        self._done += self._group.messages()
+    def _append(self, message: TurnMessage) -> None:
+        self._close_group()
+        self._messages.append(message)
+
+    def _continue_group(self) -> None:
+        """Start a new assistant message unless the current one has only reasoning."""
+        if self._group.parts or self._group.calls:
+            self._close_group()
+
+    def _close_group(self) -> None:
+        self._messages += self._group.messages()
         self._group = _Group()
 
 
 def _answered_calls(items: Sequence[Item]) -> set[str]:
-    """The ids of calls that have an answer, and of these answers. A model may write the id of a
-    call again that was answered before."""
+    """The item ids of answered calls and of their outputs. A model may reuse the id of a call that
+    was answered before.
+    """
     waiting: dict[str, str] = {}
-    whole: set[str] = set()
+    answered: set[str] = set()
     for item in items:
         match item.content:
             case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
                 waiting[call_id] = item.id
             case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
                 if call_id in waiting:
-                    whole |= {waiting.pop(call_id), item.id}
-    return whole
+                    answered |= {waiting.pop(call_id), item.id}
+    return answered
 
 
 def turn_parts(parts: Sequence[Part]) -> tuple[TurnPart, ...]:
-    """Those of the parts that a text model can be shown."""
-    shown: list[TurnPart] = []
+    """The parts that a text model can read."""
+    converted: list[TurnPart] = []
     for part in parts:
         if isinstance(part, Text):
-            shown.append(TextPart(part.text))
+            converted.append(TextPart(part.text))
         elif isinstance(part, Refusal):
-            shown.append(RefusalPart(part.refusal))
-    return tuple(shown)
+            converted.append(RefusalPart(part.refusal))
+    return tuple(converted)
 
 
-def _spoken_parts(said: Message) -> tuple[TurnPart, ...]:
-    """A message with only images becomes an empty one, which keeps the order of turns."""
-    shown = turn_parts(said.content)
-    return shown if shown or not said.content else (TextPart(""),)
+def _message_parts(message: Message) -> tuple[TurnPart, ...]:
+    """The parts of a message. One with only images becomes empty, to keep the order of roles."""
+    parts = turn_parts(message.content)
+    return parts if parts or not message.content else (TextPart(""),)
 
 
-def _turn_call(called: FunctionCall | CustomToolCall) -> TurnCall:
-    if isinstance(called, FunctionCall):
-        return TurnCall(called.call_id, called.name, called.arguments)
-    return TurnCall(called.call_id, called.name, compact_json({CUSTOM_INPUT: called.input}))
+def _turn_call(call: FunctionCall | CustomToolCall) -> TurnCall:
+    if isinstance(call, FunctionCall):
+        return TurnCall(call.call_id, call.name, call.arguments)
+    return TurnCall(call.call_id, call.name, compact_json({CUSTOM_INPUT: call.input}))
 
 
-def _queries(call: FileSearchCall) -> str:
-    return compact_json({"queries": list(call.queries)})
-
-
-def _answered(call_id: str, text: str) -> TurnMessage:
+def _tool_message(call_id: str, text: str) -> TurnMessage:
     return TurnMessage(TurnRole.TOOL, (TextPart(text),), call_id=call_id)
 
 
-def _found(call: FileSearchCall) -> str:
-    """What the model reads of a search: numbered passages, so that it can name them."""
+def _search_output(call: FileSearchCall) -> str:
+    """What the model reads of a search: passages with the numbers by which it can cite them."""
     if call.problem:
         return f"The search failed: {call.problem}"
     if not call.results:
         return "Nothing was found."
     numbered = enumerate(call.results, call.first)
-    return "\n\n".join(_passage(number, found) for number, found in numbered)
-
-
-def _passage(number: int, found: SearchResult) -> str:
-    return f"[{number}] {found.filename}\n{found.text}"
+    return "\n\n".join(f"[{n}] {result.filename}\n{result.text}" for n, result in numbered)

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 
 async def first_that_fits(starts: Sequence[int], fits: Callable[[int], Awaitable[bool]]) -> int:
-    """The first of the starts, in order, behind which everything fits; the last, if none does.
+    """Binary search for the first start whose items fit; the last start if none does.
 
-    There is at least one start. What fits behind one fits behind every later one, so few are tried.
+    `starts` is ascending and not empty. If the items from one start fit, so do those of later ones.
     """
     low, high = 0, len(starts) - 1
     while low < high:

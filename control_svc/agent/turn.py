@@ -1,10 +1,10 @@
-"""One turn: builds the request from settings and items, and reads its events until it ends."""
+"""One turn: builds its request from settings and items, and reads its events until it ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
-from control_svc.agent.drafts import A_CUSTOM_TOOL, DraftKind, ToolTarget, TurnDraft
+from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, TurnDraft
 from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress, Recorder
 from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
 from control_svc.inference.turns import (
@@ -37,22 +37,25 @@ from svc_kit.errors import ContextLengthExceeded, UpstreamUnavailable
 
 
 class ToolSet:
-    """The tools of one object, the client's and the server's."""
+    """The client and hosted tools of a run or response."""
 
     def __init__(self, tools: Sequence[Tool], hosted: Sequence[HostedTool]) -> None:
-        self._clients = [turn_tool(t) for t in tools if isinstance(t, FunctionTool | CustomTool)]
-        self._functions = [function for tool in hosted for function in tool.functions]
+        self._client_tools = [
+            turn_tool(t) for t in tools if isinstance(t, FunctionTool | CustomTool)
+        ]
         self.hosted: Mapping[str, HostedTool] = {
             function.name: tool for tool in hosted for function in tool.functions
         }
-        customs = {t.name: A_CUSTOM_TOOL for t in tools if isinstance(t, CustomTool)}
-        hosts = {n: ToolTarget(DraftKind.HOSTED, t.item_prefix) for n, t in self.hosted.items()}
-        self.callees: Mapping[str, ToolTarget] = customs | hosts
-        """What becomes of calls, by name."""
+        self._hosted_functions = [function for tool in hosted for function in tool.functions]
+        custom = {t.name: CUSTOM_TOOL_TARGET for t in tools if isinstance(t, CustomTool)}
+        self.targets: Mapping[str, ToolTarget] = custom | {
+            name: ToolTarget(DraftKind.HOSTED, t.item_prefix) for name, t in self.hosted.items()
+        }
+        """How calls are represented, by tool name. Client functions are not included."""
 
     def offered(self, *, with_hosted: bool) -> tuple[TurnTool, ...]:
         """The tools that the model is shown."""
-        return (*self._clients, *(self._functions if with_hosted else ()))
+        return (*self._client_tools, *(self._hosted_functions if with_hosted else ()))
 
     def choice(
         self,
@@ -62,7 +65,7 @@ class ToolSet:
         is_first: bool,
         parallel: bool | None,
     ) -> TurnChoice:
-        """Which of the offered tools are called. Hosted ones may be named by their kinds."""
+        """Convert a tool choice to one among the offered tools; it may name hosted ones by kind."""
         if not offered:
             return DEFAULT_CHOICE
         is_free = request.mode is ChoiceMode.REQUIRED and not is_first
@@ -70,24 +73,24 @@ class ToolSet:
         names = {tool.name for tool in offered}
         hosted = (name for name, tool in self.hosted.items() if tool.kind in request.allowed_names)
         allowed = [name for name in (*request.allowed_names, *hosted) if name in names]
-        if request.allowed_names and not allowed:  # none of them is offered, which allows no other
+        if request.allowed_names and not allowed:  # none of the allowed tools is offered
             return TurnChoice(ChoiceMode.NONE)
         return TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
 
 
 def turn_request(
-    settings: LoopSettings, progress: Progress, toolbox: ToolSet, items: Sequence[Item]
+    settings: LoopSettings, progress: Progress, tools: ToolSet, items: Sequence[Item]
 ) -> TurnRequest:
-    """The next turn, or what is left of the open one."""
+    """The request for the next turn, or for the rest of the open one."""
     limits = settings.limits
     has_calls_left = limits.hosted_calls is None or progress.num_hosted_calls < limits.hosted_calls
-    offered = toolbox.offered(with_hosted=has_calls_left)
+    offered = tools.offered(with_hosted=has_calls_left)
     return TurnRequest(
         project=settings.project,
         model=settings.model,
         messages=turn_messages(settings.instructions, items),
         tools=offered,
-        choice=toolbox.choice(
+        choice=tools.choice(
             settings.choice,
             offered,
             is_first=not progress.num_turns,
@@ -107,18 +110,18 @@ def turn_request(
 
 
 def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
-    """How many tokens the open turn, or the next one, may have; None: there is no limit."""
-    most = settings.limits.completion_tokens
-    return None if most is None else max(0, most - progress.usage.completion_tokens)
+    """The token limit of the open turn or, if none is open, the next; None for no limit."""
+    limit = settings.limits.completion_tokens
+    return None if limit is None else max(0, limit - progress.usage.completion_tokens)
 
 
 def _template_values(effort: str) -> str:
-    """As in chat completions, for templates that read it."""
+    """The values of chat templates, as in chat completions."""
     return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
 
 
 def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:
-    """A tool of the client's as a function."""
+    """Convert a client tool to a function."""
     if isinstance(tool, CustomTool):
         return TurnTool(tool.name, tool.description, _custom_schema(tool), strict=True)
     return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict)
@@ -127,7 +130,7 @@ def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:
 def _custom_schema(tool: CustomTool) -> str:
     text = {"type": "string"}
     if tool.syntax:
-        text["pattern"] = f"^(?:{tool.definition})$"  # a pattern is looked for, a grammar is whole
+        text["pattern"] = f"^(?:{tool.definition})$"  # JSON Schema patterns are not anchored
     return compact_json(
         {
             "type": "object",
@@ -139,7 +142,6 @@ def _custom_schema(tool: CustomTool) -> str:
 
 
 def turn_format(request: ResponseFormat) -> TurnFormat | None:
-    """The form of the answer."""
     match request.kind:
         case FormatKind.JSON_OBJECT:
             return JsonObject()
@@ -150,11 +152,11 @@ def turn_format(request: ResponseFormat) -> TurnFormat | None:
 
 
 class TurnCancelled(Exception):
-    """The work was cancelled."""
+    """The run or response was cancelled."""
 
 
 class TurnReader:
-    """A turn, from its start or from where it was broken off."""
+    """Reads the events of a turn, from its start or from where it was interrupted."""
 
     def __init__(
         self,
@@ -164,21 +166,21 @@ class TurnReader:
         cancelled: asyncio.Event,
         num_resumed: int,
     ) -> None:
-        """`num_resumed` tokens were sampled before."""
+        """`num_resumed` is the number of tokens that were sampled earlier."""
         self.draft = draft
         self.usage: TurnUsage | None = None
-        """None until the model has reported it."""
+        """None until the model reports it."""
         self._number = number
         self._recorder = recorder
         self._cancelled = cancelled
         self._num_tokens = num_resumed
         self._started = Started("", 0, 0)
         self._reason: FinishReason | None = None
-        self._waiting: asyncio.Timeout | None = None
+        self._read_timeout: asyncio.Timeout | None = None
 
     @property
     def usage_so_far(self) -> TurnUsage:
-        """What a turn has cost that is broken off."""
+        """The usage of an interrupted turn."""
         started = self._started
         return TurnUsage(started.prompt_tokens, started.cached_tokens, self._num_tokens, 0)
 
@@ -187,42 +189,42 @@ class TurnReader:
     ) -> FinishReason:
         """Read the turn to its end.
 
-        Raises Stopped once the work is cancelled, ContextLengthExceeded for a prompt beyond the
-        limit, and what the model's service answers.
+        Raises TurnCancelled, ContextLengthExceeded for a prompt beyond the limit, and errors of the
+        inference service.
         """
-        watching = asyncio.create_task(self._watch())
+        cancellation = asyncio.create_task(self._interrupt_on_cancel())
         try:
             async with aclosing(events):
                 while (event := await self._next(events)) is not None:
-                    await self._take(event, prompt_limit)
+                    await self._handle(event, prompt_limit)
         finally:
-            watching.cancel()
+            cancellation.cancel()
             with suppress(asyncio.CancelledError):
-                await watching
+                await cancellation
         if self._reason is None:
             raise UpstreamUnavailable(service="inference")
         if self._reason is not FinishReason.LENGTH:
             await self._recorder.record(self._number, list(self.draft.close()), ())
         return self._reason
 
-    async def _watch(self) -> None:
-        """Break off the wait for the next event, and nothing else: what is being kept is kept."""
+    async def _interrupt_on_cancel(self) -> None:
+        """Interrupt only the wait for the next event, never the recording of one."""
         await self._cancelled.wait()
-        if self._waiting is not None:
-            self._waiting.reschedule(0)
+        if self._read_timeout is not None:
+            self._read_timeout.reschedule(0)
 
     async def _next(self, events: AsyncGenerator[TurnEvent, None]) -> TurnEvent | None:
         if self._cancelled.is_set():
             raise TurnCancelled
         try:
-            async with asyncio.timeout(None) as self._waiting:
+            async with asyncio.timeout(None) as self._read_timeout:
                 return await anext(events, None)
         except TimeoutError:
             raise TurnCancelled from None
         finally:
-            self._waiting = None
+            self._read_timeout = None
 
-    async def _take(self, event: TurnEvent, prompt_limit: int | None) -> None:
+    async def _handle(self, event: TurnEvent, prompt_limit: int | None) -> None:
         match event:
             case Started():
                 self._started = event
@@ -230,8 +232,8 @@ class TurnReader:
                 await self._recorder.turn_started(self._number, event)
             case Delta():
                 self._num_tokens += len(event.token_ids)
-                said = list(self.draft.take(event))
-                await self._recorder.record(self._number, said, event.token_ids)
+                changes = list(self.draft.apply(event))
+                await self._recorder.record(self._number, changes, event.token_ids)
             case Finished(reason=reason):
                 self._reason = reason
             case Done(usage=usage):

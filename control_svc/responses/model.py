@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from control_svc.agent.model import NO_USAGE, added
+from control_svc.agent.model import NO_USAGE, add_usage
 from control_svc.base.validation import check_metadata, check_request_id, check_text
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import GivenItem, Include
@@ -136,7 +136,7 @@ class Work:
     @property
     def cost(self) -> TurnUsage:
         """Everything."""
-        return added(self.usage, self.summaries)
+        return add_usage(self.usage, self.summaries)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded
-from control_svc.agent.file_search import citations_of
-from control_svc.agent.model import NO_USAGE, TurnResult, added
+from control_svc.agent.file_search import find_citations
+from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
@@ -255,7 +255,7 @@ class ResponseRecorder:
     async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
         """Record output of the model."""
         self._drafts += [each.draft for each in said if isinstance(each, ItemAdded)]
-        self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
+        self._cost = add_usage(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = self._telling.record(said)
         if self._telling.is_held:
             held_events, held_tokens = self._held
@@ -286,7 +286,7 @@ class ResponseRecorder:
     async def compacted(self, item: Item, usage: TurnUsage) -> None:
         """Record a compaction, which replaces earlier items."""
         work = self.response.work
-        work = replace(work, summaries=added(work.summaries, usage))
+        work = replace(work, summaries=add_usage(work.summaries, usage))
         self.response = replace(self.response, work=work, is_compacted=True)
         await self.made(item)
 
@@ -361,7 +361,7 @@ class ResponseRecorder:
                 sealed = self._cipher.seal_thought(self._project, thought.text)
                 return replace(item, content=replace(thought, sealed=sealed))
             case Message(content=(Text(annotations=()) as text,)) as said:
-                cited = replace(text, annotations=citations_of(text.text, self._searches()))
+                cited = replace(text, annotations=find_citations(text.text, self._searches()))
                 return replace(item, content=replace(said, content=(cited,)))
             case _:
                 return item
@@ -380,7 +380,7 @@ def _after(work: Work, turn: TurnResult, *, awaits_client: bool) -> Work:
     return replace(
         work,
         num_turns=work.num_turns + 1,
-        usage=added(work.usage, turn.usage),
+        usage=add_usage(work.usage, turn.usage),
         num_hosted_calls=work.num_hosted_calls + turn.num_hosted_calls,
         awaits_client=awaits_client,
     )

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from control_svc.agent.file_search import FileSearch
 from control_svc.agent.mcp import (
-    McpFailed,
+    McpError,
     McpServers,
-    allowed_calls,
+    approved_calls,
     check_approvals,
-    lists_of,
+    latest_tool_lists,
     mcp_tools,
 )
 from control_svc.agent.model import HostedTool
@@ -64,7 +64,7 @@ class ResponseTools:
             for tool in tools
             if isinstance(tool, FileSearchTool)
         ]
-        return [*searches, *mcp_tools(self._servers, tools, lists_of(items))]
+        return [*searches, *mcp_tools(self._servers, tools, latest_tool_lists(items))]
 
 
 async def check_approvals_once(
@@ -119,7 +119,7 @@ class McpPreparing:
         """Ask and take up what has not been yet. Raises InvalidField for an allowed call of a
         server that the response does not name."""
         tools = recorder.response.settings.tools
-        calls = allowed_calls(items, own)
+        calls = approved_calls(items, own)
         labels = [tool.server_label for tool in tools if isinstance(tool, McpTool)]
         for call in calls:
             if call.server_label not in labels:
@@ -140,7 +140,7 @@ class McpPreparing:
     async def _list(self, label: str) -> McpListTools:
         try:
             tools = await self._servers.tools(label)
-        except McpFailed as failed:
+        except McpError as failed:
             return McpListTools(server_label=label, problem=str(failed))
         return McpListTools(server_label=label, tools=tuple(tools))
 
@@ -153,6 +153,6 @@ def _unasked(tools: Sequence[Tool], items: Sequence[Item], own: Sequence[Item]) 
     """The servers whose tools are not listed yet. One that failed is asked again by the next
     response.
     """
-    known = {label for label, listed in lists_of(items).items() if not listed.problem}
-    known |= set(lists_of(own))
+    known = {label for label, listed in latest_tool_lists(items).items() if not listed.problem}
+    known |= set(latest_tool_lists(own))
     return [t.server_label for t in tools if isinstance(t, McpTool) and t.server_label not in known]

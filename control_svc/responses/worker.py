@@ -120,7 +120,7 @@ class ResponseWorker:
         seen = visible(project, response, started.items, self._cipher)
         known = [*started.items, *seen]  # a summary keeps what remote servers have said
         remote = await self._remote.prepare(recorder, known, started.own)
-        progress.allowed_calls = remote.calls
+        progress.approved_calls = remote.calls
         own = [*started.own, *remote.items]
         seen += remote.items
         hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])

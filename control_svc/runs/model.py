@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from control_svc.agent.model import NO_USAGE, TurnResult, added
+from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.assistants.message_model import NewMessage
 from control_svc.assistants.model import AssistantSettings, check_assistant_tools, check_length
 from control_svc.base.validation import check_metadata, check_request_id, check_text
@@ -272,13 +272,13 @@ class Run:
             self,
             num_turns=turn.number + 1,
             num_hosted_calls=self.num_hosted_calls + turn.num_hosted_calls,
-            usage=added(self.usage, turn.usage),
+            usage=add_usage(self.usage, turn.usage),
             awaits_client=awaits_client,
         )
 
     def broken_off(self, usage: TurnUsage) -> "Run":
         """The run with what is known of the tokens of a turn that failed; no turn follows it."""
-        return replace(self, usage=added(self.usage, usage))
+        return replace(self, usage=add_usage(self.usage, usage))
 
     def waiting(self, calls: Sequence[FunctionCall], now: datetime, wait: timedelta) -> "Run":
         """The run once the client has to do something, for which it has `wait`."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, ItemDone, TextDelta
-from control_svc.agent.file_search import citations_of
-from control_svc.agent.model import NO_USAGE, TurnResult, added
+from control_svc.agent.file_search import find_citations
+from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.assistants.message_model import ThreadMessage, started_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
@@ -106,11 +106,11 @@ class RunRecorder:
     async def turn_started(self, turn: int, started: Started) -> None:
         """Count prompt tokens; Assistants streams have no event for them."""
         shown = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
-        self._cost = added(self._cost, shown)
+        self._cost = add_usage(self._cost, shown)
 
     async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
         """Record output of the model."""
-        self._cost = added(self._cost, TurnUsage(0, 0, len(token_ids), 0))
+        self._cost = add_usage(self._cost, TurnUsage(0, 0, len(token_ids), 0))
         events = [event for each in said for event in self._told(each)]
         if events or token_ids:
             await self._writer.add(self._encoded(events), token_ids, turn=turn)
@@ -267,7 +267,7 @@ class RunRecorder:
 
     def _end_message(self, draft: Draft) -> Iterator[RunEvent]:
         now = self._clock()
-        citations = citations_of(draft.text, self._searches)
+        citations = find_citations(draft.text, self._searches)
         text = Text(text=draft.text, annotations=citations)
         message = self._messages.pop(draft.id).completed((text,), now)
         step = self._steps.pop(draft.id).ended(StepState.COMPLETED, now)

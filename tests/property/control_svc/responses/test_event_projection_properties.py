@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_svc.agent.drafts import A_CUSTOM_TOOL, DraftKind, ToolTarget, TurnDraft
+from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, TurnDraft
 from control_svc.inference.turns import Delta, ToolCallDelta
 from control_svc.items.model import ItemStatus
 from control_svc.responses.event_codec import RESPONSE_EVENTS
@@ -21,7 +21,7 @@ from control_svc.responses.events import (
 from tests.support.examples import examples
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CALLEES = {"custom": A_CUSTOM_TOOL, "search": ToolTarget(DraftKind.HOSTED, "fs_")}
+CALLEES = {"custom": CUSTOM_TOOL_TARGET, "search": ToolTarget(DraftKind.HOSTED, "fs_")}
 NAMES = st.sampled_from(["weather", "clock", "custom", "search"])
 WORDS = st.sampled_from(["a", " b", "{}", '"', "ä"])
 
@@ -67,7 +67,7 @@ def work(deltas: Sequence[Delta], log: Log, dies_after: int | None = None) -> li
     for number, delta in enumerate(deltas[len(log.entries) :]):
         if number == dies_after:
             return []
-        events = telling.record(list(draft.take(delta)))
+        events = telling.record(list(draft.apply(delta)))
         if telling.is_held:
             held += events
         else:

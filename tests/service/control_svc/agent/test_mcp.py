@@ -162,7 +162,7 @@ async def test_an_allowed_call_is_made_by_the_next_response(
     assert done.output[0].mcp_call.approval_request_id == request.id
     assert done.output[0].mcp_call.output == "Ordered: tea"
     for words, previous in (([yes], done.id), ([yes, yes], asked.id)):
-        with pytest.raises(InvalidField, match="no call waits"):
+        with pytest.raises(InvalidField, match="no pending approval"):
             await client.create(*words, previous_response_id=previous, tools=[remote()])
     assert shop.ordered == ["tea"]
 
@@ -184,12 +184,12 @@ async def test_a_word_counts_for_one_of_those_that_go_on(
 
     model.before_token = wait
     begun = await client.create(yes, background=True, **again)
-    with pytest.raises(InvalidField, match="no call waits"):
+    with pytest.raises(InvalidField, match="no pending approval"):
         await client.create(yes, store=store, **again)
     await reached.wait()
     gate.set()
     ended = [event async for event in client.watch(begun.id)][-1].completed
-    with pytest.raises(InvalidField, match="no call waits"):
+    with pytest.raises(InvalidField, match="no pending approval"):
         await client.create(yes, store=store, **again)
     other = await client.create("Never mind", **again)
 
@@ -221,7 +221,7 @@ async def test_a_conversation_goes_on_with_a_word_once(client: ResponseClient, s
     asked = await client.create("Tea", **within)
     yes = word(asked.output[-1].id, approve=True)
     done = await client.create(yes, **within)
-    with pytest.raises(InvalidField, match="no call waits"):
+    with pytest.raises(InvalidField, match="no pending approval"):
         await client.create(yes, **within)
 
     assert kinds(asked)[-1] == "mcp_approval_request"
@@ -333,7 +333,7 @@ async def test_an_allowed_call_needs_its_server(client: ResponseClient, shop: Sh
     [
         ("break_down", "{}", "the shop is on fire"),
         ("flood", "{}", "16384 bytes"),
-        ("order", "[]", "no JSON object"),
+        ("order", "[]", "not a JSON object"),
         ("order", "{}", "ware"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from control_svc.agent.mcp import McpFailed
+from control_svc.agent.mcp import McpError
 from control_svc.agent.mcp_client import RemoteMcpServers, RemoteServer
 from control_svc.items.input_items import MAX_TOOLS
 from tests.support.mcp_server import LABEL, a_shop
@@ -95,7 +95,7 @@ async def test_no_secret_follows_a_redirect_to_another_server() -> None:
         return EMPTY
 
     async with a_server(hear) as elsewhere, a_server(always("307 Go", location=elsewhere)) as url:
-        with pytest.raises(McpFailed) as failed:
+        with pytest.raises(McpError) as failed:
             await servers(url).tools(LABEL)
 
     assert heard == []
@@ -106,7 +106,7 @@ async def test_no_secret_follows_a_redirect_to_another_server() -> None:
 async def test_a_call_that_would_lose_its_words_is_not_redirected() -> None:
     """A redirect that asks for another request is not followed, wherever it leads."""
     async with a_server(always("302 Found", location="/login")) as url:
-        with pytest.raises(McpFailed, match="another address"):
+        with pytest.raises(McpError, match="another address"):
             await servers(url).tools(LABEL)
 
 
@@ -114,7 +114,7 @@ async def test_an_endless_answer_is_not_read() -> None:
     """It ends where it gets too long."""
     long = always("200 OK", b"x" * 100_000, content_type="application/json")
     async with a_server(long) as url:
-        with pytest.raises(McpFailed, match="longer than 4096 bytes"):
+        with pytest.raises(McpError, match="longer than 4096 bytes"):
             await servers(url).tools(LABEL)
 
 
@@ -124,7 +124,7 @@ async def test_a_packed_answer_is_not_unpacked() -> None:
     answer = always("200 OK", packed, content_type="application/json", content_encoding="gzip")
     assert len(packed) < 4096
     async with a_server(answer) as url:
-        with pytest.raises(McpFailed, match="packed"):
+        with pytest.raises(McpError, match="compressed"):
             await servers(url).tools(LABEL)
 
 
@@ -140,7 +140,7 @@ def page(num_tools: int, description: str, cursor: str | None = None) -> dict[st
 @pytest.mark.parametrize(
     ("listed", "problem"),
     [
-        (lambda _: page(0, "", "more"), "does not end"),
+        (lambda _: page(0, "", "more"), "pages of tools"),
         (lambda _: page(2, "x" * 1000, "more"), "longer than 4096 bytes"),
         (lambda given: page(40, "", given.get("cursor", "") + "m"), f"more than {MAX_TOOLS} tools"),
         (lambda _: {"tools": [{"name": "t", "inputSchema": HUGE}]}, "could not be used"),
@@ -152,7 +152,7 @@ async def test_a_list_that_cannot_be_kept_is_a_failure(
     """Page by page it is within its bounds; as a whole it is not."""
     answers: Answers = {"tools/list": listed, "DELETE": lambda _: None}
     async with a_server(speaking(answers, [])) as url:
-        with pytest.raises(McpFailed, match=problem):
+        with pytest.raises(McpError, match=problem):
             await servers(url).tools(LABEL)
 
 
@@ -173,5 +173,5 @@ async def test_a_server_that_does_not_answer_is_left() -> None:
     """After the time that the operator gives it."""
     with a_shop() as shop:
         waiting = servers(shop.url, timeout_s=2).call(LABEL, "wait", {"ware": "tea"})
-        with pytest.raises(McpFailed, match="within 2 seconds"):
+        with pytest.raises(McpError, match="within 2 seconds"):
             await waiting

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from control_svc.agent.file_search import citations_of, first_number
+from control_svc.agent.file_search import find_citations, next_passage_number
 from control_svc.agent.prompt import turn_messages
 from control_svc.inference.turns import TextPart
 from control_svc.items.model import (
@@ -38,7 +38,7 @@ def items(*contents: Content) -> list[Item]:
 def test_each_number_names_one_passage() -> None:
     """Of whichever search; a number of none is no citation."""
     searches = [a_search("a", "b"), a_search("c", first=2)]
-    cited = citations_of("So [0], but [2]; not [3].", searches)
+    cited = find_citations("So [0], but [2]; not [3].", searches)
 
     assert [(each.file_id, each.marker) for each in cited] == [("file-a", "[0]"), ("file-c", "[2]")]
 
@@ -48,9 +48,12 @@ def test_numbers_go_on_until_the_next_question() -> None:
     question = Message(role=Role.USER, content=(Text(text="?"),))
     answer = Message(role=Role.ASSISTANT, content=(Text(text="!"),))
 
-    assert first_number(items(question)) == 0
-    assert first_number(items(question, a_search("a", "b"), a_search("c", first=2), answer)) == 3
-    assert first_number(items(question, a_search("a"), answer, question)) == 0
+    assert next_passage_number(items(question)) == 0
+    assert (
+        next_passage_number(items(question, a_search("a", "b"), a_search("c", first=2), answer))
+        == 3
+    )
+    assert next_passage_number(items(question, a_search("a"), answer, question)) == 0
 
 
 def test_the_model_reads_the_same_numbers() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_svc.agent.mcp import allowed_calls, function_names, needs_approval
+from control_svc.agent.mcp import approved_calls, function_names, needs_approval
 from control_svc.items.model import (
     Content,
     Item,
@@ -64,11 +64,11 @@ def test_an_allowed_call_is_taken_up_once() -> None:
     request = item("mcpr_1", McpApprovalRequest(server_label="s", name="f", arguments="{}"))
     word = item("mcpa_1", McpApprovalResponse(approval_request_id="mcpr_1", approve=True))
     no = item("mcpa_2", McpApprovalResponse(approval_request_id="mcpr_1", approve=False))
-    [call] = allowed_calls([request, word], [word])
+    [call] = approved_calls([request, word], [word])
 
     assert call == McpCall(server_label="s", name="f", arguments="{}", approval_request_id="mcpr_1")
-    assert allowed_calls([request, word, item("mcp_1", call)], [word, item("mcp_1", call)]) == []
-    assert allowed_calls([request, no], [no]) == []
+    assert approved_calls([request, word, item("mcp_1", call)], [word, item("mcp_1", call)]) == []
+    assert approved_calls([request, no], [no]) == []
 
 
 def item(item_id: str, content: Content) -> Item:
